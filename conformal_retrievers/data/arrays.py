@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from conformal_retrievers.data.checks import as_judgement, check_texts
 from conformal_retrievers.data.queries import as_numbers, as_scores
 
+Kind = TypeVar("Kind", bound=np.generic)
 Column = NDArray[np.float64]
 Objects = NDArray[np.object_]
 
@@ -43,13 +45,13 @@ def as_documents(values: ArrayLike, size: int) -> NDArray[np.intp]:
 
 def as_column(name: str, values: ArrayLike, size: int) -> Column:
     """Return one float for each of `size` snippets."""
-    found = as_scores(values, name)
+    return _of_shape(name, as_scores(values, name), size, "snippets") + 0.0  # a copy, without −0
+
+
+def _of_shape(name: str, found: NDArray[Kind], size: int, of: str) -> NDArray[Kind]:
     if found.shape != (size,):
-        raise ValueError(
-            f"{name} has shape {found.shape}, but offsets end at {size}; give a value for each "
-            "snippet"
-        )
-    return found + 0.0  # a copy, in which −0 is 0
+        raise ValueError(f"{name} has shape {found.shape} for {size} {of}; give one for each")
+    return found
 
 
 def as_tokens(tokens: ArrayLike, size: int) -> Column:
@@ -65,11 +67,7 @@ def as_judgements(relevant: ArrayLike, size: int) -> NDArray[np.bool_]:
     found = np.asarray(relevant)
     if isinstance(relevant, np.ma.MaskedArray):
         found = np.ma.filled(relevant.astype(np.float64), math.nan)
-    if found.shape != (size,):
-        raise ValueError(
-            f"relevant has shape {found.shape}, but offsets end at {size}; give a judgement for "
-            "each snippet"
-        )
+    _of_shape("relevant", found, size, "snippets")
     if found.dtype == np.bool_:
         return np.array(found)
     for i in np.flatnonzero(~np.isin(found, (0, 1)))[:1].tolist():
@@ -98,9 +96,7 @@ def as_counts(name: str, values: ArrayLike | None, n: int, most: int) -> Column:
     """Return one whole number up to `most` for each of n queries, NaN where it is unknown."""
     if values is None:
         return np.full(n, math.nan)
-    found = as_scores(values, name)
-    if found.shape != (n,):
-        raise ValueError(f"{name} has shape {found.shape} for {n} queries; give one for each")
+    found = _of_shape(name, as_scores(values, name), n, "queries")
     whole = np.isnan(found) | ((found >= 0) & (found <= most) & (found % 1 == 0))
     if not whole.all():
         i = int(np.argmin(whole))

@@ -106,11 +106,9 @@ class Retrieved(Sequence[T]):
 
 def hits_in(snippets: Sequence[Any]) -> Mapping[str, HitColumns]:
     """Return the hits of each retriever among snippets, by its name."""
-    return (
-        snippets.hits
-        if isinstance(snippets, Retrieved)
-        else hit_columns([s.hits for s in snippets])
-    )
+    if isinstance(snippets, Retrieved):
+        return snippets.hits
+    return hit_columns([s.hits for s in snippets])
 
 
 def texts_in(snippets: Sequence[Any]) -> Sequence[str]:

@@ -20,7 +20,6 @@ from conformal_retrievers.data.checks import (
     as_count,
     as_flag,
     as_ids,
-    as_judgement,
     as_judgements,
     check_hits,
     check_names,
@@ -280,7 +279,7 @@ class ScoredQuery:
         scores = as_scores(self.scores, f"{where}: scores") + 0.0  # −0 equals 0 in every way
         relevant = np.array(self.relevant)
         if relevant.dtype != np.bool_ or isinstance(self.relevant, np.ma.MaskedArray):
-            relevant = np.array([as_judgement(where, *r) for r in enumerate(self.relevant)], bool)
+            relevant = np.array(as_judgements(where, self.relevant), bool)
         if scores.shape != (len(relevant),):
             raise ValueError(
                 f"{where}: scores has shape {scores.shape}, but relevant has {len(relevant)} "

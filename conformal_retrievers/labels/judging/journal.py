@@ -55,8 +55,8 @@ class Journal:
 
     def _open(self, plan: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            for pragma in ("locking_mode = EXCLUSIVE", "synchronous = EXTRA"):
-                self._file.execute(f"PRAGMA {pragma}")
+            self._file.execute("PRAGMA locking_mode = EXCLUSIVE")
+            self._file.execute("PRAGMA synchronous = EXTRA")
             self._file.execute("BEGIN EXCLUSIVE")  # the lock stays until the file is closed
             (tables,) = self._file.execute("SELECT count(*) FROM sqlite_master").fetchone()
             found = [

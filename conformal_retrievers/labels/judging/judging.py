@@ -6,6 +6,7 @@ of. Snippets that they did not see keep the judgement that they had.
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -82,38 +83,38 @@ class Judging:
             )
         about: dict[str, JsonValue] = {"queries": digest, "by": by}
         self.journal = Journal(journal, about | vars(drawn))
-        plan = self.journal.plan
-        try:
-            if share is not None:
-                about["share"] = drawn.share
-            self._check(about, plan)
-        except BaseException:
-            self.journal.close()
-            raise
-        order, shown = tuple(plan["order"]), tuple(map(tuple, plan["shown"]))
-        self.sample = Sample(plan["share"], plan["seed"], order, shown)
-        self._lock = threading.Lock()
-        self._versions = [0] * len(self.queries)
-        self._latest = [self._at_first(i) for i in range(len(self.queries))]
-        for event in self.journal:
-            self._take(event)
-        self.unwritten: str | None = None  # why `out` lacks marks that the journal has
-        try:
+        if share is not None:
+            about["share"] = drawn.share
+        with ExitStack() as undo:
+            undo.callback(self.journal.close)
+            self._check(about)
+            plan = self.journal.plan
+            order, shown = tuple(plan["order"]), tuple(map(tuple, plan["shown"]))
+            self.sample = Sample(plan["share"], plan["seed"], order, shown)
+            self._lock = threading.Lock()
+            self._versions = [0] * len(self.queries)
+            self._latest = [
+                Event(place, tuple(query.relevant[i] for i in shown[place]), False)
+                for place, query in enumerate(self.queries)
+            ]
+            for event in self.journal:
+                self._take(event)
+            self.unwritten: str | None = None  # why `out` lacks marks that the journal has
             self._check_unchanged()
             self.write()
-        except BaseException:
-            self.journal.close()
-            raise
+            undo.pop_all()
 
-    def _check(self, about: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
-        names = {"queries": "queries", "by": "by", "share": "share of unmarked snippets"}
+    def _check(self, about: Mapping[str, Any]) -> None:
+        """Raise ValueError if the journal was begun with other queries, person or share."""
         for field, value in about.items():
-            if plan[field] != value:
-                there = "others" if field == "queries" else repr(plan[field])
-                here = "these" if field == "queries" else repr(value)
+            begun = self.journal.plan[field]
+            if begun != value:
+                what = (
+                    "others, not for these" if field == "queries" else f"{begun!r}, not {value!r}"
+                )
                 raise ValueError(
-                    f"{names[field]}: {self.journal.path} is for {there}, not for {here}; give "
-                    "what it was begun with, or another --out"
+                    f"{field}: {self.journal.path} is for {what}; give what it was begun with, or "
+                    "another --out"
                 )
 
     def _check_unchanged(self) -> None:
@@ -127,10 +128,6 @@ class Judging:
                         f"{self.out} was changed, and would be written over; move it away, and "
                         "change marks on the page"
                     ) from None
-
-    def _at_first(self, place: int) -> Event:
-        relevant = self.queries[place].relevant
-        return Event(place, tuple(relevant[i] for i in self.sample.shown[place]), False)
 
     def _take(self, event: Event) -> None:
         self._latest[event.question] = event
@@ -165,14 +162,11 @@ class Judging:
     def question(self, number: int) -> dict[str, JsonValue]:
         """Return what the page shows of a question, by its number from 0."""
         place = self.sample.order[number]
-        query, event, shown = self.queries[place], self._latest[place], self.sample.shown[place]
+        query, event = self.queries[place], self._latest[place]
+        found = [(query.snippets[i], query.relevant[i]) for i in self.sample.shown[place]]
         snippets: list[JsonValue] = [
-            {
-                "text": query.snippets[i].text,
-                "document": query.snippets[i].document,
-                "given": query.relevant[i] if self.marked else None,
-            }
-            for i in shown
+            {"text": s.text, "document": s.document, "given": relevant if self.marked else None}
+            for s, relevant in found
         ]
         return {
             "number": number,
@@ -207,15 +201,12 @@ class Judging:
             self.journal.append(event)
             self._take(event)
             if event.done:
-                self._try_to_write()
+                self.unwritten = None
+                try:
+                    self.write()
+                except OSError as error:
+                    self.unwritten = str(error)
             return True
-
-    def _try_to_write(self) -> None:
-        self.unwritten = None
-        try:
-            self.write()
-        except OSError as error:
-            self.unwritten = str(error)
 
     def judged(self) -> list[JudgedQuery]:
         """Return the queries that the person judged, in their order in the file."""
