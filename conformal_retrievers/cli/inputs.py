@@ -206,5 +206,8 @@ def logged_queries(path: Path, calibration: Calibration) -> New:
     """
     found = logged(read_log(path), calibration)
     if not len(found.queries):
-        raise ValueError(found.why_none(path))
+        raise ValueError(
+            f"{path} has no event of this calibration with a query that is new to it; give the log "
+            "of its filter"
+        )
     return New(found.queries, found.left_out)

@@ -83,9 +83,7 @@ class FilterLog:
     def _query(self, query: str | None) -> str | None:
         if query is None or self.queries == "none":
             return None
-        if self.queries == "text":
-            return query
-        return query_digest(query)
+        return query if self.queries == "text" else query_digest(query)
 
 
 class Observer:

@@ -1,10 +1,8 @@
 """The queries of a filter log, as scored queries that `diagnose` takes."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,20 +14,11 @@ from conformal_retrievers.monitoring.events import is_silent, scores_of
 from conformal_retrievers.scoring.scorer import query_digest
 
 
-@dataclass(frozen=True)
-class Logged:
-    """The new queries of a log, each once, and what else it has."""
+class Logged(NamedTuple):
+    """The new queries of a log, each once."""
 
     queries: ScoredQueries
-    n_events: int
     left_out: int  # events of another calibration, and of queries that the score was chosen on
-
-    def why_none(self, log: str | Path) -> str:
-        """Return what is wrong with a log that has no new query."""
-        return (
-            f"{log} has {self.n_events} events, none of this calibration with a query that is new "
-            "to it; give a log of its filter"
-        )
 
 
 def logged(
@@ -42,7 +31,7 @@ def logged(
     """
     chosen_on = frozenset(calibration.choice.fit_digests if calibration.choice else ())
     new: dict[str, tuple[NDArray[np.float64], str | None, bool | None]] = {}
-    n_events = left_out = 0
+    left_out = 0
 
     @cache
     def checksum_at(alpha: float) -> str | None:
@@ -51,7 +40,7 @@ def logged(
         except (TypeError, ValueError):  # no alpha, or too few queries for delta at this one
             return None
 
-    for n_events, event in enumerate(events, start=1):
+    for number, event in enumerate(events, start=1):
         if event["calibration"] not in (calibration.checksum, checksum_at(event.get("alpha"))):
             left_out += 1
             continue
@@ -59,7 +48,7 @@ def logged(
         if query is not None and not chosen_on.isdisjoint((query, query_digest(query))):
             left_out += 1
             continue
-        scores, id = scores_of(event), visible(query or f"{name} {n_events}")
+        scores, id = scores_of(event), visible(query or f"{name} {number}")
         group = event.get("group")
         silenced = None if calibration.gate is None else is_silent(event)
         if silenced:  # it counts as dropped, even if it was only flagged
@@ -75,4 +64,4 @@ def logged(
         split=calibration.split,
         silenced=np.array([silent for _, _, silent in new.values()], dtype=np.float64),  # None: NaN
     )
-    return Logged(queries, n_events, left_out)
+    return Logged(queries, left_out)

@@ -9,17 +9,14 @@ are independent and uniform (Vovk, Gammerman, Shafer 2005). The wealth of a bet 
 mixture of Π (1 + ε_s (p_s − ½)) over ε_1 … ε_t in {−1, 0, 1} that change rarely, reaches 1/level
 with probability at most level, whenever one looks (Ville; Vovk et al. 2021, arXiv 2102.10439).
 
-Harm needs judgements. Each judged query loses a share x_t of what the guarantee is about. The
-calibration's own loss is at most u except with probability level/2. For "all" and "any", 1 − u is
-the level/2 quantile of Beta(k, K + 1 − k), exactly; else u is a betting bound on its own queries,
-approximate in that they also gave the threshold. u may be a little above alpha. The wealth
+Harm needs judgements. Each judged query loses a share x_t of what the guarantee is about, and the
+threshold's own loss is at most u except with probability level/2 (`_tolerated`). The wealth
 Π (1 + λ (x_t − u)), mixed over some λ in (0, 1/u), reaches 2/level with probability at most level/2
 if the loss is at most u (Podkopaev and Ramdas 2022, arXiv 2110.06177).
 
-A gate in front has both alarms of its own. How many live queries are unanswerable is unknown, so
-its query scores are ranked among those of the live queries before, n = 0, not of the calibration:
-the alarm is about a change. Its loss is 1 on an answerable query that it is silent on. The filter's
-drift leaves out silent queries, as the calibration does.
+A gate has both alarms of its own. How many live queries are unanswerable is unknown, so its query
+scores are ranked among those of the live queries before, n = 0, and the alarm is about a change.
+The filter's drift leaves out silent queries, as the calibration does.
 """
 
 from __future__ import annotations
@@ -227,7 +224,12 @@ class Monitor:
 
     @cached_property
     def _tolerated(self) -> float:
-        """u, which the loss at the threshold exceeds with probability level/2 at most."""
+        """u, which the loss at the threshold exceeds with probability level/2 at most.
+
+        For "all" and "any", 1 − u is the level/2 quantile of Beta(k, K + 1 − k), exactly. Else u is
+        a betting bound on the queries of the calibration, approximate in that they also gave the
+        threshold.
+        """
         c = self.calibration
         if c.guarantee == "snippet" or c.by_group:
             groups = " by group" if c.by_group else ""
@@ -308,11 +310,6 @@ class Monitor:
                 f"{path} watches another calibration ({state.calibration[:12]!r}, not "
                 f"{calibration.checksum[:12]!r}); load that one, or start a new Monitor"
             )
-        if not state.is_consistent or (state.gate is None) != (calibration.gate is None):
-            raise ValueError(
-                f"{path}: its counts and its evidence contradict each other; restore the original "
-                "file, or start a new Monitor"
-            )
         return cls._of(calibration, state)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -325,11 +322,8 @@ class Monitor:
     @classmethod
     def _of(cls, calibration: Calibration, state: State) -> Monitor:
         monitor = cls(calibration, state.level, seed=state.seed)
-        monitor._resume(state)
+        monitor._state = state
+        monitor._ordered = sorted([*monitor._ordered, *(lowest for _, lowest in state.live)])
+        if calibration.gate is not None and state.gate is not None:
+            monitor._gate = cls._of(calibration.gate, state.gate)
         return monitor
-
-    def _resume(self, state: State) -> None:
-        self._state = state
-        self._ordered = sorted([*self._ordered, *(lowest for _, lowest in state.live)])
-        if self._gate is not None and state.gate is not None:
-            self._gate._resume(state.gate)

@@ -1,4 +1,4 @@
-"""The state of a monitor: what its file has, the bets, and whether some stream leads to it."""
+"""The state of a monitor: what its file has, and the bets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from itertools import chain, groupby, pairwise
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import Annotated, Any, TypeVar
 
@@ -24,9 +24,6 @@ DIRECTIONS = (-1.0, 0.0, 1.0)
 
 Timed = tuple[float, float]  # seconds since the epoch, and what was observed then
 Observed = TypeVar("Observed", bound=float)
-Capitals = Annotated[list[Annotated[float, Field(gt=0, lt=1)]], Field(min_length=3, max_length=3)]
-Recent = Annotated[list[tuple[float, bool]], Field(max_length=RECENT)]
-LogStakes = Annotated[list[float], Field(min_length=len(STAKES), max_length=len(STAKES))]
 
 
 @dataclass
@@ -41,13 +38,13 @@ class State:
     sources: list[str] = field(default_factory=list, compare=False)  # processes that observed
     live: list[Timed] = field(default_factory=list)  # the lowest scores seen, in their order
     losses: list[Timed] = field(default_factory=list)  # of the judged queries, in their order
-    capitals: Capitals = field(default_factory=lambda: [1 / 3] * 3)
+    capitals: list[float] = field(default_factory=lambda: [1 / 3] * 3)
     log_drift: float = 0.0
     most_log_drift: Total = 0.0
-    log_stakes: LogStakes = field(default_factory=lambda: [0.0] * len(STAKES))
+    log_stakes: list[float] = field(default_factory=lambda: [0.0] * len(STAKES))
     most_log_harm: Total = 0.0
     counts: Counts = field(default_factory=Counts)
-    recent: Recent = field(default_factory=list)  # of a gate: whether it was silent on the newest
+    recent: list[tuple[float, bool]] = field(default_factory=list)  # of a gate: its newest silence
     gate: State | None = None
 
     def copy(self) -> State:
@@ -96,27 +93,6 @@ class State:
         self.log_drift += math.log(grown)
         self.most_log_drift = max(self.most_log_drift, self.log_drift)
 
-    @property
-    def is_consistent(self) -> bool:
-        """Whether some stream has these counts and this evidence."""
-        c = self.counts
-        return (
-            max(c.kept, c.unscorable) <= c.snippets
-            and (c.unscorable <= c.kept or c.silent > 0)
-            and c.silent + c.undecided <= c.gated <= c.queries
-            and sum(silent for _, silent in self.recent) <= c.silent
-            and c.share_kept <= c.with_kept <= min(c.kept, c.queries)
-            and len(self.live) <= c.queries
-            and c.lost <= c.judged == len(self.losses)
-            and self.log_drift <= self.most_log_drift
-            and math.isclose(sum(self.capitals), 1)
-            and (c.judged > 0 or self.most_log_harm == 0)
-            and _in_order(self.live)
-            and _in_order(self.losses)
-            and _in_order(self.recent)
-            and (self.gate is None or self.gate.is_consistent)
-        )
-
 
 def check_alike(states: Sequence[State]) -> None:
     """Raise ValueError, naming the field, unless states are of one stream, each of its own part."""
@@ -164,10 +140,6 @@ def in_order(series: Iterable[list[tuple[float, Observed]]]) -> list[tuple[float
 
 def _place(at: float, i: int) -> bytes:
     return _digest(f"{at!r}:{i}")
-
-
-def _in_order(series: Sequence[tuple[float, object]]) -> bool:
-    return all(one[0] <= other[0] for one, other in pairwise(series))
 
 
 def _uniform(seed: int, t: int) -> float:

@@ -24,7 +24,6 @@ from conformal_retrievers import (
 )
 from conformal_retrievers.calibration.gating import calibrate_gate
 from conformal_retrievers.cli.inputs import logged_queries
-from conformal_retrievers.data.files import write_envelope
 from conformal_retrievers.monitoring.events import annotate_span, event_of
 from conformal_retrievers.monitoring.log import FilterLog, Observer, read_log
 from conformal_retrievers.monitoring.state import RECENT
@@ -208,17 +207,6 @@ def test_a_saved_monitor_of_a_gate_continues_unchanged(filtering, tmp_path):
         assert monitor.status == whole.status
         assert monitor._state == whole._state
         assert monitor._gate._ordered == whole._gate._ordered
-
-
-def test_a_state_without_its_gate_is_refused(filtering, tmp_path):
-    Monitor(filtering.calibration).save(tmp_path / "m.json")
-    fields = json.loads((tmp_path / "m.json").read_text())
-    del fields["sha256"]
-    more_silent = {**fields["gate"], "recent": [[0.0, True]]}
-    for gate in (None, more_silent):
-        write_envelope(tmp_path / "m.json", {**fields, "gate": gate}, what="monitor")
-        with pytest.raises(ValueError, match=r"m\.json"):
-            Monitor.load(tmp_path / "m.json", filtering.calibration)
 
 
 def test_a_query_without_what_the_gate_decided_is_refused(filtering):
