@@ -103,13 +103,6 @@ def calibrate(
     if scorer is not None and scorer not in NAMES:
         hint = f"for an embedding model: --scorer embedding --model {scorer}"
         raise typer.BadParameter(f"{scorer!r} is not one of {', '.join(NAMES)}; {hint}")
-    if gate is not None and (guarantee == "snippet" or delta is not None or tokens is not None):
-        given = "--guarantee snippet" if guarantee == "snippet" else "--delta"
-        given = "--tokens" if tokens is not None else given
-        raise typer.BadParameter(
-            f"a filter behind a gate has no guarantee with {given}; leave one of them out",
-            param_hint="--gate",
-        )
     front = None if gate is None else load_calibration(gate, None, QUERIES)
     if scorer not in (None, "embedding") and not (front and needs_model(front)):
         for option, value in (("--model", model), ("--name", name)):

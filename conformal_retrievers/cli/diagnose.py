@@ -9,9 +9,15 @@ import typer
 from conformal_retrievers.calibration.subjects import QUERIES, RETRIEVED
 from conformal_retrievers.cli import options
 from conformal_retrievers.cli.engine import cluster
-from conformal_retrievers.cli.inputs import New, load_calibration, logged_queries, new_queries
+from conformal_retrievers.cli.inputs import (
+    New,
+    Sources,
+    load_calibration,
+    logged_queries,
+    new_queries,
+)
 from conformal_retrievers.cli.terminal import print_json, print_table, say
-from conformal_retrievers.cli.unanswerable import Sources, evaluated_gate
+from conformal_retrievers.cli.unanswerable import evaluated_gate
 from conformal_retrievers.data.files import write_whole
 from conformal_retrievers.evaluation import diagnose as diagnosed
 from conformal_retrievers.evaluation.diagnosis import SweepPoint
@@ -59,36 +65,24 @@ def diagnose(
     ):
         needed = "--run, --k, --min-score, --model, --corpus, --unanswerable, --without-answers"
         raise typer.BadParameter(f"give judged queries in place of --log for {needed}")
-    sources = None
-    if judged is not None:
-        sources = Sources(judged, unanswerable, without_answers, run, k, min_score)
+    sources = Sources(judged or Path(), unanswerable, without_answers, run, k, min_score)
     if out is not None:
-        files = sources.files.values() if sources else ()
-        options.check_out(out, calibration, judged, log, corpus, *files)
+        options.check_out(out, calibration, judged, log, corpus, *sources.files.values())
     tested = load_calibration(calibration, None, *RETRIEVED, QUERIES)
     if tested.subject == QUERIES:
-        if sources is None or out is not None:
+        if judged is None or out is not None:
             raise typer.BadParameter("of a gate, give judged queries, without --log and --out")
         evaluated_gate(tested, sources, model, corpus).print(as_json=as_json)
         return
     options.check_holds_gate(tested, calibration, unanswerable, without_answers=without_answers)
-    on = cluster(context, "calibration", "log")
-    if on is not None:
-        new = New([], 0)
-    elif log is not None:
-        new = logged_queries(log, tested)
+    left_out = None
+    if on := cluster(context, "calibration", "log"):
+        new, found = New([], 0), on.diagnose_log_dataset(tested, log)
     else:
-        assert judged is not None
-        new = new_queries(
-            tested, judged, run=run, k=k, min_score=min_score, model=model, corpus=corpus
-        )
-    if on is not None:
-        found, left_out = on.diagnose_log_dataset(tested, log), None
-    else:
-        found = diagnosed(tested, new.queries, reference=new.reference)
-        left_out = new.left_out
+        new = logged_queries(log, tested) if log else new_queries(tested, sources, model, corpus)
+        found, left_out = diagnosed(tested, new.queries, reference=new.reference), new.left_out
     gate = None
-    if tested.gate and sources and (out or unanswerable or without_answers):
+    if tested.gate and judged and (out or unanswerable or without_answers):
         gate = evaluated_gate(tested.gate, sources, model, corpus)
     if out is not None:
         from conformal_retrievers.evaluation.report import html

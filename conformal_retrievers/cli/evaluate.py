@@ -6,9 +6,9 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.subjects import QUERIES, RETRIEVED
 from conformal_retrievers.cli import options
 from conformal_retrievers.cli.engine import cluster
-from conformal_retrievers.cli.inputs import New, load_calibration, new_queries
+from conformal_retrievers.cli.inputs import New, Sources, load_calibration, new_queries
 from conformal_retrievers.cli.terminal import print_json, print_table, say
-from conformal_retrievers.cli.unanswerable import Sources, evaluated_gate
+from conformal_retrievers.cli.unanswerable import evaluated_gate
 from conformal_retrievers.evaluation import Evaluation
 from conformal_retrievers.evaluation import evaluate as measured
 from conformal_retrievers.theory.intervals import percent
@@ -45,14 +45,12 @@ def evaluate(
         evaluated_gate(tested, sources, model, corpus).print(as_json=as_json)
         return
     options.check_holds_gate(tested, calibration, unanswerable, without_answers=without_answers)
-    gate = None
     if on := cluster(context, "calibration", "judged", "alpha"):
         new, result = New([], 0), on.evaluate_dataset(tested, judged)
     else:
-        new = new_queries(
-            tested, judged, run=run, k=k, min_score=min_score, model=model, corpus=corpus
-        )
+        new = new_queries(tested, sources, model, corpus)
         result = measured(tested, new.queries)
+    gate = None
     if tested.gate is not None and (unanswerable or without_answers):
         gate = evaluated_gate(tested.gate, sources, model, corpus)
     if as_json:
@@ -71,13 +69,9 @@ def evaluate(
             say(f"Left out, as part of the calibration: {new.left_out:,}.")
         if result.by_group:
             say("\nBy group, in % with 95 % intervals:\n")
-            print_table(
-                ["group", "queries", "coverage", "removal", "p"],
-                (
-                    _row(name, part, tested)
-                    for name, part in ({"all": result} | dict(result.by_group)).items()
-                ),
-            )
+            parts = {"all": result, **result.by_group}
+            rows = (_row(name, part, tested) for name, part in parts.items())
+            print_table(["group", "queries", "coverage", "removal", "p"], rows)
         if gate is not None:
             say("\nThe gate in front:\n")
             gate.say()

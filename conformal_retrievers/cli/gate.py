@@ -9,10 +9,10 @@ import typer
 from conformal_retrievers.calibration import calibrate_gate
 from conformal_retrievers.cli import options
 from conformal_retrievers.cli.calibrate import retrieval_of, save
-from conformal_retrievers.cli.inputs import labels_of
+from conformal_retrievers.cli.inputs import Sources, labels_of
 from conformal_retrievers.cli.scorers import Models
 from conformal_retrievers.cli.terminal import OptionNeeded
-from conformal_retrievers.cli.unanswerable import Queries, Sources, read_queries
+from conformal_retrievers.cli.unanswerable import Queries, read_queries
 from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.theory.ranks import check_probability, exact_alpha
 

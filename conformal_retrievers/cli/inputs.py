@@ -92,6 +92,39 @@ def named_files(given: Iterable[str], option: str, folder: Path = Path()) -> dic
     return named
 
 
+class Sources(NamedTuple):
+    """Where queries come from, as the options of a command say."""
+
+    judged: Path
+    unanswerable: list[str] | None
+    without_answers: bool
+    run: list[str] | None
+    k: int | None
+    min_score: float | None
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """The files of unanswerable queries, by the name of their source."""
+        named = named_files(self.unanswerable or [], "--unanswerable")
+        for file in named.values():
+            if not Path(file).is_file():
+                raise typer.BadParameter(
+                    f"{file} is not a file; give judged queries in JSON lines, such as "
+                    "without_answers and write_jsonl make",
+                    param_hint="--unanswerable",
+                )
+        return {name: Path(file) for name, file in named.items()}
+
+
+def at_depth_of(calibration: Calibration, given: Sources) -> Sources:
+    """Return sources of which each run is read to its depth as calibrated, unless k is given."""
+    if given.k is not None or not given.run or calibration.k is None:
+        return given
+    runs = (calibration.retrieval or {}).get("runs")
+    n_runs = len(runs if isinstance(runs, list) else given.run)
+    return given._replace(k=max(1, calibration.k // n_runs))
+
+
 def held_out(judged: Iterable[JudgedQuery], share: float) -> list[JudgedQuery]:
     """Return all but a share of the queries, the same in each command for the same queries."""
     rng = np.random.default_rng(0)
@@ -108,22 +141,14 @@ class New(NamedTuple):
 
 
 def new_queries(
-    calibration: Calibration,
-    judged: Path,
-    *,
-    run: list[str] | None,
-    k: int | None,
-    min_score: float | None,
-    model: str | None,
-    corpus: Path | None,
+    calibration: Calibration, sources: Sources, model: str | None, corpus: Path | None
 ) -> New:
     """Score judged queries with the scorer of a calibration, and set apart its own queries by id.
 
-    BEIR runs are read to the depth of the calibration unless `k` is given. Raises ValueError if no
-    query is new.
+    Raises ValueError if no query is new.
     """
+    judged, _, _, run, k, min_score = at_depth_of(calibration, sources)
     scorer, gate = filter_of(calibration, Models(model, None, corpus, judged))
-    k = depth_of(calibration, run, k)
     given = cut_as(calibration, judged_queries(judged, run, k, min_score))
     used = fitted_on(scorer)
     if gate is not None:
@@ -146,14 +171,6 @@ def new_queries(
         )
     reference = own if own and len(own) == len(calibration.ids) else None
     return New(new, left_out, reference, queries)
-
-
-def depth_of(calibration: Calibration, run: list[str] | None, k: int | None) -> int | None:
-    """Return k, or the depth of each run as calibrated if none is given."""
-    if k is not None or not run or calibration.k is None:
-        return k
-    calibrated = (calibration.retrieval or {}).get("runs")
-    return max(1, calibration.k // len(calibrated if isinstance(calibrated, list) else run))
 
 
 def asked_of(gate: Calibration, judged: Iterable[JudgedQuery]) -> set[str]:

@@ -11,12 +11,12 @@ import typer
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.gate import Gate
 from conformal_retrievers.cli.inputs import (
+    Sources,
     asked_of,
+    at_depth_of,
     cut_as,
-    depth_of,
     held_out,
     judged_queries,
-    named_files,
     named_runs,
     warn_if_retrieved_otherwise,
 )
@@ -61,30 +61,6 @@ class Queries(NamedTuple):
         rng = np.random.default_rng(1)
         gone = [one for one in others if one not in asked and rng.random() < share]
         return self.without([*gone, *(asked - left)])
-
-
-class Sources(NamedTuple):
-    """Where queries come from, as the options of a command say."""
-
-    judged: Path
-    unanswerable: list[str] | None
-    without_answers: bool
-    run: list[str] | None
-    k: int | None
-    min_score: float | None
-
-    @property
-    def files(self) -> dict[str, Path]:
-        """The files of unanswerable queries, by the name of their source."""
-        named = named_files(self.unanswerable or [], "--unanswerable")
-        for file in named.values():
-            if not Path(file).is_file():
-                raise typer.BadParameter(
-                    f"{file} is not a file; give judged queries in JSON lines, such as "
-                    "without_answers and write_jsonl make",
-                    param_hint="--unanswerable",
-                )
-        return {name: Path(file) for name, file in named.items()}
 
 
 def read_queries(given: Sources) -> Queries:
@@ -157,7 +133,7 @@ def evaluated_gate(
     answerable query is new.
     """
     gate = Gate.of(calibration, needed_of(calibration, Models(model, None, corpus, given.judged)))
-    read = read_queries(given._replace(k=depth_of(calibration, given.run, given.k)))
+    read = read_queries(at_depth_of(calibration, given))
     queries = Queries(
         cut_as(calibration, read.judged),
         {name: cut_as(calibration, of) for name, of in read.unanswerable.items()},
