@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -171,11 +172,9 @@ class SentenceFilter(ConformalFilter):
                 f"scores has shape {s.shape} for {len(sentences.snippets)} sentences; give one for "
                 "each"
             )
-        keeps = self.calibration.keep(s, group)
+        c = self.calibration
         decided = self._decided(
-            Pruned(
-                s, keeps, self.calibration, group, sentences=sentences, gap=self.gap, gated=gated
-            )
+            Pruned(s, c.keep(s, group), c, group, sentences=sentences, gap=self.gap, gated=gated)
         )
         return replace(decided, keeps=with_neighbours(sentences, decided.keeps, self.neighbours))
 
@@ -252,32 +251,17 @@ def open_filter(
     given = [scorers] if isinstance(scorers, Scorer) else [*scorers]
     if isinstance(gate, str | Path):
         gate = Gate.of(of_gate, given)
+    more: dict[str, Any] = {"on_empty": on_empty, "on_unscorable": on_unscorable}
+    more |= {"group_of": group_of, "on_silence": on_silence}
     if split is None:
         if (neighbours, gap) != (0, GAP):
             raise ValueError(
                 f"neighbours is {neighbours!r} and gap is {gap!r} without split; give split="
                 "'sentences' too, or leave both out"
             )
-        return ConformalFilter.of(
-            calibration,
-            given,
-            on_empty=on_empty,
-            on_unscorable=on_unscorable,
-            group_of=group_of,
-            gate=gate,
-            on_silence=on_silence,
-        )
+        return ConformalFilter.of(calibration, given, gate=gate, **more)
     checks.check_subject(calibration, *RETRIEVED)
     gate = gate_for(calibration, gate, given)
-    return SentenceFilter(
-        scorer_for(calibration, given, gate.calibration if gate else None),
-        calibration,
-        split,
-        neighbours=neighbours,
-        gap=gap,
-        on_empty=on_empty,
-        on_unscorable=on_unscorable,
-        group_of=group_of,
-        gate=gate,
-        on_silence=on_silence,
-    )
+    scorer = scorer_for(calibration, given, gate.calibration if gate else None)
+    more |= {"neighbours": neighbours, "gap": gap}
+    return SentenceFilter(scorer, calibration, split, gate=gate, **more)
