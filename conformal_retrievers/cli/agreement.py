@@ -11,11 +11,7 @@ from conformal_retrievers.labels import agreement as agreement_of
 _File = Annotated[Path, options.path("JUDGED", "A file that judge wrote.", dir_okay=False)]
 
 
-def agreement(
-    one: _File,
-    other: _File,
-    as_json: options.Json = False,
-) -> None:
+def agreement(one: _File, other: _File, as_json: options.Json = False) -> None:
     """Compare the judgements of two people, and list where they differ."""
     found = agreement_of(one, other)
     if as_json:

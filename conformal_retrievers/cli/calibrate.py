@@ -2,7 +2,6 @@
 
 import sys
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,7 +14,6 @@ from conformal_retrievers.calibration.candidates import of_sentences
 from conformal_retrievers.calibration.checks import ReversedScores
 from conformal_retrievers.calibration.choosing import split as fit_and_calibration
 from conformal_retrievers.calibration.gate import Gate
-from conformal_retrievers.calibration.scorer import needed_scorers
 from conformal_retrievers.calibration.subjects import QUERIES
 from conformal_retrievers.cli import options
 from conformal_retrievers.cli.engine import cluster
@@ -30,7 +28,6 @@ from conformal_retrievers.cli.scorers import NAMES, Models, needs_model, score_o
 from conformal_retrievers.cli.show import facts_of
 from conformal_retrievers.cli.terminal import OptionNeeded, print_json, say
 from conformal_retrievers.data.evidence import by_sentence
-from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.scoring import LearnedScorer, Scorer
 from conformal_retrievers.theory.ranks import exact_alpha
 
@@ -121,7 +118,8 @@ def calibrate(
             reason = "the snippets have no hits, from which a score could be chosen"
             raise OptionNeeded(f"{reason}; name a scorer", "--scorer embedding --model MODEL")
     elif scorer == "learned":
-        queries, chosen = learned(queries, alpha)
+        parts = fit_and_calibration(queries)
+        queries, chosen = parts.calibration, LearnedScorer.fit(parts.fit, alpha=alpha)
     elif scorer in ("embedding", "bm25"):
         chosen = models.embedding() if scorer == "embedding" else models.bm25()
     else:
@@ -135,7 +133,7 @@ def calibrate(
             alpha=alpha,
             tokens=tokens,
             **rule,
-            gate=None if front is None else Gate.of(front, models.all_of(needed_scorers(front))),
+            gate=None if front is None else Gate.of(front, models.needed(front)),
             retrieval=retrieval_of(judged, run),
             labels=labels_of(judged, synthetic),
             progress=sys.stderr.isatty(),
@@ -143,17 +141,6 @@ def calibrate(
     if n := calibration.n_without_id:
         warnings.warn(f"{n} queries have no id; evaluate cannot leave them out", stacklevel=1)
     save(calibration, out, as_json)
-
-
-def learned(
-    judged: Sequence[JudgedQuery], alpha: float | None = None
-) -> tuple[list[JudgedQuery], Scorer]:
-    """Return the queries that calibrate, and a score that is learned from the hits of the others.
-
-    The others are those that would choose a score.
-    """
-    parts = fit_and_calibration(judged)
-    return parts.calibration, LearnedScorer.fit(parts.fit, alpha=alpha)
 
 
 def retrieval_of(judged: Path, run: list[str] | None) -> dict[str, JsonValue] | None:

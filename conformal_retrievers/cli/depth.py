@@ -11,10 +11,6 @@ from conformal_retrievers.evaluation.depth import depth as measured
 from conformal_retrievers.theory.ranks import check_probability
 
 
-def _check(recall: float) -> None:
-    check_probability("recall", recall, "an end-to-end recall")
-
-
 def depth(
     judged: options.Judged,
     recall: Annotated[
@@ -22,7 +18,7 @@ def depth(
         options.option(
             "SHARE",
             "The end-to-end recall to reach, in (0, 1).",
-            parser=options.passes(_check),
+            parser=options.passes(lambda r: check_probability("recall", r, "a recall")),
         ),
     ] = 0.9,
     run: options.Run = None,

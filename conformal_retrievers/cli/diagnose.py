@@ -115,11 +115,6 @@ def diagnose(
 
 
 def _row(point: SweepPoint) -> list[str]:
-    return [
-        f"{point.alpha:g}",
-        "–" if point.threshold is None else f"{point.threshold:.4g}",
-        *(
-            percent(s, unit="")
-            for s in (point.m1, point.m2, point.removal, point.coverage.estimate)
-        ),
-    ]
+    shares = (point.m1, point.m2, point.removal, point.coverage.estimate)
+    threshold = "–" if point.threshold is None else f"{point.threshold:.4g}"
+    return [f"{point.alpha:g}", threshold, *(percent(share, unit="") for share in shares)]

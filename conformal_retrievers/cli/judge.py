@@ -1,6 +1,7 @@
 """`conformal-retrievers judge`: a page on which a person judges retrieved snippets."""
 
 import math
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -42,21 +43,15 @@ def judge(
     options.check_out(out, retrieved)
     queries = list(judged_queries(retrieved, run, k, min_score))
     given = labels_of(retrieved, synthetic)
-    judging = Judging(queries, out, by=by, share=sample, given=given)
-    try:
+    with closing(Judging(queries, out, by=by, share=sample, given=given)) as judging:
         with JudgingServer(judging, port) as server:
-            n = len(queries)
-            say(f"{judging.n_done} of {n} questions are judged. {_left(judging)}")
-            say("Open this address:")
-            say(server.url)
-            say("Stop with Ctrl-C.")
+            say(f"{judging.n_done} of {len(queries)} questions are judged. {_left(judging)}")
+            say(f"Open this address:\n{server.url}\nStop with Ctrl-C.")
             try:
                 server.serve_forever()
             except KeyboardInterrupt:
                 say()
         _say_what_is_written(judging)
-    finally:
-        judging.close()
 
 
 def _left(judging: Judging) -> str:

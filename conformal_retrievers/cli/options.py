@@ -213,11 +213,10 @@ def check_holds_gate(
     calibration: Calibration, path: Path, unanswerable: list[str] | None, *, without_answers: bool
 ) -> None:
     """Exit with 2 if there are unanswerable queries for a calibration without a gate."""
-    given = {"--unanswerable": bool(unanswerable), "--without-answers": without_answers}
-    for option in (name for name, is_given in given.items() if is_given):
-        if calibration.gate is None:
-            raise typer.BadParameter(
-                f"{path} holds no gate, and only a gate is measured on unanswerable queries; leave "
-                f"{option} out",
-                param_hint=option,
-            )
+    if calibration.gate is None and (unanswerable or without_answers):
+        option = "--unanswerable" if unanswerable else "--without-answers"
+        raise typer.BadParameter(
+            f"{path} holds no gate, and only a gate is measured on unanswerable queries; leave "
+            f"{option} out",
+            param_hint=option,
+        )

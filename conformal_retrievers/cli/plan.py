@@ -1,7 +1,7 @@
 """`conformal-retrievers plan`: what judged queries give, and how many a guarantee needs."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -45,27 +45,21 @@ def plan(
     as_json: options.Json = False,
 ) -> None:
     """Print what judged queries give, what delta costs, and how many a guarantee needs."""
+    aim: dict[str, Any] = {"delta": delta, "within": within, "guarantee": guarantee}
     try:
-        planned = planning.plan(alpha, have, delta=delta, within=within, guarantee=guarantee)
+        planned = planning.plan(alpha, have, **aim)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=f"--{str(error).split()[0]}") from None
     if pilot is None:
-        for option, value in (
-            ("--run", run),
-            ("--k", k),
-            ("--min-score", min_score),
-            ("--model", model),
-            ("--corpus", corpus),
-        ):
+        given = {"--run": run, "--k": k, "--min-score": min_score}
+        for option, value in (given | {"--model": model, "--corpus": corpus}).items():
             if value is not None:
                 raise typer.BadParameter(f"there is no --pilot that needs it; leave {option} out")
     else:
         scorers = Models(model, None, corpus, pilot).given()
         judged = judged_queries(pilot, run, k, min_score)
         scored = scored_pilot(judged, alpha, guarantee, delta, scorers)
-        planned = planning.plan(
-            alpha, have, delta=delta, within=within, guarantee=guarantee, pilot=scored
-        )
+        planned = planning.plan(alpha, have, pilot=scored, **aim)
     if as_json:
         print_json(planned)
     else:

@@ -5,7 +5,7 @@ A name in a file never decides which model is loaded: that is --model's.
 
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -64,12 +64,11 @@ class Models(NamedTuple):
         embedding = [] if self.model is None else [self.embedding()]
         return embedding if self.corpus is None else [*embedding, self.bm25()]
 
-    def all_of(self, names: Iterable[str]) -> list[Scorer]:
-        """Return the scorers that a calibration names."""
-        return [self.named(name) for name in names]
+    def needed(self, calibration: Calibration) -> list[Scorer]:
+        """Return the scorers that a calibration names; ValueError if only Python can make one."""
+        return [self._named(name) for name in needed_scorers(calibration)]
 
-    def named(self, name: str) -> Scorer:
-        """Return the scorer that a calibration names; ValueError if only Python can make it."""
+    def _named(self, name: str) -> Scorer:
         if match := re.fullmatch(r"retrieval\((.*), (higher|lower)\)", name):
             return RetrievalScorer(match[1], higher_is_better=match[2] == "higher")
         if name.startswith("cosine("):
@@ -103,7 +102,7 @@ def needed_of(calibration: Calibration, models: Models) -> list[Scorer]:
         raise typer.BadParameter(
             f"the scorer {calibration.scorer!r} needs no model; leave --model out"
         )
-    return models.all_of(needed_scorers(calibration))
+    return models.needed(calibration)
 
 
 def score_of_hits(

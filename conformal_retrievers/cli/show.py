@@ -40,10 +40,9 @@ def show(calibration: options.CalibrationFile, as_json: options.Json = False) ->
     )
     if sources := facts.get("silent_on"):
         say("\nSilent on unanswerable queries by alpha, in %:\n")
-        shares = ([_share(at) for at in of["silent"].values()] for of in sources.values())
         print_table(
             ["", *next(iter(sources.values()))["silent"]],
-            ([visible(name), *cells] for name, cells in zip(sources, shares, strict=True)),
+            ([visible(name), *map(_share, of["silent"].values())] for name, of in sources.items()),
         )
 
 

@@ -154,13 +154,12 @@ def calibrate_flag(
     unread = np.flatnonzero(np.isnan(confidence))
     if len(unread):
         raise ValueError(f"answers[{unread[0]}] has no token, so no confidence; leave it out")
-    consistent = [answer for answer in given if answer.consistent]
-    if len(consistent) == len(given):
+    inconsistent = [answer for answer in given if not answer.consistent]
+    if not inconsistent:
         raise ValueError(
             f"answers has {len(given)} consistent and no inconsistent ones; judge more, because "
             "the inconsistent ones set the threshold"
         )
-    inconsistent = [answer for answer in given if not answer.consistent]
     kinds = np.array([answer.consistent for answer in given], dtype=bool)
     _warn_if_reversed(confidence[kinds], confidence[~kinds])
     calibration = Calibration(
@@ -177,8 +176,8 @@ def calibrate_flag(
         subject=FLAGS,
         delta=delta,
         by_group=by_group,
-        n_without_relevant=len(consistent),
-        other_ids=tuple(answer.id for answer in consistent if answer.id),
+        n_without_relevant=len(given) - len(inconsistent),
+        other_ids=tuple(answer.id for answer in given if answer.consistent and answer.id),
         labels=checks.json_copy("labels", labels),
         details={"answers": [*sorted(answer.ratios.digest for answer in given)]},
     )
