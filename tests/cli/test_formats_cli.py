@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
-import pytest
 from commands import as_json, error_of, run
 
 from conformal_retrievers import Calibration, JudgedQuery, Snippet, read, write_jsonl
@@ -31,50 +28,9 @@ def judged(start=0):
     return queries
 
 
-def as_ragas(queries, path):
-    rows = [
-        {
-            "id": query.id,
-            "user_input": query.query,
-            "retrieved_contexts": [s.text for s in query.snippets],
-            "retrieved_context_ids": [s.id for s in query.snippets],
-            "reference_context_ids": [
-                s.id for s, r in zip(query.snippets, query.relevant, strict=True) if r
-            ],
-        }
-        for query in queries
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-def as_table(queries, path):
-    lines = ["query_id,query,id,text,relevant,rank,score"]
-    for query in queries:
-        for s, relevant in zip(query.snippets, query.relevant, strict=True):
-            lines.append(
-                f"{query.id},{query.query},{s.id},{s.text},{relevant},{s.hits[0].rank},"
-                f"{s.retrieval_score!r}"
-            )
-    path.write_text("\n".join(lines))
-
-
 def thresholds(path):
     calibration = Calibration.load(path)
     return calibration.threshold(), calibration.n_queries
-
-
-@pytest.mark.parametrize(("write", "name"), [(as_ragas, "set.jsonl"), (as_table, "table.csv")])
-def test_a_file_of_another_tool_calibrates_and_is_evaluated_as_json_lines(write, name, tmp_path):
-    options = ("--alpha", "0.2", "--scorer", "rank", "--out")
-    write(judged(), tmp_path / name)
-    write(judged(start=N), tmp_path / f"new-{name}")
-    write_jsonl(judged(), tmp_path / "ours.jsonl")
-    run("calibrate", tmp_path / name, *options, tmp_path / "theirs.json")
-    run("calibrate", tmp_path / "ours.jsonl", *options, tmp_path / "ours.json")
-    assert thresholds(tmp_path / "theirs.json") == thresholds(tmp_path / "ours.json")
-    found = as_json("evaluate", tmp_path / "theirs.json", tmp_path / f"new-{name}")
-    assert found["evaluation"]["n_queries"] == N
-    assert "--run" in error_of("calibrate", tmp_path / name, "--run", "x", *options, "y", code=2)
 
 
 def test_qrels_and_a_run_calibrate_on_ranks(tmp_path):

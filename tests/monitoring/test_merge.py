@@ -16,8 +16,6 @@ from hypothesis import strategies as st
 
 from conformal_retrievers import Calibration, ConformalFilter, Monitor, ScoredQuery, calibrate
 from conformal_retrievers.calibration.gating import calibrate_gate
-from conformal_retrievers.monitoring.events import event_of
-from conformal_retrievers.monitoring.log import Observer
 from conformal_retrievers.monitoring.state import RECENT, in_order
 from conformal_retrievers.monitoring.status import Counts
 
@@ -98,16 +96,6 @@ def test_queries_at_equal_times_or_late_are_merged_in_one_order(stream, times, d
     assert merged_in(data.draw, parts)._state == merged_in(data.draw, parts)._state
 
 
-def test_equal_times_are_not_in_the_order_of_scores():
-    """60 processes observe one query each, in the same second."""
-    parts = [Monitor(PLAIN) for _ in range(60)]
-    for i, part in enumerate(parts):
-        part.observe([i / 60], at=1.0)
-    lowest = [score for _, score in Monitor.merge(parts)._state.live]
-    assert sorted(lowest) == [i / 60 for i in range(60)]
-    assert abs(np.corrcoef(lowest, range(60))[0, 1]) < 0.5  # a false alarm has P < 1e-4
-
-
 def test_equal_scores_at_equal_times_do_not_stand_together():
     """In blocks, they would raise alarms of drift that is none."""
     values = [0.0, 0.5, 1.0] * 100
@@ -154,24 +142,6 @@ def test_processes_that_fork_with_a_monitor_save_what_merges(tmp_path):
     assert merged._state == one._state
     merged.save(tmp_path / "all.json")
     assert Monitor.load(tmp_path / "all.json", PLAIN)._state == one._state
-
-
-def test_counts_of_several_handlers_add_up_in_any_order():
-    conformal = ConformalFilter(LAST, PLAIN)
-    events = [
-        event_of(conformal.decide([0.0] * kept + [9.0] * (n - kept)))
-        for n in (3, 7, 11, 13)
-        for kept in range(n)
-    ]
-    one, *several = (Observer() for _ in range(4))
-    for i, event in enumerate(events):
-        one.observe(event)
-        several[i % 3].observe(event)
-    counts = [observer.counts[PLAIN.checksum] for observer in several]
-    total = one.counts[PLAIN.checksum]
-    assert sum(counts, Counts()) == sum(reversed(counts), Counts()) == total
-    exact = np.mean([event["m2"] for event in events])
-    assert total.m2 == pytest.approx(exact, abs=2.0**-26)
 
 
 # --- what does not merge --------------------------------------------------------------------------

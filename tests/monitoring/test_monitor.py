@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import math
-import pickle
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -65,16 +63,6 @@ def test_an_alarm_of_drift_stays():
         monitor.observe([score])
     assert monitor._state.log_drift < monitor._state.most_log_drift
     assert monitor.status.drift
-
-
-def test_scores_that_all_tie_are_no_evidence_of_drift():
-    calibration = Calibration.from_scores(
-        [ScoredQuery([1.0], [True])] * 50, alpha=0.1, scorer="drawn"
-    )
-    monitor = Monitor(calibration, level=0.05, seed=1)
-    for _ in range(300):
-        monitor.observe([1.0])
-    assert not monitor.status.drift
 
 
 def test_the_bet_by_hand():
@@ -229,7 +217,9 @@ def test_counts_are_m1_and_m2_and_add_up():
     stream = [a_query(rng).scores for _ in range(60)]
     for i, scores in enumerate(stream):
         (one, other)[i % 2].observe(scores)
-    total = one.status.counts + other.status.counts
+    counts = [one.status.counts, other.status.counts]
+    total = sum(counts, Counts())
+    assert total == sum(reversed(counts), Counts())
     kept = [calibration.keep(scores) for scores in stream]
     assert (total.queries, total.kept) == (60, sum(mask.sum() for mask in kept))
     assert total.m1 == np.mean([mask.any() for mask in kept])
@@ -238,25 +228,6 @@ def test_counts_are_m1_and_m2_and_add_up():
     shown = str(MonitorStatus(0.1, Counts(1, 2, 1, 0, 1, 0.5, judged=3, lost=2.0), 2.0, 25.0))
     assert "Drift: no alarm" in shown
     assert "Harm: alarm (3 judged" in shown
-
-
-def test_a_saved_monitor_continues_unchanged(tmp_path):
-    rng = np.random.default_rng(89)
-    calibration = calibration_of(rng)
-    stream = [a_query(rng, shift=i / 100) for i in range(120)]
-    whole, first = Monitor(calibration, 0.1, seed=5), Monitor(calibration, 0.1, seed=5)
-    for i, query in enumerate(stream):
-        whole.observe(query.scores, at=i)
-        whole.observe_judged(query, at=i)
-        if i == 60:
-            first.save(tmp_path / "m.json")
-            first = Monitor.load(tmp_path / "m.json", calibration)
-        first.observe(query.scores, at=i)
-        first.observe_judged(query, at=i)
-    for monitor in (first, copy.deepcopy(whole), pickle.loads(pickle.dumps(whole))):
-        assert monitor.status == whole.status
-        assert monitor._state == whole._state
-        assert monitor._ordered == whole._ordered
 
 
 def test_threads_that_share_a_monitor_lose_nothing(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import math
@@ -84,34 +85,47 @@ def test_the_first_query_of_a_stream_has_nothing_to_be_ranked_among():
 # --- a filter behind a gate -----------------------------------------------------------------------
 
 
-def test_drift_is_about_queries_that_the_gate_lets_pass(filtering):
-    monitor = Monitor(filtering.calibration)
-    found = of_queries(filtering, drawn(np.random.default_rng(5), 60, "new", answerable=0.5))
+@pytest.mark.parametrize("on_silence", ["drop", "flag"])
+def test_the_monitor_counts_what_events_count_and_drift_is_about_what_passes(filtering, on_silence):
+    calibration, gate = filtering.calibration, filtering.gate
+    conformal = ConformalFilter(LAST, calibration, on_silence=on_silence, gate=gate)
+    monitor, observer = Monitor(calibration), Observer()
+    found = of_queries(conformal, drawn(np.random.default_rng(5), 60, "new", answerable=0.5))
     for one in found:
-        status = monitor.observe(one.scores, gated=one.gated)
-    silent = [one.gated.silent for one in found]
-    assert 0 < sum(silent) < 60
+        status = monitor.observe(one.scores, gated=one.gated, silenced=one.silenced)
+        observer.observe(event_of(one))
+    n_silent = sum(one.gated.silent for one in found)
+    assert 0 < n_silent < 60
     passed = [one.scores.min() for one in found if not one.gated.silent]
     live, of_gate = ([lowest for _, lowest in m._state.live] for m in (monitor, monitor._gate))
-    assert live == passed
-    assert of_gate == [one.gated.score for one in found]
+    assert (live, of_gate) == (passed, [one.gated.score for one in found])
     counts = status.counts
-    assert (counts.queries, counts.gated, counts.silent) == (60, 60, sum(silent))
+    assert observer.counts[calibration.checksum] == counts
+    assert (counts.queries, counts.gated, counts.silent) == (60, 60, n_silent)
     assert counts.m1 == np.mean([one.m1 for one in found])
     assert counts.m2 == pytest.approx(np.mean([one.m2 for one in found]))
-    assert f"silent on {sum(silent)} of 60 queries" in str(status)
+    assert f"silent on {n_silent} of 60 queries" in str(status)
 
 
-def test_unanswerable_queries_that_are_silenced_are_no_drift_of_the_filter(filtering):
-    monitor = Monitor(filtering.calibration, seed=1)
-    rng = np.random.default_rng(6)
-    answerable = of_queries(filtering, drawn(rng, 100, "as before"))
-    silent = filtering.decide([50.0], gated=filtering.gate.decide(99.0))
-    for one in answerable:
-        monitor.observe(one.scores, gated=one.gated)
-        monitor.observe(silent.scores, gated=silent.gated)
-    assert not monitor.status.drift
-    assert len(monitor._state.live) == sum(not one.gated.silent for one in answerable)
+def test_a_judged_query_that_is_only_flagged_loses_what_its_scores_lose(filtering):
+    monitor = Monitor(filtering.calibration)
+    for score in (filtering.calibration.threshold(), math.inf):
+        status = monitor.observe_judged(ScoredQuery([score], [True], silenced=True))
+    assert (status.counts.lost, status.gate.counts.lost) == (1.0, 2.0)
+
+
+def test_the_gates_own_status_counts_undecided_queries():
+    rng = np.random.default_rng(30)
+    own, far = drawn(rng, 100, "own"), drawn(rng, 60, "far", answerable=0)
+    gate = calibrate_gate(own, far, FIRST, alpha=0.1, false_speech=0.05)
+    joint, alone = Monitor(calibrate(own, LAST, alpha=0.2, gate=gate)), Monitor(gate.calibration)
+    decided = [gate.decide(score) for score in (*rng.normal(size=60) * 3, math.nan)]
+    for gated in decided:
+        status = joint.observe([0.0], gated=gated)
+        alone.observe([gated.score])
+    assert 1 < status.counts.undecided == sum(one.decision == "undecided" for one in decided) < 60
+    assert status.gate.counts == alone.status.counts
+    assert status.gate.counts.undecided == status.counts.undecided
 
 
 @pytest.mark.slow
@@ -194,18 +208,21 @@ def test_a_silenced_query_is_lost_where_no_threshold_is_finite():
     assert [monitor._loss(one) for one in (silenced, passed)] == [1.0, 0.0]
 
 
-def test_a_saved_monitor_of_a_gate_continues_unchanged(filtering, tmp_path):
-    whole, first = (Monitor(filtering.calibration, seed=5) for _ in range(2))
-    found = of_queries(filtering, drawn(np.random.default_rng(9), 60, "new", answerable=0.7))
-    for i, one in enumerate(found):
-        whole.observe(one.scores, gated=one.gated, at=i)
+def test_a_saved_monitor_continues_unchanged(filtering, tmp_path):
+    whole, first = (Monitor(filtering.calibration, 0.1, seed=5) for _ in range(2))
+    new = drawn(np.random.default_rng(9), 60, "new", answerable=0.7)
+    scored = score_queries(LAST, new, gate=filtering.gate)
+    for i, (one, judged) in enumerate(zip(of_queries(filtering, new), scored, strict=True)):
         if i == 30:
             first.save(tmp_path / "m.json")
             first = Monitor.load(tmp_path / "m.json", filtering.calibration)
-        first.observe(one.scores, gated=one.gated, at=i)
-    for monitor in (first, pickle.loads(pickle.dumps(whole))):
+        for monitor in (whole, first):
+            monitor.observe(one.scores, gated=one.gated, at=i)
+            monitor.observe_judged(judged, at=i)
+    for monitor in (first, copy.deepcopy(whole), pickle.loads(pickle.dumps(whole))):
         assert monitor.status == whole.status
         assert monitor._state == whole._state
+        assert monitor._ordered == whole._ordered
         assert monitor._gate._ordered == whole._gate._ordered
 
 
@@ -318,7 +335,3 @@ def test_an_observer_counts_silence_and_says_so_in_words(caplog):
     assert "kept 0 of 2 snippets" in last
     assert "silent on 2 of 4 queries, undecided on 1" in last
     assert "undecided" not in caplog.messages[1]
-    caplog.clear()
-    with caplog.at_level(logging.INFO, logger="conformal_retrievers"):
-        Observer().observe(event_of(ConformalFilter(LAST, calibration).decide([0.3])))
-    assert "silent" not in caplog.text
