@@ -1,10 +1,10 @@
 """What a part of a source becomes: scored or labelled queries, and what is known of them."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -36,19 +36,8 @@ from conformal_retrievers.scoring.scorer import (
     score_queries,
 )
 
-
-class Task(Protocol):
-    """What is done with the queries of a part."""
-
-    @property
-    def by(self) -> dict[str, Any]:
-        """What does it, as the manifest has it."""
-
-    def read(self, place: str, row: Any) -> Any:
-        """Return the query of a row; raises ValueError."""
-
-    def do(self, queries: Sequence[Any]) -> tuple[Sequence[Any], Report, Mapping[int, str]]:
-        """Return what to write, facts about it, and the errors by the query's place."""
+# What to write, facts about it, and the errors by the query's place.
+Result = tuple[Sequence[Any], Report, dict[int, str]]
 
 
 @dataclass(frozen=True)
@@ -59,13 +48,11 @@ class Scoring:
 
     @property
     def by(self) -> dict[str, Any]:
-        """The scorer's name, and what a calibration has to know of it."""
-        provenance = provenance_of(self.scorer)
-        relative = relative_to_query(self.scorer)
+        """The scorer's name, and what a calibration has to know of it, for the manifest."""
         return {
             "scorer": self.scorer.name,
-            "relative_to_query": relative,
-            "scorer_provenance": provenance,
+            "relative_to_query": relative_to_query(self.scorer),
+            "scorer_provenance": provenance_of(self.scorer),
         }
 
     def read(self, place: str, row: bytes | JudgedQuery) -> JudgedQuery:
@@ -75,7 +62,7 @@ class Scoring:
         check_retrieved([query])
         return query
 
-    def do(self, queries: Sequence[JudgedQuery]) -> tuple[Sequence[Any], Report, dict[int, str]]:
+    def do(self, queries: Sequence[JudgedQuery]) -> Result:
         """Return the scored queries."""
         scored = score_queries(self.scorer, queries)
         facts = {
@@ -100,7 +87,7 @@ class Labelling:
 
     @property
     def by(self) -> dict[str, Any]:
-        """The model, the prompt and the splitter."""
+        """The model, the prompt and the splitter, for the manifest."""
         split = None if self.split is None else splitter(self.split).name
         return {"llm": self.llm.name, "prompt": self.prompt.hash, "split": split}
 
@@ -108,7 +95,7 @@ class Labelling:
         """Return the query of a line."""
         return answered_query(place, line)
 
-    def do(self, queries: Sequence[AnsweredQuery]) -> tuple[Sequence[Any], Report, dict[int, str]]:
+    def do(self, queries: Sequence[AnsweredQuery]) -> Result:
         """Return the judged queries, and why others have no verdict."""
         labelled = label_by_llm(
             queries,
@@ -128,13 +115,17 @@ class Labelling:
         return labelled.judged, facts, errors
 
 
+Task = Scoring | Labelling
+
+
 def do_part(task: Task, part: Part, folder: Folder) -> None:
     """Do a task for the records of a part, and write what comes of it."""
+    read: Callable[[str, Any], Any] = task.read
     if part.file.endswith(".parquet"):
         with local_copy(part.file) as path:
-            found, errors = records(part, task.read, enumerate(iter_rows(path), start=1))
+            found, errors = records(part, read, enumerate(iter_rows(path), start=1))
     else:
-        found, errors = records(part, task.read, lines_of(part))
+        found, errors = records(part, read, lines_of(part))
     result, facts, without = task.do([query for _, query in found])
     errors += [error_at(part, found[i][0], why) | {"verdict": None} for i, why in without.items()]
     report = {"queries": len(result), **facts, "errors": errors}
