@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -125,6 +126,23 @@ def test_the_scorer_of_the_contributors_page_calibrates_and_filters():
     conformal = ConformalFilter(scorer, calibrate(judged, scorer, alpha=0.1))
     filtered = conformal("Was 1987 warm?", ["1987 was warm.", "2001 was not."])
     assert list(filtered.kept) == [0]
+
+
+def test_every_mutant_fits_one_place_of_its_file():
+    mutants = runpy.run_path(str(ROOT / "benchmarks/mutants.py"))
+    fits, one = mutants["fits"], mutants["Mutant"]
+    rows = [one(file, *row) for file, rows in mutants["MUTANTS"].items() for row in rows]
+    assert [mutant for mutant in rows if not fits(mutant)] == []
+
+
+def test_each_test_that_the_page_for_statisticians_names_is_there():
+    page = (ROOT / "docs/statisticians.md").read_text(encoding="utf-8")
+    named = re.findall(r"^- `(tests/\S+\.py)`:((?:\s+`test_\w+`,?)+)", page, re.M)
+    assert len(named) > 5
+    for file, names in named:
+        text = (ROOT / file).read_text(encoding="utf-8")
+        for name in re.findall(r"test_\w+", names):
+            assert f"def {name}(" in text, name
 
 
 def test_no_file_names_a_path_of_a_machine_or_a_host_of_a_registry():

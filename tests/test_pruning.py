@@ -58,11 +58,12 @@ def test_kept_sentences_come_back_in_their_documents():
     assert before == PAGES
 
 
-def test_the_kept_ranges_are_those_of_the_text():
-    pruned = filter_of(gap="")("Which?", PAGES)
+@pytest.mark.parametrize(("gap", "between"), [("", " "), (" [...] ", " [...] ")])
+def test_a_passage_is_the_kept_ranges_of_the_text_with_the_gap_between_them(gap, between):
+    pruned = filter_of(gap=gap)("Which?", PAGES)
     for one in pruned.passages:
         text = PAGES[one.document].text
-        assert one.text == " ".join(text[start:end] for start, end in one.ranges)
+        assert one.text == between.join(text[start:end] for start, end in one.ranges)
 
 
 def test_neighbours_are_kept_and_do_not_count_in_m1_and_m2():
@@ -70,12 +71,6 @@ def test_neighbours_are_kept_and_do_not_count_in_m1_and_m2():
     assert pruned.kept.tolist() == [0, 1, 2, 3, 4, 7, 8]  # not those of other documents
     assert (pruned.m1, pruned.m2) == (alone.m1, alone.m2)
     assert texts(pruned) == [(0, PAGES[0].text), (2, PAGES[2].text)]
-
-
-def test_the_gap_can_be_chosen():
-    assert texts(filter_of(gap=" [...] ")("Which?", PAGES))[0][1] == (
-        "The number is 1. [...] The number is 4."
-    )
 
 
 def test_all_sentences_of_all_documents_are_scored_at_once_with_their_place():

@@ -41,13 +41,6 @@ def test_relevance_is_algorithm_1(query, claims, documents):
     assert measured == pytest.approx(by_definition(query[0], claims, documents), abs=1e-12)
 
 
-def test_relevance_by_hand():
-    relevance = claim_relevance([1, 0], [[3, 4], [0, 1], [-1, 0], [0, 0]], [[2, 0], [1, 1]])
-    # cos(query, d) is 1 and √½; cos(c, d) is .6 and 1.4 √½, 0 and √½, −1 and −√½.
-    assert relevance[:3] == pytest.approx([0.7, 0.5, 0.0])
-    assert math.isnan(relevance[3])
-
-
 def test_what_has_no_direction_supports_nothing_and_cannot_be_scored():
     assert claim_relevance([1, 0], [[1, 0]], []).tolist() == [0.0]
     assert claim_relevance([1, 0], [[1, 0]], [[0, 0], [math.nan, 1]]).tolist() == [0.0]

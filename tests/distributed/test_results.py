@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 from uuid import uuid4
 
@@ -88,17 +89,8 @@ def test_a_calibration_of_parts_is_that_of_all_queries_bit_for_bit(data, per_par
 
 def all_scored(numbers=range(90)):
     rows = [grouped(i) for i in numbers]
-    queries = [
-        query.__class__(
-            query.query,
-            query.snippets,
-            query.relevant,
-            id=query.id,
-            group=row["group"],
-            missed=row["missed"],
-        )
-        for query, row in zip(judged(rows), rows, strict=True)
-    ]
+    pairs = zip(judged(rows), rows, strict=True)
+    queries = [replace(query, group=row["group"], missed=row["missed"]) for query, row in pairs]
     return score_queries(SCORER, queries)
 
 

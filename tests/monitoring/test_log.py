@@ -246,7 +246,6 @@ def test_a_file_of_other_lines_is_not_a_log(tmp_path, line):
     [
         ({"event": "other"}, "event"),
         ({"version": 2}, "version"),
-        ({"query": ["why?"]}, "query"),
         ({"scores": None}, "scores"),
         ({"scores": ["nan"]}, "scores"),
         ({"scores": [10**400]}, "scores"),
@@ -261,16 +260,10 @@ def test_a_foreign_line_is_an_error_with_file_line_and_field(log, changed, field
     event = {**event_of(decided([0.1, math.nan, math.inf, -math.inf])), "group": "a"}
     log.append(event)
     assert next(read_log(log.path)) == event
-    without = {name: value for name, value in event.items() if name != field}
-    rows = (
-        [{**event, **changed}] if field in ("query", "group") else [{**event, **changed}, without]
-    )
-    content = log.path.read_text("utf-8")
-    for row in rows:
-        log.path.write_text(content + json.dumps(row) + "\n", "utf-8")
-        with pytest.raises(ValueError, match=rf"log\.jsonl, line 2.*{field}") as raised:
-            list(read_log(log.path))
-        assert len(str(raised.value)) < 300 + len(str(log.path))
+    log.append({**event, **changed})
+    with pytest.raises(ValueError, match=rf"log\.jsonl, line 2.*{field}") as raised:
+        list(read_log(log.path))
+    assert len(str(raised.value)) < 300 + len(str(log.path))
 
 
 # --- what handlers do with events -----------------------------------------------------------------

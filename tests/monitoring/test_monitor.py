@@ -70,18 +70,18 @@ def test_the_bet_by_hand():
         [ScoredQuery([score], [True]) for score in (1.0, 2.0, 3.0)], alpha=0.5, scorer="drawn"
     )
     monitor = Monitor(calibration)
-    for lowest, higher in ((0.5, 3), (0.4, 4), (9.0, 0)):
+    for lowest, higher, equal in ((0.5, 3, 0), (0.4, 4, 0), (9.0, 0, 0), (9.0, 0, 1)):
         before, capitals = monitor._state.log_drift, np.array(monitor._state.capitals)
         n = len(monitor._ordered)
         monitor.observe([lowest, 10.0])
-        p = (higher + _uniform(0, len(monitor._state.live))) / (n + 1)
+        p = (higher + _uniform(0, len(monitor._state.live)) * (1 + equal)) / (n + 1)
         mixed = 0.99 * capitals + 0.01 / 3
         growth = mixed @ (1 + np.array([-1, 0, 1]) * (p - 0.5))
         assert monitor._state.log_drift - before == pytest.approx(math.log(growth), rel=1e-12)
     assert monitor.status.drift_evidence == pytest.approx(
         math.exp(monitor._state.most_log_drift), rel=1e-12
     )
-    assert [lowest for _, lowest in monitor._state.live] == [0.5, 0.4, 9.0]
+    assert [lowest for _, lowest in monitor._state.live] == [0.5, 0.4, 9.0, 9.0]
 
 
 def test_a_query_without_a_finite_score_is_no_evidence_of_drift():
