@@ -4,7 +4,7 @@ It is an ASGI application under uvicorn in a thread. It reads query and snippets
 that it receives, rates each by `similarity`, and answers in the wire format of Chat Completions,
 with log-probabilities and token counts if they are requested, and word by word for a stream.
 
-- `trouble` maps a request's body, and how often that body has come, to a key of TROUBLES or None.
+- `trouble` maps a request's body, and how often that body has come, to one of TROUBLES.
 - `reply` answers instead of the model, with a text or with a message as a dict.
 - `wire` changes a completion before it is sent, as JSON, or as it is if it is text or bytes.
 """
@@ -24,12 +24,28 @@ from typing import Any
 
 import uvicorn
 
-TROUBLES = {
-    *("429", "429 later", "429 for good", "500", "400", "401", "404", "content filter"),
-    *("slow", "dropped", "drips", "malformed", "not json", "no choices", "no logprobs"),
-    *("403", "too long", "too large", "null", "wrong types", "stream"),
-    *("refusal", "filtered", "cut off", "chatty", "unreadable"),
+# Errors: the status, the error, and the seconds of `retry-after`, which is shorter than the
+# client's own backoff.
+ERRORS: dict[str | None, tuple[int, dict[str, str], str]] = {
+    "429": (429, {"message": "busy"}, "0.05"),
+    "429 for good": (429, {"message": "busy"}, "1000"),
+    "content filter": (400, {"message": "it was filtered", "code": "content_filter"}, "0.05"),
+    "too long": (400, {"message": "8192 tokens", "code": "context_length_exceeded"}, "0.05"),
+    **{
+        status: (int(status), {"message": f"error {status}"}, "0.05")
+        for status in ("400", "401", "403", "404", "500")
+    },
 }
+# Answers that are no completion, with their status.
+ANSWERS: dict[str | None, tuple[int, Any]] = {
+    "too large": (413, "<html>Request Entity Too Large</html>"),
+    "not json": (200, "<html>gateway</html>"),
+    "null": (200, None),
+    "malformed": (200, '{"id": "chatcmpl-1", "choices": [{"ind'),
+    "wrong types": (200, {"choices": [{"message": {"content": 7}}], "usage": "none"}),
+}
+TROUBLES = {*ERRORS, *ANSWERS, "slow", "dropped", "drips", "no choices", "no logprobs", "stream"}
+TROUBLES |= {None, "refusal", "filtered", "cut off", "unreadable"}
 
 
 def overlap(query: str, text: str) -> float:
@@ -116,7 +132,7 @@ class LLMServer:
         self.busiest = max(self.busiest, self._now)
         try:
             trouble = self.trouble(body, self._times[key])
-            assert trouble is None or trouble in TROUBLES
+            assert trouble in TROUBLES
             gone = asyncio.ensure_future(receive())  # when the client has gone
             await asyncio.wait({gone}, timeout=5 if trouble == "slow" else self.latency)
             if not gone.done():
@@ -126,47 +142,24 @@ class LLMServer:
             self._now -= 1
 
     async def _answer(self, send: Any, body: dict[str, Any], trouble: str | None) -> None:
-        if trouble in ("429", "429 later", "429 for good"):
-            after = {"429": "0.05", "429 later": "0.7", "429 for good": "1000"}[trouble]
-            await self._send(send, 429, {"error": {"message": "busy"}}, retry_after=after)
-        elif trouble in ("500", "400", "401", "403", "404"):
-            # With `retry-after`, the client's own backoff does not make tests slow.
-            error = {"message": f"error {trouble}"}
-            await self._send(send, int(trouble), {"error": error}, retry_after="0.05")
-        elif trouble == "content filter":
-            error = {"message": "the prompt was filtered", "code": "content_filter"}
-            await self._send(send, 400, {"error": error})
-        elif trouble == "too long":
-            error = {"message": "at most 8192 tokens", "code": "context_length_exceeded"}
-            await self._send(send, 400, {"error": error})
-        elif trouble == "too large":
-            await self._send(send, 413, "<html>Request Entity Too Large</html>", kind="text/html")
-        elif trouble == "null":
-            await self._send(send, 200, None)
-        elif trouble == "wrong types":
-            await self._send(send, 200, {"choices": [{"message": {"content": 7}}], "usage": "none"})
+        if trouble in ERRORS:
+            status, error, seconds = ERRORS[trouble]
+            await self._send(send, status, {"error": error}, retry_after=seconds)
+        elif trouble in ANSWERS:
+            await self._send(send, *ANSWERS[trouble])
         elif trouble == "drips":
-            start = {"type": "http.response.start", "status": 200, "headers": []}
-            await send(start)
+            await send({"type": "http.response.start", "status": 200, "headers": []})
             for _ in range(30):
                 await send({"type": "http.response.body", "body": b" ", "more_body": True})
                 await asyncio.sleep(0.1)
-            await send(
-                {
-                    "type": "http.response.body",
-                    "body": json.dumps(self.completion(body, None)).encode(),
-                }
-            )
-        elif trouble == "malformed":
-            await self._send(send, 200, '{"id": "chatcmpl-1", "choices": [{"ind')
-        elif trouble == "not json":
-            await self._send(send, 200, "<html>gateway</html>", kind="text/html")
+            text = json.dumps(self.completion(body, None)).encode()
+            await send({"type": "http.response.body", "body": text})
         elif trouble == "dropped":
             await self._send(send, 200, self.completion(body, None), announced=100_000)
         elif body.get("stream") or trouble == "stream":
             chunks = self.chunks(self.completion(body, trouble))
             data = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks)
-            await self._send(send, 200, data + "data: [DONE]\n\n", kind="text/event-stream")
+            await self._send(send, 200, data + "data: [DONE]\n\n")
         else:
             await self._send(send, 200, self.wire(self.completion(body, trouble)))
 
@@ -176,14 +169,15 @@ class LLMServer:
         status: int,
         body: Any,
         *,
-        kind: str = "application/json",
         retry_after: str | None = None,
         announced: int | None = None,
     ) -> None:
         text = body if isinstance(body, (str, bytes)) else json.dumps(body)
         data = text.encode() if isinstance(text, str) else text
+        kinds = {b"<": b"text/html", b"d": b"text/event-stream"}
+        kind = kinds.get(data[:1], b"application/json")
         length = str(len(data) if announced is None else announced)
-        headers = [(b"content-type", kind.encode()), (b"content-length", length.encode())]
+        headers = [(b"content-type", kind), (b"content-length", length.encode())]
         if retry_after is not None:
             headers.append((b"retry-after", retry_after.encode()))
         await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -260,11 +254,7 @@ class LLMServer:
             text = json.dumps({"ratings": ratings})
         else:
             text = json.dumps(self._rating(asked["query"], asked["snippet"]))
-        texts = {
-            "chatty": f"Sure! Here is my rating:\n\n{text}\n\nLet me know if you need more.",
-            "unreadable": "I would say it is quite relevant, 7/10.",
-        }
-        return texts.get(str(trouble), text), {}
+        return "I would say 7/10." if trouble == "unreadable" else text, {}
 
     def _rating(self, query: str, text: str) -> dict[str, Any]:
         rating = min(max(round(self.similarity(query, text), 1), 0.0), 1.0)

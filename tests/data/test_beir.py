@@ -88,12 +88,9 @@ def test_each_run_is_cut_to_k_before_they_are_united(beir):
     assert (first.missed, first.k) == (0, 2)
 
 
-def test_a_single_run_has_the_name_of_a_single_retriever(beir):
+def test_a_single_run_has_the_name_of_a_single_retriever_and_several_have_different_ones(beir):
     assert read_beir(beir, ["run.tsv"]) == read_beir(beir, "run.tsv")
     assert read_beir(beir, {"bm25": "run.tsv"})[1].snippets[0].hits == (Hit("bm25", 0, 1e-3),)
-
-
-def test_runs_without_different_names_are_refused(beir):
     (beir / "run.tsv.gz").write_bytes(gzip.compress(RUN.encode()))
     for runs in ([], ["run.tsv", "run.tsv.gz"]):
         with pytest.raises(ValueError, match="run is"):

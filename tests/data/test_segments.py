@@ -179,6 +179,9 @@ SENTENCES = [
     ["The variant H2A.Z is in.", "It is so."],
     ["He came.", '"Go," she said.', "(And so on)."],
     ['A 5" disk.', '"No matter," he said.', "It is."],
+    ["It is c.d here.", "He met Dr. Smith.", "(So)!", "No."],
+    ["He said: e.g. 5, i.e. a few!", "Really?!", "Yes.", "„Gut.“", "Dann."],
+    ["字。", "他说。", "“好。”", "今日は。", "「はい。」"],
 ]
 
 
@@ -255,7 +258,7 @@ HOSTILE += [
     "\u0301",
     "🇩",
 ]
-HOSTILE += ["#\n", "🇩", "a\n", "1. a\n\n", "1. ", "<table></table>\n"]
+HOSTILE += ["a\n", "1. a\n\n", "1. ", "<table></table>\n", '."', ".(", "\n ", "a\n\n"]
 
 
 @pytest.mark.parametrize("unit", HOSTILE)
