@@ -51,26 +51,24 @@ def test_false_speech_is_measured_by_source_with_exact_intervals():
     assert "55.0 %" in gate.statement
     assert "100.0 %" in gate.statement
     assert "approximate" in gate.statement
+    [unscored] = sources_of(of_removed([unanswerable("u", math.nan)]).calibration)
+    assert silent_on(gate.calibration, unscored).estimate == 0.0  # it passes
+    unknown = of_removed(())
+    assert sources_of(unknown.calibration) == []
+    assert "none are known" in unknown.statement
 
 
-def test_without_unanswerable_queries_false_speech_is_unknown():
-    gate = calibrate_gate(ANSWERABLE, (), FIRST, alpha=0.1)
-    assert sources_of(gate.calibration) == []
-    assert "none are known" in gate.statement
+def of_removed(unanswerable):
+    return calibrate_gate(ANSWERABLE, unanswerable, FIRST, alpha=0.1)
 
 
-def test_queries_that_are_judged_unanswerable_are_a_source_of_their_own():
+def test_queries_without_a_relevant_snippet_are_a_source_of_their_own_or_not_used():
     real = [unanswerable(f"r{i}", 2.0, answerable=False) for i in range(5)]
-    gate = calibrate_gate([*ANSWERABLE, *real], OTHER, FIRST, alpha=0.1)
-    assert [source.name for source in sources_of(gate.calibration)] == [JUDGED, "unanswerable"]
-    assert gate.calibration.n_queries == 20
-
-
-def test_queries_to_which_nothing_relevant_was_retrieved_are_counted_and_not_used():
     lost = unanswerable("lost", 0.0, missed=2)
-    gate = calibrate_gate([*ANSWERABLE, lost], (), FIRST, alpha=0.1)
+    gate = calibrate_gate([*ANSWERABLE, *real, lost], OTHER, FIRST, alpha=0.1)
+    assert [source.name for source in sources_of(gate.calibration)] == [JUDGED, "unanswerable"]
+    assert (gate.calibration.n_queries, gate.calibration.n_without_relevant) == (20, 1)
     assert gate.calibration.threshold() == 18 / 20
-    assert gate.calibration.n_without_relevant == 1
     assert "1 query" in gate.statement
 
 
@@ -159,7 +157,7 @@ def test_to_choose_and_to_learn_takes_so_many_queries(n, others, chooses, learns
     assert (bool(costs), any("learned" in name for name in costs)) == (chooses, learns)
 
 
-def test_the_score_is_chosen_on_a_third_of_the_questions_and_they_do_not_calibrate():
+def test_the_score_is_chosen_on_a_third_of_the_questions_and_they_do_not_calibrate(tmp_path):
     yes = drawn(120, best=5, n_relevant=1)
     no = drawn(120, best=0, seed=1)
     away = drawn(90, best=-1, of="away", seed=2)
@@ -172,13 +170,15 @@ def test_the_score_is_chosen_on_a_third_of_the_questions_and_they_do_not_calibra
     removed, of_away = sources_of(gate.calibration)
     assert (len(removed.scores), removed.same, len(of_away.scores)) == (80, 80, 60)
     assert len({query_digest(q.query) for q in yes} & fitted) == 40
-
-
-def test_a_filter_without_a_scorer_of_its_own_fits_on_the_same_third_as_its_gate():
-    yes = drawn(120, best=5, n_relevant=1)
-    gate = calibrate_gate(yes, drawn(120, best=0, seed=1), alpha=0.1)
-    calibration = calibrate(yes, alpha=0.2, gate=gate)
-    assert calibration.n_queries == gate.calibration.n_queries == 80
+    # A filter chooses its score on the same third, and one with a score leaves it out.
+    for scorer in (None, HitScorer("retriever", higher_is_better=True)):
+        behind = calibrate(yes, scorer, alpha=0.2, gate=gate)
+        assert behind.n_queries == 80
+        assert not {query.id for query in behind.queries} & {*choice.fit_ids}
+    gate.save(tmp_path / "gate.json")
+    loaded = Gate.load(tmp_path / "gate.json")  # of hits, it needs nothing else
+    for query in yes[:5]:
+        assert loaded(query.query, query.snippets).score == gate(query.query, query.snippets).score
 
 
 def test_with_few_questions_nothing_is_chosen_and_all_calibrate():
@@ -193,22 +193,10 @@ def test_a_saved_gate_is_the_same_and_needs_its_models(tmp_path):
     gate.save(tmp_path / "gate.json")
     loaded = Gate.load(tmp_path / "gate.json", [FIRST])
     assert loaded.calibration == gate.calibration
-    assert [loaded.decide(s).decision for s in (0.6, 0.7, 0.95)] == [
-        "speaks",
-        "undecided",
-        "silent",
-    ]
+    decisions = [loaded.decide(s).decision for s in (0.6, 0.7, 0.95)]
+    assert decisions == ["speaks", "undecided", "silent"]
     with pytest.raises(CalibrationMismatch, match="first"):
         Gate.load(tmp_path / "gate.json")
-
-
-def test_a_gate_of_hits_needs_nothing_but_its_file(tmp_path):
-    yes = drawn(120, best=5, n_relevant=1)
-    gate = calibrate_gate(yes, drawn(120, best=0, seed=1), alpha=0.1)
-    gate.save(tmp_path / "gate.json")
-    loaded = Gate.load(tmp_path / "gate.json")
-    for query in yes[:5]:
-        assert loaded(query.query, query.snippets).score == gate(query.query, query.snippets).score
 
 
 @pytest.mark.parametrize(
@@ -230,6 +218,7 @@ def test_a_gate_of_hits_needs_nothing_but_its_file(tmp_path):
         ({"scorer": None}, ValueError, "hit"),
         ({"delta": 0.01, "alpha": 0.01}, ValueError, "delta"),
         ({"merge_groups": {"a": "b"}}, ValueError, "merge_groups"),
+        ({"scorer": FunctionQueryScorer(lambda *_: math.nan, "none")}, ValueError, "'none'"),
     ],
 )
 def test_invalid_arguments_are_named(arguments, error, named):
@@ -239,34 +228,13 @@ def test_invalid_arguments_are_named(arguments, error, named):
         calibrate_gate(given.pop("answerable"), given.pop("unanswerable"), **given)
 
 
-def test_a_score_that_no_answerable_query_has_is_refused():
-    unknown = FunctionQueryScorer(lambda query, texts: math.nan, "unknown")
-    with pytest.raises(ValueError, match="unknown"):
-        calibrate_gate(ANSWERABLE, REMOVED, unknown, alpha=0.1)
-
-
 def test_a_gate_is_not_calibrated_as_a_filter_is():
     filtering = calibrate(ANSWERABLE, LAST, alpha=0.1)
     with pytest.raises(CalibrationMismatch, match="calibrate_gate"):
         Gate(FIRST, filtering)
     gate = calibrate_gate(ANSWERABLE, (), FIRST, alpha=0.1)
-    with pytest.raises(CalibrationMismatch, match="queries"):
+    with pytest.raises(CalibrationMismatch, match="about queries.*gate="):
         ConformalFilter(LAST, gate.calibration)
-
-
-def test_unanswerable_queries_without_a_score_count_as_passed():
-    gate = calibrate_gate(ANSWERABLE, [unanswerable("u", math.nan)], FIRST, alpha=0.1)
-    [source] = sources_of(gate.calibration)
-    assert silent_on(gate.calibration, source).estimate == 0.0
-
-
-def test_a_question_that_chose_the_gate_does_not_calibrate_a_filter_behind_it():
-    yes = drawn(120, best=5, n_relevant=1)
-    gate = calibrate_gate(yes, drawn(120, best=0, seed=1), alpha=0.1)
-    scorer = HitScorer("retriever", higher_is_better=True)  # so the filter chooses nothing
-    behind = calibrate(yes, scorer, alpha=0.2, gate=gate)
-    assert behind.n_queries == gate.calibration.n_queries == 80
-    assert not {query.id for query in behind.queries} & {*gate.calibration.choice.fit_ids}
 
 
 def test_the_file_of_a_filter_names_the_scorers_that_its_gate_needs():
@@ -292,9 +260,3 @@ def test_unanswerable_queries_that_still_have_their_answer_are_refused():
     ]
     with pytest.raises(ValueError, match=r"'q0'.*without_answers"):
         calibrate_gate(ANSWERABLE, stripped, FIRST, alpha=0.1)
-
-
-def test_a_gate_in_place_of_a_filter_is_named():
-    gate = calibrate_gate(ANSWERABLE, (), FIRST, alpha=0.1)
-    with pytest.raises(CalibrationMismatch, match="gate="):
-        ConformalFilter(LAST, gate.calibration)
