@@ -18,6 +18,8 @@ from conformal_retrievers import (
     LearnedScorer,
     Snippet,
     calibrate,
+    compare,
+    diagnose,
     evaluate,
     score_queries,
 )
@@ -90,23 +92,13 @@ class Counting:
 # --- the parts ------------------------------------------------------------------------------------
 
 
-def test_a_third_is_the_fit_part_and_the_others_calibrate():
+def test_a_third_is_the_fit_part_whatever_the_order_and_the_others_calibrate():
     fit, calibration = split(JUDGED)
     assert len(fit) == 40
     assert sorted(q.id for q in (*fit, *calibration)) == sorted(q.id for q in JUDGED)
     assert [q for q in JUDGED if q in calibration] == calibration
-
-
-def test_the_parts_do_not_depend_on_the_order_of_the_queries():
-    fit, calibration = split(JUDGED)
-    again = split(JUDGED[::-1])
-    assert again.fit == fit
-    assert again.calibration == calibration[::-1]
-
-
-def test_the_fit_part_has_at_most_300_queries():
-    query = JUDGED[0]
-    many = [replace(query, query=f"query {i}", id=str(i)) for i in range(1000)]
+    assert split(JUDGED[::-1]) == (fit, calibration[::-1])
+    many = [replace(JUDGED[0], query=f"query {i}", id=str(i)) for i in range(1000)]
     assert len(split(many).fit) == 300
 
 
@@ -235,15 +227,10 @@ def test_nothing_is_fitted_on_fewer_than_60_queries():
     assert calibration.n_queries == 59
     assert calibration.scorer == FusionScorer(["bm25", "dense"]).name
     assert "60" in calibration.statement
-    one = [
-        replace(
-            query,
-            snippets=with_hits(
-                [replace(s, retrieval_score=-i) for i, s in enumerate(query.snippets)]
-            ),
-        )
-        for query in JUDGED[:30]
-    ]
+    one = []
+    for query in JUDGED[:30]:
+        scored = [replace(s, retrieval_score=-i) for i, s in enumerate(query.snippets)]
+        one.append(replace(query, snippets=with_hits(scored)))
     assert calibrate(one, alpha=0.1).scorer == "zscore(hit(retriever, higher))"
     scorer = Counting()
     assert calibrate(one, [scorer], alpha=0.1).scorer == QueryZScore(scorer).name
@@ -274,16 +261,10 @@ def test_equal_scores_go_by_rank_so_that_not_all_are_kept():
 
 
 def test_costs_by_hand():
-    def one(scores, relevant, texts):
-        query = JudgedQuery("q", texts, relevant)
-        return query, np.array(scores, dtype=float)
-
-    both = [
-        one([1, 2, 3], [True, False, True], ["a", "bb", "cccc"]),
-        one([2, 1, 4], [True, False, False], ["a", "bb", "cccc"]),
-    ]
-    fit = FitPart([query for query, _ in both], len)
-    scores = [s for _, s in both]
+    texts = ["a", "bb", "cccc"]
+    relevant = ([True, False, True], [True, False, False])
+    fit = FitPart([JudgedQuery("q", texts, marks) for marks in relevant], len)
+    scores = [np.array([1.0, 2, 3]), np.array([2.0, 1, 4])]
     aim = Aim("query-recall", 0.26, n=100)
     curve = fit.curve(scores, aim)
     assert curve.thresholds.tolist() == [1, 2, 3, math.inf]
@@ -399,11 +380,6 @@ def test_a_threshold_that_keeps_everything_is_warned_of_and_stated():
     assert none.statement.count("every snippet is kept") == 2
 
 
-def test_the_fusion_of_retrievers_is_simpler_than_one_of_them():
-    first = from_hits(JUDGED, "query-recall")[0]
-    assert first == FusionScorer(["bm25", "dense"])
-
-
 def test_one_retriever_competes_once_it_surely_finds_enough():
     n = 40
     judged = [JudgedQuery(f"query {i}", ["x", "y"], [True, False]) for i in range(n)]
@@ -446,31 +422,35 @@ def test_a_query_of_the_fit_part_does_not_evaluate():
     assert all(map(calibration.chosen_on, fit))
     assert not any(map(calibration.chosen_on, NEW))
     scored = [replace(q, id=fit[0].id) for q in score_queries(scorer, NEW[:1])]
-    with pytest.raises(ValueError, match=fit[0].id):
-        evaluate(calibration, scored)
+    rng = np.random.default_rng(0)
+    for measured in (
+        lambda: evaluate(calibration, scored),
+        lambda: diagnose(calibration, scored),
+        lambda: compare(calibration, calibration, scored, rng=rng),
+    ):
+        with pytest.raises(ValueError, match=fit[0].id):
+            measured()
     assert evaluate(calibration, score_queries(scorer, NEW)).held_out_verified
     without_ids = calibrate([replace(query, id=None) for query in JUDGED], alpha=0.1)
     assert without_ids.n_without_id == len(JUDGED)
     assert all(map(without_ids.chosen_on, fit))
 
 
-def test_a_choice_without_its_own_cost_is_an_error_that_names_the_costs():
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("costs", {"a": "b"}),
+        ("costs", {"other": 0.5}),  # without that of the chosen one
+        ("n_fit", {"a": "b"}),
+        ("fit_ids", {"a": "b"}),
+        ("chosen", {"a": "b"}),
+    ],
+)
+def test_a_choice_of_another_shape_is_an_error_that_names_its_field(field, value):
     calibration = calibrate(JUDGED, alpha=0.1)
-    provenance = dict(calibration.scorer_provenance)
-    without = {**provenance["choice"], "costs": {"other": 0.5}}
-    broken = replace(calibration, scorer_provenance={**provenance, "choice": without})
-    with pytest.raises(ValueError, match="costs"):
-        Calibration.from_json(broken.to_json())
-
-
-@pytest.mark.parametrize("field", ["costs", "n_fit", "fit_ids", "chosen"])
-def test_a_choice_of_another_shape_is_an_error_that_names_its_field(field):
-    calibration = calibrate(JUDGED, alpha=0.1)
-    provenance = dict(calibration.scorer_provenance)
-    broken = replace(
-        calibration,
-        scorer_provenance={**provenance, "choice": {**provenance["choice"], field: {"a": "b"}}},
-    )
+    provenance = calibration.scorer_provenance
+    choice = {**provenance["choice"], field: value}
+    broken = replace(calibration, scorer_provenance={**provenance, "choice": choice})
     with pytest.raises(ValueError, match=field):
         Calibration.from_json(broken.to_json())
 
@@ -483,16 +463,11 @@ def test_groups_keep_their_thresholds():
 
 
 def test_hits_of_a_retriever_that_misses_a_query_only_compete_fused():
-    alone = replace(
-        JUDGED[0],
-        snippets=[
-            Snippet(s.text, hits=(Hit("dense", i, 1.0 - i),))
-            for i, s in enumerate(JUDGED[0].snippets)
-        ],
-    )
+    found = [(Hit("dense", i, 1.0 - i),) for i in range(len(JUDGED[0].snippets))]
+    snippets = [replace(s, hits=of) for s, of in zip(JUDGED[0].snippets, found, strict=True)]
+    alone = replace(JUDGED[0], snippets=snippets)
     scorers = [scorer.name for scorer in from_hits([alone, *JUDGED[1:]], "query-recall")]
-    assert "rank(dense)" in scorers
-    assert "fusion(bm25, dense)" in scorers
+    assert scorers[:2] == ["fusion(bm25, dense)", "rank(dense)"]  # the fusion is the simplest
     assert "rank(bm25)" not in scorers
 
 

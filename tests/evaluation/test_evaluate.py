@@ -14,15 +14,10 @@ from conformal_retrievers import (
     CalibrationMismatch,
     JudgedQuery,
     ScoredQuery,
-    Snippet,
-    calibrate,
-    compare,
-    diagnose,
     evaluate,
     score_queries,
 )
 from conformal_retrievers.calibration.subjects import CLAIMS
-from conformal_retrievers.data.queries import with_hits
 from conformal_retrievers.evaluation import Share, measure
 from conformal_retrievers.theory.intervals import wilson_interval
 
@@ -261,29 +256,3 @@ def test_queries_are_verified_as_held_out_only_if_all_have_ids(ids):
     e = evaluate(Calibration.from_scores(own, alpha=0.5, scorer="lookup"), new)
     assert e.held_out_verified == all(ids)
     assert ("Cannot verify" in str(e)) == (not all(ids))
-
-
-def test_queries_that_chose_the_score_are_refused_like_those_that_calibrated():
-    rng = np.random.default_rng(7)
-    judged = []
-    for i in range(90):
-        relevant = np.arange(8) == rng.integers(4)
-        scores = rng.normal(size=8) + 2 * relevant
-        order = np.argsort(-scores)
-        snippets = [Snippet(f"{i} {j}", retrieval_score=float(scores[j])) for j in order]
-        judged.append(
-            JudgedQuery(f"q{i}", with_hits(snippets), relevant[order], id=f"q{i}", missed=0)
-        )
-    calibration = calibrate(judged, alpha=0.2)
-    chosen_on = [query for query in judged if calibration.chosen_on(query)]
-    assert len(chosen_on) == 30
-    scored = [ScoredQuery([0.1], [True], id=query.id) for query in chosen_on[:1]]
-    for measured in (
-        lambda: evaluate(calibration, scored),
-        lambda: diagnose(calibration, scored),
-        lambda: compare(calibration, calibration, scored, rng=rng),
-    ):
-        with pytest.raises(ValueError, match=repr(chosen_on[0].id)):
-            measured()
-    new = [ScoredQuery([0.1], [True], id="new")]
-    assert evaluate(calibration, new).held_out_verified
