@@ -28,11 +28,9 @@ from calibrations import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.quantile import conformal_quantile
 from conformal_retrievers import ConformalFilter
 from conformal_retrievers.calibration.guarantees import Units
 from conformal_retrievers.data.columns import ScoredQueries
-from conformal_retrievers.theory.ranks import Masses, mass_threshold
 
 
 def threshold_of(queries, alpha, guarantee, count_missed=False):
@@ -149,20 +147,6 @@ def test_the_filter_keeps_what_the_units_say(guarantee, rng):
         assert filtered.kept.tolist() == expected.tolist()
 
 
-@given(queries=judged(missed=True, most=12), alpha=alphas)
-def test_the_thresholds_are_those_of_the_theorems_over_the_pooled_scores(queries, alpha):
-    alpha, scores = float(alpha), [query.scores.tolist() for query in queries if len(query.scores)]
-    pooled = [score for one in scores for score in one]
-    sizes = [len(one) for one in scores for _ in one]
-    thresholds = {g: threshold_of(queries, alpha, g) for g in GUARANTEES}
-    assert thresholds == {
-        "query-recall": mass_threshold(pooled, Masses.of(sizes), alpha),
-        "snippet": conformal_quantile(pooled, alpha),
-        "all": conformal_quantile([max(one) for one in scores], alpha),
-        "any": conformal_quantile([min(one) for one in scores], alpha),
-    }
-
-
 AT = [*np.arange(-1, 7, 0.5).tolist(), math.inf, -math.inf]
 RUN_TIME_GROUPS = (None, "g", "h", "unseen")
 
@@ -222,13 +206,3 @@ def test_the_order_of_queries_does_not_matter(guarantee, queries, alpha, random)
     other = Units(guarantee, ScoredQueries.of(random.sample(queries, len(queries))), True)
     assert one.threshold(float(alpha), None) == other.threshold(float(alpha), None)
     assert one.p_values(AT).tolist() == other.p_values(AT).tolist()
-
-
-@every_guarantee
-@given(queries=judged(missed=True), alpha=alphas, count_missed=st.booleans())
-def test_an_increasing_map_of_the_scores_maps_the_threshold(
-    guarantee, queries, alpha, count_missed
-):
-    mapped = [replace(query, scores=2.0**query.scores - 7) for query in queries]
-    before = threshold_of(queries, alpha, guarantee, count_missed)
-    assert threshold_of(mapped, alpha, guarantee, count_missed) == 2.0**before - 7

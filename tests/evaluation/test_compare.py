@@ -69,7 +69,11 @@ def test_recall_is_compared_over_queries_whose_missed_snippets_are_known():
     assert found["end-to-end query-recall"].estimate == 1 / 2
 
 
-def test_a_difference_of_too_few_queries_has_no_interval():
+def test_a_difference_of_too_few_queries_or_of_none_has_no_interval():
+    queries = [ScoredQuery([0.1, 0.9], [True, False])] * 50
+    found = compare(at(0.5), at(0.4), queries, rng=np.random.default_rng(0))["removal"]
+    assert (found.estimate, math.isnan(found.low), math.isnan(found.needed)) == (0, True, True)
+    assert str(found) == "+0.0 % [no difference on these queries]"
     nothing = [ScoredQuery([0.1], [False])] * 3
     difference = compare(at(0.5), at(0.2), nothing, rng=np.random.default_rng(0))["query-recall"]
     assert all(map(math.isnan, difference))
@@ -82,13 +86,6 @@ def test_a_difference_of_too_few_queries_has_no_interval():
         queries = [ScoredQuery([i % 2], [True]) for i in range(n)]
         found = compare(at(1.0), at(0.5), queries, rng=np.random.default_rng(0))["query-recall"]
         assert math.isnan(found.low) is math.isnan(found.needed) is not known
-
-
-def test_where_no_query_differs_nothing_is_known_of_the_difference():
-    queries = [ScoredQuery([0.1, 0.9], [True, False])] * 50
-    found = compare(at(0.5), at(0.4), queries, rng=np.random.default_rng(0))["removal"]
-    assert (found.estimate, math.isnan(found.low), math.isnan(found.needed)) == (0, True, True)
-    assert str(found) == "+0.0 % [no difference on these queries]"
 
 
 def test_invalid_arguments_are_refused():

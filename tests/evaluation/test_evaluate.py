@@ -59,12 +59,7 @@ def test_the_shares_of_four_queries_by_hand():
     )
     assert e.coverage_std == pytest.approx(np.std([1 / 2, 1, 0]), abs=1e-15)
     assert e.text_removed is None
-
-
-def test_a_calibration_is_measured_at_its_threshold():
-    calibration = calibrated()
-    assert calibration.threshold() == 0.25
-    assert evaluate(calibration, QUERIES).shares == measure(QUERIES, KEPT).shares
+    assert evaluate(calibrated(), QUERIES).shares == e.shares  # at the threshold of 0.25
 
 
 def test_an_unscorable_snippet_counts_as_kept_and_as_unscorable():
@@ -127,12 +122,9 @@ def test_groups_are_measured_separately_and_merged_as_in_the_calibration():
     )
     assert list(evaluate(merged, queries).by_group) == ["both", None]
     assert evaluate(calibrated(), QUERIES).by_group == {}
-
-
-def test_each_query_is_kept_at_the_threshold_of_its_group():
-    queries = [ScoredQuery([score], [True], group=g) for score, g in ((0.1, "a"), (0.9, "b"))]
-    calibration = Calibration.from_scores(queries, alpha=0.5, by_group=True, scorer="lookup")
-    e = evaluate(calibration, [ScoredQuery([0.9], [True], group=group) for group in "ab"])
+    apart = [ScoredQuery([score], [True], group=g) for score, g in ((0.1, "a"), (0.9, "b"))]
+    by_group = Calibration.from_scores(apart, alpha=0.5, by_group=True, scorer="lookup")
+    e = evaluate(by_group, [ScoredQuery([0.9], [True], group=group) for group in "ab"])
     assert [part.coverage["all"].estimate for part in e.by_group.values()] == [0, 1]
 
 

@@ -10,11 +10,10 @@ import pytest
 from gates import FIRST, drawn, gate_of, query, unanswerable
 from scipy.stats import binomtest
 
-from conformal_retrievers import (
-    JudgedQuery,
-)
+from conformal_retrievers import JudgedQuery
 from conformal_retrievers.calibration.gating import calibrate_gate
 from conformal_retrievers.evaluation.gate import ALPHAS, evaluate_gate
+from conformal_retrievers.scoring.scorer import query_digest
 from conformal_retrievers.theory.tolerance import binomial_interval
 
 FALSE_ALARM = 1e-4
@@ -192,8 +191,6 @@ class _Fitted:
     name = FIRST.name
 
     def __init__(self, queries):
-        from conformal_retrievers.scoring.scorer import query_digest
-
         self.fitted_on = tuple(map(query_digest, queries))
 
     def score_query(self, query, snippets):
@@ -215,9 +212,6 @@ def test_invalid_queries_are_named(given, others, named):
         evaluate_gate(GATE, given, others)
     with pytest.raises(ValueError, match="level"):
         evaluate_gate(GATE, ANSWERABLE, level=1.0)
-
-
-def test_anything_but_a_gate_is_refused():
     with pytest.raises(TypeError, match="gate is"):
         evaluate_gate(GATE.calibration, ANSWERABLE)
 

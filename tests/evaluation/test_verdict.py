@@ -82,9 +82,7 @@ def test_missed_snippets_count_if_the_calibration_counts_them():
 
 
 def test_a_calibration_that_keeps_everything_has_no_verdict():
-    calibration = calibrated([0.1])
-    assert math.isinf(calibration.threshold())
-    measured = evaluate(calibration, covered(10, 0))
+    measured = evaluate(calibrated([0.1]), covered(10, 0))
     assert measured.verdict is None
     assert "Nothing is tested" in str(measured)
 
@@ -211,13 +209,9 @@ def test_between_the_two_coverages_the_number_that_tells_is_that_of_the_coverage
     assert (tell(300), tell(940), tell(960)) == (False, False, True)
 
 
-@pytest.mark.parametrize("guarantee", ["query-recall", "all"])
-def test_a_failure_is_never_too_few_to_tell(guarantee):
-    failed = evaluate(calibrated(LARGE, guarantee=guarantee), covered(11, 3)).verdict
+def test_a_failure_and_5_points_below_no_coverage_are_never_too_few_to_tell():
+    failed = evaluate(calibrated(LARGE), covered(11, 3)).verdict
     assert (failed.fails, failed.too_few) == (True, False)
-
-
-def test_nothing_is_left_to_tell_where_5_points_less_is_no_coverage():
     verdict = evaluate(calibrated(alpha=0.95), covered(1, 1)).verdict
     assert not verdict.too_few
     assert "ruled out" not in str(verdict)
