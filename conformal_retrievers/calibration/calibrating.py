@@ -77,9 +77,9 @@ def calibrate(
         Miscoverage rate in (0, 1); the guarantee holds at 1 − alpha.
     tokens
         In place of alpha: how many tokens a query may keep on average, which are characters
-        without `count_tokens`. The threshold that keeps as
-        many on a third of the judged queries is fixed, and the others certify the recall that it
-        reaches: alpha is 1 less that, and delta is 0.1 by default.
+        without `count_tokens`. The threshold that keeps as many on a third of the judged queries is
+        fixed, and the others certify the recall that it reaches: alpha is 1 less that, and delta is
+        0.1 by default.
     split
         "sentences", or a function from a text to the ranges of its sentences: cuts the snippets of
         queries with evidence, and the guarantee is about the relevant sentences. Queries whose
@@ -117,11 +117,9 @@ def calibrate(
     ValueError
         For queries that are not retrieved yet: of `JudgedQuery.from_ids`, or with nothing but
         relevant snippets, without hits, retriever and k. As in `Calibration.from_scores` and
-        `by_sentence`, for snippets without hits where no
-        scorer is given, for a
-        number of tokens that keeps everything or certifies nothing, for a query that the scorer
-        was fitted on, and for queries that were retrieved by different retrievers or at different
-        depths.
+        `by_sentence`, for snippets without hits where no scorer is given, for a number of tokens
+        that keeps everything or certifies nothing, for a query that the scorer was fitted on, and
+        for queries that were retrieved by different retrievers or at different depths.
 
     Warns
     -----
@@ -146,18 +144,12 @@ def calibrate(
         delta = budget.checked(tokens, guarantee, delta, by_group=by_group)
     check_guarantee(guarantee, delta)
     checks.check_flags(by_group=by_group, count_missed=count_missed)
+    merged = merge_groups or {}
     if gate is not None:
         if alpha is None:
             raise ValueError(f"tokens is {tokens!r} behind a gate; give alpha. {APART}")
-        check_behind(
-            gate.calibration,
-            alpha=alpha,
-            guarantee=guarantee,
-            delta=delta,
-            by_group=by_group,
-            merge_groups=merge_groups,
-        )
-    judged, merged = judged_queries(judged), merge_groups or {}
+        check_behind(gate.calibration, alpha, guarantee, delta, merged if by_group else None)
+    judged = judged_queries(judged)
     if not judged:
         raise ValueError("judged is empty; give judged queries, such as judge_retriever returns")
     if split is not None:

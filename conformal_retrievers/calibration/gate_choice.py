@@ -3,13 +3,11 @@
     cost = geometric mean over the sources of unanswerable queries of their rate of false speech,
            (number that pass + ½) / (number + 1), at false silence alpha
 
-by five-fold cross-validation, a question with and without its answers in one fold. The geometric
-mean counts 2 % for less than 4 % as much as 40 % for less than 80 %: otherwise a source that is
-hard for all scores would hide a score that cannot see an easy one, such as questions off the topic.
-The winner is the first score whose cost at alpha, 2 alpha and 4 alpha is within a standard error,
-over questions, of the lowest. The first is what is learned from hits: on four data sets, with 20
-questions to fit on or more, it was silent as often as any other that needs no model, or more often,
-although the choice could not always see that. Last come those that need a given scorer.
+by five-fold cross-validation, a question with and without its answers in one fold. With the
+geometric mean, a source that is hard for all scores does not hide a score that cannot see an easy
+one, such as questions off the topic. The winner is the first score whose cost at alpha, 2 alpha and
+4 alpha is within a standard error, over questions, of the lowest. The first is what is learned from
+hits; last come those that need a given scorer.
 """
 
 from __future__ import annotations

@@ -8,10 +8,9 @@ with the mean μ(v) and the standard deviation σ(v) of their shares, the sum is
 
 where kept(v) is the share of the pilot's snippets with a score of at most v. If all shares are 0 or
 1, as with one relevant snippet for each query, the sum is binomial: P(T ≤ v) = P(Bin(n, μ(v)) ≥ k)
-with k = ⌈(1 − α)(n + 1)⌉. More queries lower (1 − α)(n + 1)/n and the chance of a high T. The pilot
-is a sample too: intervals are of the bootstrap over its queries. On five data sets, those of 80 %
-have the true share for 70 to 86 % of pilots of 30 queries, and for 76 to 87 % of larger ones
-(benchmarks/pilots.py).
+with k = ⌈(1 − α)(n + 1)⌉. Intervals are of the bootstrap over the pilot's queries. On five data
+sets, those of 80 % have the true share for 70 to 86 % of pilots of 30 queries, and for 76 to 87 %
+of larger ones (benchmarks/pilots.py).
 """
 
 from __future__ import annotations

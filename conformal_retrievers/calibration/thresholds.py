@@ -75,14 +75,8 @@ class Thresholds:
         checks.check_groups(self.queries, self.by_group, self.merge_groups, self.subject)
         checks.check_missed(self.queries, self.count_missed)
         if self.gate is not None:
-            check_behind(
-                self.gate,
-                alpha=self.alpha,
-                guarantee=self.guarantee,
-                delta=self.delta,
-                by_group=self.by_group,
-                merge_groups=self.merge_groups,
-            )
+            groups = (self.merge_groups or {}) if self.by_group else None
+            check_behind(self.gate, self.alpha, self.guarantee, self.delta, groups)
         if self.subject not in RETRIEVED:
             checks.check_one_score(self.queries, self.guarantee, self.count_missed, self.subject)
         if self.fixed is not None:

@@ -8,10 +8,10 @@ of a query and F_q(K) those of them that the union finds,
 which no filter can exceed. What a filter passes on at a given end-to-end recall is measured with
 the score that `calibrate` learns, cross-validated on the same queries.
 
-The choice of K is made on judged queries. It is not paid for with the guarantee only if other
-queries calibrate, so only a third is measured here, whose `ids` are to be left out. They are the
-fit part of `calibrate`, which leaves them out by itself where it chooses a score on that part: with
-60 queries or more, an alpha that leaves enough others, and not by group.
+The guarantee stays exact only if other queries calibrate, so a third is measured here, whose `ids`
+are to be left out. They are the fit part of `calibrate`, which leaves them out by itself where it
+chooses a score on that part: with 60 queries or more, an alpha that leaves enough others, and not
+by group.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -42,10 +42,7 @@ from conformal_retrievers.llm.ask import with_bar
 from conformal_retrievers.scoring.combine import TieBreak
 from conformal_retrievers.scoring.hits import FusionScorer, RankScorer
 from conformal_retrievers.scoring.overlap import OVERLAPS
-from conformal_retrievers.scoring.scorer import (
-    Scorer,
-    judged_queries,
-)
+from conformal_retrievers.scoring.scorer import Scorer, judged_queries
 from conformal_retrievers.theory.intervals import percent
 from conformal_retrievers.theory.ranks import check_probability
 

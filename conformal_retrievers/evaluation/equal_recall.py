@@ -21,19 +21,8 @@ from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.data.columns import ScoredQueries
-from conformal_retrievers.evaluation.baselines import (
-    RULES,
-    Way,
-    with_a_setting,
-    without_a_setting,
-)
-from conformal_retrievers.evaluation.bootstrap import (
-    FEWEST,
-    Estimate,
-    n_to_tell,
-    resampled,
-    spans,
-)
+from conformal_retrievers.evaluation.baselines import RULES, Way, with_a_setting, without_a_setting
+from conformal_retrievers.evaluation.bootstrap import FEWEST, Estimate, n_to_tell, resampled, spans
 from conformal_retrievers.evaluation.measures import keeps, known_hits
 from conformal_retrievers.evaluation.tables import Scale, aligned
 
@@ -230,11 +219,7 @@ def equal_recall(
     the_filter = Way.fixed(FILTER, keeps(queries, calibration))
     ours, _, _ = at_recall(the_filter, queries, known, None)
     rows = []
-    for way in (
-        *with_a_setting(queries),
-        the_filter,
-        *without_a_setting(calibration, queries),
-    ):
+    for way in (*with_a_setting(queries), the_filter, *without_a_setting(calibration, queries)):
         theirs, setting, equal = at_recall(way, queries, known, ours[:, 0])
         rows.append(
             Row(

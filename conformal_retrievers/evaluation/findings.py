@@ -150,12 +150,10 @@ def _scores(d: Diagnosis) -> Iterator[Finding]:
         yield Finding("scores", "notice", sentence)
         return
     tested = f"{_counted(c.n_new)} against {c.n_reference}, p = {c.p_value:.2g}"
-    if c.p_value > 1 - d.level and d.few_scores:
-        yield Finding("scores", "notice", f"{d.few_scores[:-1]} ({tested}).")
-        return
     if c.p_value > 1 - d.level:
-        sentence = "The lowest scores of these queries look like those of the calibration"
-        yield Finding("scores", "fine", f"{sentence} ({tested}).")
+        alike = "The lowest scores of these queries look like those of the calibration."
+        sentence = f"{(d.few_scores or alike)[:-1]} ({tested})."
+        yield Finding("scores", "notice" if d.few_scores else "fine", sentence)
         return
     if c.overlap == 0:
         how = "all are outside its range. Check the scorer, its scale and its sign"
@@ -262,16 +260,18 @@ def _removal(d: Diagnosis) -> Iterator[Finding]:
 
 def _ties(d: Diagnosis) -> Iterator[Finding]:
     t = d.ties
-    values = f"The {t.n_scores:,} scores have {t.distinct:,} distinct values"
-    equal = f"{percent(t.at_threshold)} equal the threshold"
-    if t.at_threshold > MANY_TIES:
-        sentence = (
-            f"{values}; {equal}. All of these snippets are kept, more than the guarantee needs; a "
-            "tie-breaking score removes more."
+    many = t.at_threshold > MANY_TIES
+    sentence = (
+        f"The {t.n_scores:,} scores have {t.distinct:,} distinct values; {percent(t.at_threshold)} "
+        "equal the threshold."
+    )
+    if many:
+        sentence += (
+            " All of these snippets are kept, more than the guarantee needs; a tie-breaking score "
+            "removes more."
         )
-        yield Finding("ties", "notice", sentence)
-    elif t.n_scores:
-        yield Finding("ties", "fine", f"{values}; {equal}.")
+    if t.n_scores:
+        yield Finding("ties", "notice" if many else "fine", sentence)
 
 
 def _unscorable(d: Diagnosis) -> Iterator[Finding]:
