@@ -333,3 +333,29 @@ def test_the_report_names_what_was_dropped(calibration, queries):
         shown = f"1 of 1 dropped, by a score above {calibration.threshold():.4g}:"
         assert f"Question {one.id[1:]}? {shown} {one.id[1:]}-{place} ({score})" in page.words
     assert "None: each query keeps" in Page(html_of(calibration.at(0.001), new)).words
+
+
+def test_who_lost_most_comes_first_and_then_the_worst_score():
+    own = [ScoredQuery([s], [True], group=g) for g, s in (("a", 0.5), ("b", 0.55))]
+    made = Calibration.from_scores(own, alpha=0.5, by_group=True, scorer="lookup")
+    queries = [
+        ScoredQuery([0.1, 0.6], [True, True], id="one", group="a"),
+        ScoredQuery([0.7, 0.9, 0.8], [True, True, False], group="b"),
+        ScoredQuery([0.6], [True], id="alone", group="b"),
+        ScoredQuery([0.2, 0.9], [True, False], group="a"),
+    ]
+    judged = [
+        JudgedQuery("Which?", [Snippet("x", id="x"), "y"], [True, True], id="one"),
+        JudgedQuery("Without an id", ["z"] * 3, [True] * 3),
+    ]
+    found = dropped(made, queries, judged)
+    assert [(q.query, q.id, q.relevant, q.threshold, q.silenced) for q in found] == [
+        ("query 2", None, 2, 0.55, False),
+        ("alone", "alone", 1, 0.55, False),
+        ("Which?", "one", 2, 0.5, False),
+    ]
+    assert [[(lost.snippet, lost.score) for lost in q.lost] for q in found] == [
+        [("snippet 2", 0.9), ("snippet 1", 0.7)],
+        [("snippet 1", 0.6)],
+        [("snippet 2", 0.6)],
+    ]
