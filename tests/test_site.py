@@ -11,6 +11,7 @@ import sys
 from inspect import ismodule
 from pathlib import Path
 
+import numpy as np
 import pytest
 from chromium import Browser, needs_chromium
 
@@ -81,6 +82,19 @@ def test_the_markdown_of_the_site_has_the_interface_and_its_links_lead_somewhere
     assert "delta: float | None = None" in (site / "llms-full.txt").read_text(encoding="utf-8")
 
 
+def item_of(snippet, threshold):
+    """Return the class of a snippet in the slider's list, and the texts in it."""
+    dropped = "lost" if snippet["relevant"] else "dropped"
+    outcome = "kept" if snippet["score"] <= threshold else dropped
+    mark = ", relevant" if snippet["relevant"] else ""
+    score = f"score {written(snippet['score'])}"
+    return [outcome, outcome + mark, snippet["document"], score, snippet["text"]]
+
+
+def written(score):
+    return f"{score:g}".replace("-", "−")
+
+
 @pytest.mark.slow
 @needs_chromium
 def test_the_slider_shows_what_the_library_computes(site, browser):
@@ -109,10 +123,25 @@ def test_the_slider_shows_what_the_library_computes(site, browser):
         assert browser.js(shown) == figures, alpha
         n_kept = sum(score <= calibration.threshold() for score in data["questions"][0]["scores"])
         summary = browser.js("document.querySelector('#slider > p').textContent")
-        assert summary.startswith(f"Keeps {n_kept} of "), alpha
-    lost = "document.querySelectorAll('#slider li.lost').length"
-    relevant = [s["score"] for s in data["questions"][0]["snippets"] if s["relevant"]]
-    assert browser.js(lost) == sum(s > calibration.threshold() for s in relevant) > 0
+        assert summary.startswith(f"Keeps {n_kept} of 25 "), alpha
+        assert f"at most {written(calibration.threshold())}. " in summary
+        now = "document.querySelector('#slider .now').getAttribute('x1')"
+        assert float(browser.js(now)) == pytest.approx(400 * (alpha - 0.01) / 0.49), alpha
+        items = "[...document.querySelectorAll('#slider li')].map("
+        items += "e => [e.className, ...[...e.children].map(c => c.textContent)])"
+        assert browser.js(items) == [
+            item_of(snippet, calibration.threshold())
+            for snippet in data["questions"][0]["snippets"]
+        ]
+    assert any(item[1] == "lost, relevant" for item in browser.js(items))
+    assert browser.js("document.getElementById('alpha').max") == "49"
+    lines = "[...document.querySelectorAll('#slider polyline')].map(e => e.getAttribute('points'))"
+    for name, line in zip(("kept", "removed"), browser.js(lines), strict=True):
+        points = np.array([point.split(",") for point in line.split()], dtype=float)
+        shares = [row[name] for row in data["alphas"]]
+        assert points == pytest.approx(
+            np.transpose([np.linspace(0, 400, 50), 100 - 100 * np.array(shares)])
+        )
     browser.js("document.getElementById('question').selectedIndex = 1")
     browser.js("document.getElementById('question').dispatchEvent(new Event('input'))")
     first = browser.js("document.querySelector('#slider li p').textContent")
