@@ -282,7 +282,7 @@ class ConformalFilter:
 
     def _decided(self, filtered: AFiltered) -> AFiltered:
         """Return a decision by the threshold alone, as the options say."""
-        s, lost, item = filtered.scores, filtered.unscorable, self.calibration.subject.item
+        s, item = filtered.scores, self.calibration.subject.item
         if (filtered.gated is None) != (self.gate is None):
             raise ValueError(
                 f"gated is {filtered.gated!r}, but the filter's gate is {self.gate!r}; give "
@@ -291,13 +291,15 @@ class ConformalFilter:
         self.calibration.warn_if_unknown(filtered.group, f"all {item}s are kept")
         if filtered.gated is not None and filtered.gated.silent and self.on_silence == "drop":
             return replace(filtered, keeps=np.zeros(len(s), dtype=bool), silenced=True)
-        if self.on_unscorable == "raise" and len(lost):
-            text = f"{self.scorer.name!r} gave no score to {item}s {lost.tolist()}"
+        n_lost = np.count_nonzero(np.isnan(s))
+        if n_lost and self.on_unscorable == "raise":
+            lost = filtered.unscorable.tolist()
+            text = f"{self.scorer.name!r} gave no score to {item}s {lost}"
             raise Unscorable(f"{text}. To keep such {item}s, set on_unscorable='keep'", filtered)
-        if len(s) and len(lost) == len(s):  # the same text and place: Python shows it once
+        if n_lost and n_lost == len(s):  # the same text and place: Python shows it once
             text = f"{self.scorer.name!r} could not score any {item} of a query, so all are kept"
             warnings.warn(text, stacklevel=1)
-        if filtered.keeps.any() or not len(s) or self.on_empty == "allow":
+        if self.on_empty == "allow" or not len(s) or filtered.keeps.any():
             return filtered
         best = int(np.argmin(s))  # none is NaN here: it would have been kept
         if self.on_empty == "raise":

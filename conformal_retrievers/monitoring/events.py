@@ -123,9 +123,9 @@ def set_on_span(event: str, attributes: Callable[[], Mapping[str, str | bool | f
 
 def json_number(value: float, infinite: str = "inf") -> float | str | None:
     """Return a float as JSON can represent it: NaN as None, +inf as `infinite`, -inf as "-inf"."""
-    if math.isnan(value):
-        return None
-    return value if math.isfinite(value) else infinite if value > 0 else "-inf"
+    if math.isfinite(value):
+        return value
+    return None if math.isnan(value) else infinite if value > 0 else "-inf"
 
 
 # --- reading --------------------------------------------------------------------------------------

@@ -63,41 +63,43 @@ def features(
     n, x = np.count_nonzero(known), numbers.values
     if n == 0:
         return known, np.empty((0, len(feature_names(sources))))
-    rows = [*within_query(x), np.log1p(numbers.ranks)]
+    ordered = np.sort(x, axis=1)  # sums of floats depend on the order, features must not
+    rows = [*within_query(x, ordered), np.log1p(numbers.ranks)]
     lengths = np.fromiter(map(len, texts_in(snippets)), np.float64, len(snippets))
     of_all = [np.log1p(lengths[known]), np.full(n, np.log(n))]
     if sources.context != "none":
         if n < len(snippets):
             snippets = [s for s, k in zip(snippets, known.tolist(), strict=True) if k]
         layout = layout_of(snippets, sources.context)
-        rows += within_documents(x, layout.document)
-        of_all += [np.log(np.bincount(layout.document)[layout.document])]
+        rows += within_documents(x, ordered, layout)
+        of_all += [np.log(layout.sizes[layout.document])]
     if sources.context == "document+position":
-        rows += neighbours(x, layout, NEIGHBOURS.values())
-        of_all += [_relative_position(layout)]
+        rows += [*neighbours(x, layout, NEIGHBOURS.values())]
+        of_all += [layout.number / np.maximum(layout.places - 1, 1)]  # 0 to 1
     columns = np.concatenate([*rows, numbers.found, np.array(of_all)])
     return known, np.ascontiguousarray(columns.T)
 
 
-def within_query(x: Values) -> tuple[Values, Values, Values, Values]:
+def within_query(x: Values, ordered: Values) -> tuple[Values, Values, Values, Values]:
     """Return scores (m, n) of a query, gaps to the best, z-scores, shares of the best: (m, n) each.
 
-    The best has the share 1 and the worst 0. If all are equal, z-scores are 0 and shares 1.
+    `ordered` are the scores of each row, ascending. The best has the share 1 and the worst 0. If
+    all are equal, z-scores are 0 and shares 1.
 
-    >>> [round(float(row[0, 1]), 3) for row in within_query(np.array([[0.0, 1.0, 4.0]]))]
+    >>> x = np.array([[0.0, 1.0, 4.0]])
+    >>> [round(float(row[0, 1]), 3) for row in within_query(x, x)]
     [1.0, 1.0, -0.392, 0.75]
     """
-    ordered = np.sort(x, axis=1)  # sums of floats depend on the order, features must not
     best, spread = ordered[:, :1], ordered[:, -1:] - ordered[:, :1]
-    varied = spread > 0
-    scale = np.where(varied, spread, 1.0)
+    equal = spread == 0
+    scale = spread + equal
     parts = (ordered - best) / scale  # in [0, 1], with the z-scores of the scores
     gap = x - best
     part = gap / scale
     n = x.shape[1]
     mean = parts.sum(axis=1, keepdims=True) / n  # `mean` and `std` take several times as long
     sd = np.sqrt(np.square(parts - mean).sum(axis=1, keepdims=True) / n)
-    return x, gap, (part - mean) / np.where(varied, sd, 1.0), 1 - part
+    return x, gap, (part - mean) / (sd + equal), 1 - part
 
 
 # --- documents ------------------------------------------------------------------------------------
@@ -110,80 +112,75 @@ class Layout(NamedTuple):
     """
 
     document: Places  # (n,)
-    place: Places  # (n,)
-    document_of_place: Places  # (places,)
+    sizes: Places  # (documents,), their numbers of snippets
+    order: Places  # (n,), the snippets by document and position
+    first: Places  # (places,), where each begins in that order
+    place: Places  # (n,), among all
+    number: Places  # (n,), of the place in its document, from 0
+    places: Places  # (n,), how many its document has
 
 
 def layout_of(snippets: Sequence[Snippet], context: Context) -> Layout:
     """Return where the snippets stand; without positions, a document is one place.
 
     >>> snippets = [Snippet("a", document="e", position=5), Snippet("b", document="d", position=7)]
-    >>> layout_of([*snippets, Snippet("c", document="e", position=2)], "document+position")
-    Layout(document=array([1, 0, 1]), place=array([2, 0, 1]), document_of_place=array([0, 1, 1]))
+    >>> layout = layout_of([*snippets, Snippet("c", document="e", position=2)], "document+position")
+    >>> layout.document, layout.place, layout.number
+    (array([0, 1, 0]), array([1, 2, 0]), array([1, 0, 0]))
     """
-    names = [name or "" for name in documents_in(snippets)]
-    numbers = {name: i for i, name in enumerate(sorted(set(names)))}
-    document = np.array([numbers[name] for name in names], dtype=np.intp)
-    if context != "document+position":
-        return Layout(document, document, np.arange(len(numbers)))
-    position = np.array([one or 0 for one in positions_in(snippets)])
+    names, n = documents_in(snippets), len(snippets)
+    numbers = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    document = np.fromiter(map(numbers.__getitem__, names), np.intp, n)
+    position = np.zeros(n)
+    if context == "document+position":
+        position = np.array(positions_in(snippets), dtype=np.float64)
     order = np.lexsort((position, document))
     document_in_order, position_in_order = document[order], position[order]
-    new = np.diff(document_in_order, prepend=-1) != 0
+    new = np.ones(n, dtype=bool)
+    new[1:] = document_in_order[1:] != document_in_order[:-1]
     new[1:] |= position_in_order[1:] != position_in_order[:-1]
     place = np.empty_like(document)
-    place[order] = np.cumsum(new) - 1
-    return Layout(document, place, document_in_order[new])
+    place[order] = new.cumsum() - 1
+    first = np.flatnonzero(new)
+    places = np.bincount(document_in_order[first])
+    number = place - (places.cumsum() - places)[document]
+    return Layout(document, np.bincount(document), order, first, place, number, places[document])
 
 
-def within_documents(x: Values, document: Places) -> tuple[Values, Values, Values, Values]:
+def within_documents(x: Values, ordered: Values, layout: Layout) -> tuple[Values, ...]:
     """Return best and mean of each score's document, its gap to that best, and the document's rank.
 
-    From scores (m, n) and the numbers of their documents, (n,). The rank is a log, by the best.
+    From scores (m, n), and these ascending in each row. The rank is a log, by the best.
 
-    >>> best, mean, gap, rank = within_documents(np.array([[1.0, 3.0, 2.0]]), np.array([0, 0, 1]))
+    >>> snippets = [Snippet("a", document="d"), Snippet("b", document="d"), Snippet("c")]
+    >>> x, ordered = np.array([[1.0, 3.0, 2.0]]), np.array([[1.0, 2.0, 3.0]])
+    >>> best, mean, gap, rank = within_documents(x, ordered, layout_of(snippets, "document"))
     >>> best, mean, gap, rank.round(1)
     (array([[1., 1., 2.]]), array([[2., 2., 2.]]), array([[0., 2., 0.]]), array([[0. , 0. , 0.7]]))
     """
-    best, sizes = _lowest(x, document), np.bincount(document)
+    document, sizes = layout.document, layout.sizes
+    best = np.minimum.reduceat(x[:, layout.order], sizes.cumsum() - sizes, axis=1)
     first = len(sizes) * np.arange(len(x))[:, np.newaxis]  # the row's first document, of all
     of_sorted = document[np.argsort(x, axis=1)] + first  # sums of floats depend on the order
-    sums = np.bincount(of_sorted.ravel(), np.sort(x, axis=1).ravel(), minlength=best.size)
-    mean = sums.reshape(best.shape) / sizes
-    rank = np.log1p([average_ranks(row) for row in best])
-    best = best[:, document]
-    return best, mean[:, document], x - best, rank[:, document]
+    sums = np.bincount(of_sorted.ravel(), ordered.ravel(), minlength=best.size)
+    mean, rank = sums.reshape(best.shape) / sizes, np.log1p(average_ranks(best))
+    best, mean, rank = np.array([best, mean, rank])[..., document]
+    return best, mean, x - best, rank
 
 
-def neighbours(x: Values, layout: Layout, steps: Iterable[int]) -> list[Values]:
-    """Return the best scores so many places on in the document, or the query's worst: (m, n) each.
+def neighbours(x: Values, layout: Layout, steps: Iterable[int]) -> Values:
+    """Return the best scores so many places on in the document, or the query's worst.
 
-    >>> layout = Layout(np.array([0, 0]), np.array([0, 1]), np.array([0, 0]))
-    >>> neighbours(np.array([[1.0, 3.0]]), layout, [1])
-    [array([[3., 3.]])]
+    From scores (m, n): (steps, m, n).
+
+    >>> snippets = [Snippet("a", document="d", position=p) for p in (0, 9)]
+    >>> neighbours(np.array([[1.0, 3.0]]), layout_of(snippets, "document+position"), [1])
+    array([[[3., 3.]]])
     """
-    at_place, documents = _lowest(x, layout.place), layout.document_of_place
-    worst, found = x.max(axis=1, keepdims=True), []
-    for step in steps:
-        before, after, n = max(0, -step), max(0, step), max(0, len(documents) - abs(step))
-        here, there = slice(before, before + n), slice(after, after + n)
-        at_other = np.repeat(worst, len(documents), axis=1)
-        same = documents[here] == documents[there]
-        at_other[:, here] = np.where(same, at_place[:, there], worst)
-        found.append(at_other[:, layout.place])
-    return found
-
-
-def _lowest(x: Values, of: Places) -> Values:
-    """Return the lowest of the scores (m, n) of each document or place, given those, (n,)."""
-    sizes = np.bincount(of)
-    first = np.cumsum(sizes) - sizes
-    return np.asarray(np.minimum.reduceat(x[:, np.argsort(of)], first, axis=1))
-
-
-def _relative_position(layout: Layout) -> Values:
-    """Return 0 for a document's first place to 1 for its last, (n,)."""
-    sizes = np.bincount(layout.document_of_place)
-    first = np.cumsum(sizes) - sizes
-    last = np.maximum(sizes - 1, 1)
-    return np.asarray((layout.place - first[layout.document]) / last[layout.document])
+    of_places = np.minimum.reduceat(x[:, layout.order], layout.first, axis=1)
+    worst = x.max(axis=1, keepdims=True)
+    step = np.array([*steps])[:, np.newaxis]
+    number = layout.number + step
+    there = np.where((number >= 0) & (number < layout.places), layout.place + step, -1)
+    known = np.concatenate([of_places, worst], axis=1)  # the worst is the last
+    return np.asarray(known[:, there].swapaxes(0, 1))

@@ -24,6 +24,7 @@ Values = NDArray[np.float64]
 Known = NDArray[np.bool_]
 Context = Literal["none", "document", "document+position"]
 Kind = Literal["similarity", "distance", "rank"]  # which scores a retriever's hits have
+RANKS, SCORES = 0, 1  # in an array of hits
 
 
 class Sources(NamedTuple):
@@ -103,7 +104,7 @@ def numbers_of(
     >>> known, numbers.values
     (array([ True, False]), array([[0.5]]))
     """
-    n = len(snippets)
+    n, r = len(snippets), len(sources.retrievers)
     of_scorers = np.array(scores).reshape(len(scores), n)
     known = np.asarray(np.isfinite(of_scorers).all(axis=0))
     places: list[Sequence[str | int | None]] = []
@@ -114,58 +115,67 @@ def numbers_of(
     for of_each in places:
         if None in of_each:
             known &= np.array([one is not None for one in of_each], dtype=bool)
-    ranks, values = _of_hits(sources.retrievers, snippets)
-    found: Known = ranks < np.inf
-    if sources.retrievers:
-        known &= found.any(axis=0) & (np.isfinite(values) | ~found).all(axis=0)
+    hits = _of_hits(sources.retrievers, snippets)
+    found: Known = hits[RANKS] < np.inf
+    lost = found & ~np.isfinite(hits[SCORES])
+    if lost.any():
+        _check_scored(sources.retrievers, hits[SCORES], found)
+        known &= ~lost.any(axis=0)
+    if not (all_found := found.all()):
+        known &= found.any(axis=0)
     if not known.all():
-        of_scorers, ranks, values = of_scorers[:, known], ranks[:, known], values[:, known]
-        found = found[:, known]
-    if not found.all():
-        behind = np.where(found, ranks, -1).max(axis=1, initial=-1, keepdims=True) + 1
-        ranks = np.where(found, ranks, behind)
-        worst = np.where(found, values, -np.inf).max(axis=1, initial=-np.inf, keepdims=True)
-        values = np.where(found, values, np.where(worst > -np.inf, worst, 0.0))
+        of_scorers, hits, found = of_scorers[:, known], hits[..., known], found[:, known]
+    fused = []
+    if r > 1:
+        fused.append(-(1 / (C + 1 + hits[RANKS])).sum(axis=0, keepdims=True))  # 1 / inf = 0
+    if not all_found:
+        last = hits.max(axis=2, keepdims=True, where=found, initial=-np.inf)
+        last[RANKS] += 1
+        hits = np.where(found, hits, np.where(last > -np.inf, last, 0.0))
     if only_ranks := [i for i, (_, kind) in enumerate(sources.retrievers) if kind == "rank"]:
-        values[only_ranks] = np.log1p(ranks[only_ranks])
-    others = of_scorers
-    if len(sources.retrievers) > 1:
-        fused = -(found / (C + 1 + ranks)).sum(axis=0, keepdims=True)
-        others = np.concatenate([fused, of_scorers])
-    of_others = [average_ranks(x)[np.newaxis] for x in others]
+        hits[SCORES, only_ranks] = np.log1p(hits[RANKS, only_ranks])
     # In one layout, since sums depend on it in their last bits.
-    values = np.ascontiguousarray(np.concatenate([values, others]))
-    return known, Numbers(values, np.concatenate([ranks, *of_others]), found)
+    values = np.ascontiguousarray(np.concatenate([hits[SCORES], *fused, of_scorers]))
+    ranks = np.concatenate([hits[RANKS], average_ranks(values[r:])])
+    return known, Numbers(values, ranks, found)
 
 
-def _of_hits(
-    retrievers: Sequence[tuple[str, Kind]], snippets: Sequence[Snippet]
-) -> tuple[Values, Values]:
-    """Return ranks, +inf if not found, and scores, lower = more relevant: (retrievers, n) each."""
+def _of_hits(retrievers: Sequence[tuple[str, Kind]], snippets: Sequence[Snippet]) -> Values:
+    """Return ranks and scores, lower = more relevant: (2, retrievers, n).
+
+    A rank is +inf if the retriever did not find the snippet, and a score NaN if it is missing.
+    Where only ranks count, they are the scores.
+    """
     n = len(snippets)
-    ranks, scores = np.full((len(retrievers), n), np.inf), np.zeros((len(retrievers), n))
     hits = hits_in(snippets) if retrievers else {}
     if n and retrievers:
         check_found("the learned score", [name for name, _ in retrievers], hits)
-    for i, (name, kind) in enumerate(retrievers):
-        if name in hits:
-            ranks[i] = hits[name].ranks
-            if kind != "rank":
-                scores[i] = -hits[name].scores if kind == "similarity" else hits[name].scores
-                if np.isnan(scores[i]).all():
-                    raise ValueError(
-                        f"the hits of {named([name])} have ranks and no scores, which the learned "
-                        f"score reads; {KEEP_SCORES}"
-                    )
-    return ranks, scores
+    ranks, scores = [], []
+    for name, kind in retrievers:
+        of = hits.get(name) or HitColumns(np.full(n, np.inf), np.full(n, np.nan))
+        ranks.append(of.ranks)
+        scores.append(
+            of.ranks if kind == "rank" else -of.scores if kind == "similarity" else of.scores
+        )
+    return np.array([ranks, scores]).reshape(2, len(retrievers), n)
+
+
+def _check_scored(retrievers: Sequence[tuple[str, Kind]], scores: Values, found: Known) -> None:
+    """Raise ValueError, naming it, if what a retriever found has ranks and no scores."""
+    for (name, _), numbers, at in zip(retrievers, scores, found, strict=True):
+        if at.any() and np.isnan(numbers[at]).all():
+            raise ValueError(
+                f"the hits of {named([name])} have ranks and no scores, which the learned "
+                f"score reads; {KEEP_SCORES}"
+            )
 
 
 def average_ranks(values: Values) -> Values:
-    """Return the ranks (n,) from 0, the lowest; equal values share the mean of theirs.
+    """Return the ranks (m, n) in each row, from 0; equal values share the mean of theirs.
 
-    >>> average_ranks(np.array([0.3, 0.1, 0.3]))
-    array([1.5, 0. , 1.5])
+    >>> average_ranks(np.array([[0.3, 0.1, 0.3]]))
+    array([[1.5, 0. , 1.5]])
     """
-    ordered = np.sort(values)
-    left, right = np.searchsorted(ordered, values), np.searchsorted(ordered, values, "right")
-    return (left + right - 1) / 2
+    pairs = [*zip(np.sort(values, axis=1), values, strict=True)]
+    ends = [row.searchsorted(of) + row.searchsorted(of, "right") for row, of in pairs]
+    return (np.array(ends).reshape(values.shape) - 1) / 2

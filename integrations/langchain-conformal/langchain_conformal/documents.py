@@ -1,7 +1,9 @@
 """Documents to snippets with hits, and a filter's decision about snippets back to documents."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
+from operator import itemgetter
 from types import NoneType
 from typing import Any
 
@@ -29,7 +31,6 @@ from conformal_retrievers.pruning import Pruned
 # The metadata in which documents of several retrievers have their hits: [rank, score] by the name
 # of the retriever, None for one that failed.
 HITS = "conformal_hits"
-NOT_FOUND = (np.inf, None)
 Scores = NDArray[np.float64]
 _set = object.__setattr__
 
@@ -60,7 +61,8 @@ def as_documents(documents: Any) -> list[Document]:
     if isinstance(documents, Found):
         return documents
     listed = list(documents) if isinstance(documents, Iterable) else [documents]
-    for i, document in enumerate(listed):
+    plain = {*map(type, listed)} <= {Document}  # `isinstance` of each takes longer
+    for i, document in enumerate(() if plain else listed):
         if not isinstance(document, Document):
             raise TypeError(
                 f"documents[{i}] is a {type(document).__name__}; give a list of Documents, then "
@@ -87,8 +89,7 @@ def to_snippets(documents: Iterable[Document]) -> list[Snippet]:
 
 def _all(key: str, documents: Iterable[Document]) -> list[Any]:
     """Return one field of each document's metadata, which may have been set to None."""
-    known = [document.metadata for document in documents]
-    return [metadata.get(key) if metadata else None for metadata in known]
+    return [(document.metadata or {}).get(key) for document in documents]
 
 
 def _sources(documents: Sequence[Document]) -> list[str | None]:
@@ -110,9 +111,18 @@ def hits_of(documents: Sequence[Document]) -> list[tuple[Hit, ...]]:
     known = _all(HITS, documents)
     if not any(known):
         return [(Hit(RETRIEVER, i, score),) for i, score in enumerate(scores_of(documents))]
-    _columns(known)  # which checks them
-    found = [[*hits.items()] if hits else [] for hits in known]
-    return [tuple([Hit(name, *at) for name, at in hits if at is not None]) for hits in found]
+    places = {
+        name: [*zip(of.ranks.tolist(), of.scores.tolist(), strict=True)]
+        for name, of in _columns(known).items()
+    }
+    return [
+        tuple([_hit(name, *places[name][i]) for name, at in (hits or {}).items() if at is not None])
+        for i, hits in enumerate(known)
+    ]
+
+
+def _hit(name: str, rank: float, score: float) -> Hit:
+    return Hit(name, int(rank), None if math.isnan(score) else score)
 
 
 def columns_of(documents: Sequence[Document]) -> dict[str, HitColumns]:
@@ -124,26 +134,27 @@ def columns_of(documents: Sequence[Document]) -> dict[str, HitColumns]:
 
 
 def _columns(known: Sequence[Any]) -> dict[str, HitColumns]:
-    """Return the hits of each retriever in the metadata of documents, by its name."""
+    """Return the hits of each retriever in the metadata of n documents, by its name."""
+    n, rows = len(known), dict[str, tuple[list[Any], list[Any]]]()
     try:
-        of_each = [hits or {} for hits in known]
-        columns = {}
-        for name in sorted(set[str]().union(*of_each)):
-            places = [hits.get(name) for hits in of_each]
-            found = zip(*[NOT_FOUND if at is None else at for at in places], strict=True)
-            of_ranks, of_scores = found
-            valid = {*map(type, of_ranks), *map(type, of_scores)} <= {float, int, NoneType}
-            ranks, scores = np.array(of_ranks, np.float64), np.array(of_scores, np.float64)
-            if not valid or not ((ranks >= 0) & (ranks == np.floor(ranks))).all():
-                raise ValueError("a rank or a score is not a number")
-            if ranks.min() < np.inf:  # else it failed
-                columns[name] = HitColumns(ranks, scores)
+        for i, hits in enumerate(known):
+            for name, at in (hits or {}).items():
+                if at is None:
+                    continue
+                if name not in rows:
+                    rows[name] = ([np.inf] * n, [None] * n)
+                rows[name][0][i], rows[name][1][i] = at
+        numbers = np.array([*rows.values()], np.float64).reshape(-1, 2, n)  # None becomes NaN
+        ranks = numbers[:, 0]
+        if not ((ranks >= 0) & (ranks == np.floor(ranks))).all():
+            raise ValueError("a rank is not a whole number")
     except (AttributeError, TypeError, ValueError):
         raise ValueError(
             f"metadata {HITS!r} of a document are not as HybridRetriever writes them, which is "
             '{"name of a retriever": [rank from 0, score or None]}; leave them unchanged'
         ) from None
-    return columns
+    columns = zip(rows, map(HitColumns._make, numbers), strict=True)
+    return dict(sorted(columns, key=itemgetter(0)))
 
 
 def failed_in(documents: Iterable[Document]) -> list[str]:
@@ -171,9 +182,10 @@ def _own_scores(documents: Sequence[Document]) -> list[float | None]:
     if isinstance(documents, Found):
         return documents.scores
     scores = _all("relevance_score", documents)
-    if not {*map(type, scores)} <= {float, NoneType}:  # `isinstance(…, Real)` takes long
-        scores = [score if isinstance(score, Real) else None for score in scores]
-    return _numbers(scores, "relevance_score of documents")
+    if {*map(type, scores)} <= {float, NoneType}:  # `isinstance(…, Real)` takes long
+        return scores
+    known = [score if isinstance(score, Real) else None for score in scores]
+    return _numbers(known, "relevance_score of documents")
 
 
 def _numbers(values: list[Any], name: str) -> list[float | None]:
@@ -207,12 +219,12 @@ def _texts(documents: Sequence[Document]) -> list[str]:
 
 def with_fields(document: Document, **others: Any) -> Document:
     """Return a copy of a document, with its id and class, and the fields that are not others."""
-    twin = object.__new__(type(document))  # as pydantic copies, in a sixth of the time
-    _set(twin, "__dict__", {**document.__dict__, **others})
-    _set(twin, "__pydantic_fields_set__", document.__pydantic_fields_set__ | others.keys())
-    for own in ("__pydantic_extra__", "__pydantic_private__"):
-        fields = getattr(document, own)
-        _set(twin, own, None if fields is None else {**fields})
+    twin = object.__new__(type(document))  # as pydantic copies, in a third of the time
+    twin.__dict__.update(document.__dict__, **others)
+    extra, private = document.__pydantic_extra__, document.__pydantic_private__
+    _set(twin, "__pydantic_fields_set__", document.__pydantic_fields_set__.union(others))
+    _set(twin, "__pydantic_extra__", extra and {**extra})
+    _set(twin, "__pydantic_private__", private and {**private})
     return twin
 
 
@@ -230,33 +242,44 @@ def kept_documents(
 
     With a gate, <prefix>gate is its decision and <prefix>gate_p_value its p-value of the query.
     """
-    scores, p_values, passages = filtered.scores, filtered.p_values, {}
+    passages = filtered.passages if isinstance(filtered, Pruned) else ()
     if isinstance(filtered, Pruned):
-        passages = {passage.document: passage for passage in filtered.passages}
-        scores, p_values = _best_of(filtered, len(documents))
-    kept, of_scores, of_p_values = [], scores.tolist(), p_values.tolist()
-    score, p_value, ranges = (f"{metadata_prefix}{name}" for name in ("score", "p_value", "ranges"))
+        places, scores = [one.document for one in passages], _best_of(filtered, len(documents))
+    else:
+        places, scores = filtered.kept.tolist(), filtered.scores
+    kept = [documents[i] for i in places]
+    metadata = [{**(document.metadata or {})} for document in kept]
+    if metadata_prefix is None:
+        for known in metadata:
+            known.pop(HITS, None)
+    else:
+        _add_scores(metadata, filtered, scores[places], metadata_prefix)
+        for known, passage in zip(metadata, passages, strict=False):
+            known[f"{metadata_prefix}ranges"] = [[*one] for one in passage.ranges]
+    if isinstance(filtered, Pruned):
+        texts = [passage.text for passage in passages]
+        columns = zip(kept, metadata, texts, strict=True)
+        return [with_fields(one, metadata=known, page_content=text) for one, known, text in columns]
+    return [with_fields(one, metadata=known) for one, known in zip(kept, metadata, strict=True)]
+
+
+def _add_scores(
+    metadata: Sequence[dict[str, Any]], filtered: Filtered, scores: Scores, prefix: str
+) -> None:
+    """Write the scores (k,) of kept documents, their p-values, and what a gate decided."""
     of_query: dict[str, Any] = {}
     if filtered.gated is not None:
-        of_query[f"{metadata_prefix}gate"] = filtered.gated.decision
-        of_query[f"{metadata_prefix}gate_p_value"] = json_number(filtered.gated.p_value)
-    for i in passages or filtered.kept.tolist():
-        metadata, passage = {**(documents[i].metadata or {})}, passages.get(i)
-        if metadata_prefix is None:
-            metadata.pop(HITS, None)
-        else:
-            metadata |= of_query
-            metadata[score] = json_number(of_scores[i])
-            metadata[p_value] = json_number(of_p_values[i])
-            if passage is not None:
-                metadata[ranges] = [[*one] for one in passage.ranges]
-        text = {} if passage is None else {"page_content": passage.text}
-        kept.append(with_fields(documents[i], metadata=metadata, **text))
-    return kept
+        of_query[f"{prefix}gate"] = filtered.gated.decision
+        of_query[f"{prefix}gate_p_value"] = json_number(filtered.gated.p_value)
+    p_values = filtered.calibration.p_values(scores, filtered.group)
+    score, p_value = f"{prefix}score", f"{prefix}p_value"
+    for known, s, p in zip(metadata, scores.tolist(), p_values.tolist(), strict=True):
+        known |= of_query
+        known[score], known[p_value] = json_number(s), json_number(p)
 
 
-def _best_of(pruned: Pruned, n: int) -> tuple[Scores, Scores]:
-    """Return the lowest score of the kept sentences of n documents, (n,), and its p-value, (n,)."""
+def _best_of(pruned: Pruned, n: int) -> Scores:
+    """Return the lowest score of the kept sentences of n documents, (n,)."""
     best, keeps = np.full(n, np.nan), pruned.keeps
     np.fmin.at(best, pruned.sentences.document_of[keeps], pruned.scores[keeps])
-    return best, pruned.calibration.p_values(best, pruned.group)
+    return best
