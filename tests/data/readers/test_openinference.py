@@ -11,7 +11,7 @@ from langchain_core.retrievers import BaseRetriever
 from llama_index.core import MockEmbedding, VectorStoreIndex
 from llama_index.core.schema import TextNode
 from openinference.instrumentation.langchain import LangChainInstrumentor
-from openinference.semconv.trace import DocumentAttributes, SpanAttributes
+from openinference.semconv.trace import SpanAttributes
 
 from conformal_retrievers import (
     Calibration,
@@ -133,21 +133,6 @@ def test_a_file_of_phoenix_is_read_with_the_annotation_of_a_person_first():
     columns = {f"attributes.{name}": value for name, value in spans[0]["attributes"].items()}
     columns["context.span_id"] = "1" * 16  # a row of get_spans_dataframe
     assert read([columns, *reversed(annotations)]) == [expected]
-
-
-def test_names_are_those_of_the_conventions():
-    names = [
-        f"{SpanAttributes.RETRIEVAL_DOCUMENTS}.0.{name}"
-        for name in (
-            DocumentAttributes.DOCUMENT_ID,
-            DocumentAttributes.DOCUMENT_CONTENT,
-            DocumentAttributes.DOCUMENT_SCORE,
-        )
-    ]
-    span = {"context": {"span_id": "1"}, "attributes": {SpanAttributes.INPUT_VALUE: "q"}}
-    span["attributes"] |= dict(zip(names, ["d", "text", 0.5], strict=True))
-    [one] = read([span, *marks(span, 1)])
-    assert one.snippets == tuple(with_hits([Snippet("text", "d", retrieval_score=0.5)]))
 
 
 @pytest.mark.parametrize("name", ["ConformalRetriever", "search"])
