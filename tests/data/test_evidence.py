@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformal_retrievers.data.evidence import by_sentence
-from conformal_retrievers.data.jsonl import read_jsonl, write_jsonl
 from conformal_retrievers.data.queries import Hit, JudgedQuery, Snippet, with_hits
 from conformal_retrievers.data.sentences import cut, splitter
 
@@ -103,18 +102,6 @@ def test_sentences_have_the_hits_of_their_document_and_the_query_its_other_field
     assert query == judged(
         ("a", 10, 21), snippets=snippets, id="q", group="g", retriever="store", k=2, missed=1
     )
-
-
-def test_both_kinds_of_judged_queries_are_read_as_they_were_written(tmp_path):
-    whole = judged(("a", 10, 21), ("c", 0, 5), k=2, id="q")
-    sentences = by_sentence([whole], "sentences")
-    for queries in ([whole], sentences):
-        write_jsonl(queries, tmp_path / "judged.jsonl")
-        assert read_jsonl(tmp_path / "judged.jsonl") == queries
-    write_jsonl([judged(id="old")], tmp_path / "judged.jsonl")
-    text = (tmp_path / "judged.jsonl").read_text("utf-8")
-    assert "evidence" not in text
-    assert "split" not in text
 
 
 def test_k_counts_documents():

@@ -10,35 +10,10 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from judged import QUERIES
 
-from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.data.jsonl import read_jsonl, write_jsonl
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
-
-QUERIES = [
-    JudgedQuery(
-        "Wann öffnet das Café — 7 Uhr? 🥐",
-        [
-            Snippet("Das Café öffnet um 7.\nIn Zürich\u2028", id="s1", document="d", position=0),
-            Snippet(
-                '"quoted" \\ \t tab',
-                id="s2",
-                retrieval_score=0.1 + 0.2,
-                hits=(Hit("dense", 0, 1 / 3), Hit("Café", 41)),
-            ),
-            Snippet("", embedding=[0.5]),
-        ],
-        [True, False, False],
-        id="q1",
-        group="deutsch",
-        missed=3,
-        retriever="store(model)",
-        k=3,
-    ),
-    JudgedQuery("nothing retrieved", [], []),
-    JudgedQuery("nothing missed", [], [], missed=0),
-    JudgedQuery("nothing answers", ["a"], [False], missed=0, answerable=False),
-]
 
 
 def test_judged_queries_are_read_as_they_were_written(tmp_path):
@@ -47,15 +22,18 @@ def test_judged_queries_are_read_as_they_were_written(tmp_path):
         write_jsonl(QUERIES, path)
         assert read_jsonl(path) == read_jsonl(str(path)) == QUERIES
     assert gzip.decompress(packed.read_bytes()) == plain.read_bytes()
-    first = json.loads(plain.read_text("utf-8").split("\n")[0])
+    first, nothing, _, unanswerable, by_ids, _ = map(
+        json.loads, plain.read_text("utf-8").split("\n")[:-1]
+    )
     assert first["query"] == QUERIES[0].query
     assert first["snippets"][1]["hits"] == [
         {"retriever": "dense", "rank": 0, "score": 1 / 3},
         {"retriever": "Café", "rank": 41},
     ]
     assert "hits" not in first["snippets"][0]
-    last = json.loads(plain.read_text("utf-8").split("\n")[3])
-    assert ("answerable" in first, last["answerable"]) == (False, False)
+    assert nothing == {"query": "nothing retrieved", "snippets": []}
+    assert not unanswerable["answerable"]
+    assert by_ids == {"query": "by ids", "relevant_ids": ["a", "ü"]}
 
 
 def test_a_line_needs_only_query_and_text_and_relevant(tmp_path):

@@ -13,37 +13,14 @@ import pytest
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 from hypothesis import given
 from hypothesis import strategies as st
+from judged import QUERIES
 
 from conformal_retrievers.data import parquet
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.hits import Hit, HitColumns
 from conformal_retrievers.data.parquet import iter_parquet, iter_rows, read_parquet, write_parquet
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet
-from conformal_retrievers.data.ranges import Evidence
 from conformal_retrievers.data.readers.reading import read
-
-JUDGED = [
-    JudgedQuery(
-        "Café — 7 Uhr? 🥐",
-        [
-            Snippet("a\n", id="s1", document="d", position=0, retrieval_score=0.1 + 0.2),
-            Snippet("b", id="s2", hits=(Hit("dense", 0, 1 / 3), Hit("bm25", 41))),
-            Snippet(""),
-        ],
-        [True, False, False],
-        id="q1",
-        group="deutsch",
-        missed=3,
-        retriever="store",
-        k=3,
-        evidence=[Evidence("d", 0, 1)],
-    ),
-    JudgedQuery("nothing retrieved", [], []),
-    JudgedQuery("nothing missed", [], [], missed=0),
-    JudgedQuery("nothing answers", ["a"], [False], missed=0, answerable=False),
-    JudgedQuery.from_ids("by ids", ["a", "b"]),
-    JudgedQuery("sentences", [Snippet("a", id="c:0", document="d")], [True], split="sentences"),
-]
 
 
 def equal(one: ScoredQueries, other: ScoredQueries) -> bool:
@@ -63,8 +40,8 @@ def as_lists(queries: ScoredQueries) -> dict[str, object]:
 
 def test_judged_queries_are_read_as_they_were_written(tmp_path):
     path = tmp_path / "judged.parquet"
-    write_parquet(iter(JUDGED), path)
-    assert list(iter_parquet(path)) == list(iter_parquet([str(path)])) == read(path) == JUDGED
+    write_parquet(iter(QUERIES), path)
+    assert list(iter_parquet(path)) == list(iter_parquet([str(path)])) == read(path) == QUERIES
     write_parquet([], path)
     assert list(iter_parquet(path)) == []
 
@@ -208,13 +185,13 @@ def test_a_flat_file_has_a_row_for_each_snippet_and_queries_go_over_row_groups(t
 
 
 def test_several_files_and_the_files_of_a_folder_or_url_are_read_one_after_another(tmp_path):
-    for i, query in enumerate(JUDGED):
+    for i, query in enumerate(QUERIES):
         (tmp_path / "inner.parquet").mkdir(exist_ok=True)  # as Spark names a folder
         write_parquet([query], tmp_path / f"inner.parquet/{i}.parquet")
     (tmp_path / "inner.parquet/manifest.json").write_text("{}")
     files = sorted((tmp_path / "inner.parquet").glob("*.parquet"))
-    assert list(iter_parquet(tmp_path)) == list(iter_parquet(files)) == JUDGED
-    assert list(iter_parquet(f"file://{tmp_path}")) == JUDGED
+    assert list(iter_parquet(tmp_path)) == list(iter_parquet(files)) == QUERIES
+    assert list(iter_parquet(f"file://{tmp_path}")) == QUERIES
     with pytest.raises(FileNotFoundError, match="none"):
         read_parquet(tmp_path / "none.parquet")
     (tmp_path / "empty").mkdir()
@@ -297,7 +274,7 @@ def test_a_judged_query_needs_its_texts_and_judgements_and_no_grades(tmp_path, c
 
 def test_a_file_must_be_parquet_and_undamaged(tmp_path):
     path = tmp_path / "judged.parquet"
-    write_parquet(JUDGED, path)
+    write_parquet(QUERIES, path)
     whole = path.read_bytes()
     texts = whole.index(b"Caf")
     for damaged in (b"PAR1 cut", whole[:-9], whole[:texts] + b"B" + whole[texts + 1 :]):
@@ -346,7 +323,7 @@ def test_queries_that_cannot_be_written_leave_the_old_file_as_it_was(tmp_path):
     path = tmp_path / "judged.parquet"
     path.write_bytes(b"old")
     with pytest.raises(TypeError, match=r"queries\[1\]"):
-        write_parquet([JUDGED[0], "text"], path)
+        write_parquet([QUERIES[0], "text"], path)
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import gzip
-import json
 from uuid import uuid4
 
 import fsspec
@@ -16,7 +15,6 @@ from conformal_retrievers.data.files import envelope_text
 from conformal_retrievers.data.parts import (
     MANIFEST,
     Folder,
-    Part,
     files_in,
     lines_of,
     manifest_of,
@@ -113,11 +111,13 @@ def test_a_folder_is_continued_with_the_same_source_and_scorer_only(folder, tmp_
         folder.begin(fields(tmp_path, text="a\nc\n"))
 
 
-def test_a_manifest_that_was_changed_is_refused(folder, tmp_path):
+def test_a_manifest_of_another_version_or_that_was_changed_is_refused(folder, tmp_path):
     folder.begin(fields(tmp_path))
-    folder.write(MANIFEST, json.dumps({**folder.manifest, "sha256": "0"}).encode())
-    with pytest.raises(ValueError, match="sha256"):
-        folder.begin(fields(tmp_path))
+    newer = envelope_text({**folder.manifest, "version": 99}, rows="files")
+    for text, field in ((newer, "version 99"), (newer.replace("99", "1"), "sha256")):
+        folder.write(MANIFEST, text.encode())
+        with pytest.raises(ValueError, match=field):
+            folder.begin(fields(tmp_path))
 
 
 def test_a_folder_of_other_files_is_refused(folder, tmp_path):
@@ -152,16 +152,3 @@ def test_a_part_is_done_once_its_report_is_written(folder, tmp_path):
     assert folder.results("score")[1] == [{"queries": 1}, {"queries": 0}]
     with pytest.raises(ValueError, match="label_dataset"):
         folder.results("label")
-
-
-def test_a_folder_of_another_version_is_refused(folder, tmp_path):
-    folder.begin(fields(tmp_path))
-    newer = {**folder.manifest, "version": 99}
-    folder.write(MANIFEST, envelope_text(newer, rows="files").encode())
-    with pytest.raises(ValueError, match="version 99"):
-        folder.begin(fields(tmp_path))
-
-
-def test_a_part_goes_to_an_actor_as_json(tmp_path):
-    part = Part("a.jsonl", 0, 3, 1, "000000-000000")
-    assert Part(**json.loads(json.dumps(vars(part)))) == part

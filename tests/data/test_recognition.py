@@ -14,7 +14,6 @@ from conformal_retrievers.calibration import calibrate_gate
 from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.jsonl import read_jsonl, write_jsonl
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, with_hits
-from conformal_retrievers.data.readers import read
 from conformal_retrievers.data.unanswerable import without_relevant
 from conformal_retrievers.labels.judging import Judging
 from conformal_retrievers.scoring import FunctionScorer, score_queries
@@ -83,12 +82,8 @@ def test_what_is_not_retrieved_yet_is_refused_by_name(use):
         use([retrieved, JudgedQuery.from_ids("new", ["doc-1"])])
 
 
-def test_relevant_ids_come_back_from_a_file(tmp_path):
+def test_relevant_ids_are_read_in_place_of_snippets(tmp_path):
     path = tmp_path / "judged.jsonl"
-    queries = [JudgedQuery.from_ids("q", ["doc-1", "ü"], id="q1"), JudgedQuery("r", [], [])]
-    write_jsonl(queries, path)
-    assert read_jsonl(path) == read(path) == queries
-    assert '"snippets"' not in path.read_text().splitlines()[0]
     path.write_text('{"query": "q", "relevant_ids": ["a"], "snippets": []}')
     assert read_jsonl(path)[0].relevant_ids == ("a",)
     path.write_text('{"query": "q", "relevant_ids": []}')

@@ -45,18 +45,6 @@ def test_each_sentence_is_a_snippet_of_its_document():
     assert [s.text for s in sentences.documents] == [TEXT, "Eight. Nine."]
 
 
-def test_our_sentences():
-    sentences = cut([TEXT], "sentences")
-    assert [s.text for s in sentences.snippets] == [
-        "One two.",
-        "Three four.",
-        "Five six.",
-        "Seven.",
-    ]
-    assert sentences.split.startswith("sentences(rules 1, sentencex ")
-    assert sentences.split.endswith(", at most 1000)")
-
-
 @pytest.mark.parametrize("text", ["", " ", " \r\n\u2029"])
 def test_a_blank_document_is_one_range(text):
     for split in ("sentences", words):
@@ -125,54 +113,44 @@ def test_a_truth_value_for_each_sentence_is_needed(keeps):
             function()
 
 
-class Named:
-    name = "mine 1.0"
-
-    def __call__(self, text):
+class Whole:
+    def split(self, text):
         return [(0, len(text))]
 
 
+def split_at(n):
+    return lambda text: [(0, n), (n, len(text))]
+
+
 def test_a_splitter_has_a_name():
-    assert splitter(Named()).name == "mine 1.0"
     assert splitter(splitter(words)) == splitter(words)
     assert cut(["a b"], splitter(words)) == cut(["a b"], words)
-    for nameless in (lambda text: [(0, len(text))], partial(words)):
+    for nameless in (split_at(2), Whole().split, partial(words), str.split, print):
         with pytest.raises(ValueError, match="split .*`name`"):
             splitter(nameless)
+    named = split_at(2)
+    named.name = "at 2"
+    assert splitter(named).name == "at 2"
     with pytest.raises(ValueError, match="split"):
         splitter("words")
     with pytest.raises(TypeError, match="split"):
         splitter(None)
 
 
+LOST = [[(0, 4)], [(4, 8)], [(0, 3), (5, 8)], [(0, 5), (4, 8)], [(4, 8), (0, 4)], [(0, 9)], []]
+NO_PAIRS = [["One.", "Two"], "12345678", [(0, 1, 2)], [(0.0, 8.0)], [8]]
+
+
 @pytest.mark.parametrize(
-    "ranges",
-    [
-        [(0, 4)],
-        [(4, 8)],
-        [(0, 3), (5, 8)],
-        [(0, 5), (4, 8)],
-        [(4, 8), (0, 4)],
-        [(0, 9)],
-        [(-1, 8)],
-        [],
-    ],
+    ("error", "found"),
+    [*((ValueError, one) for one in [*LOST, [(-1, 8)]]), *((TypeError, one) for one in NO_PAIRS)],
 )
-def test_ranges_that_lose_or_repeat_characters_are_an_error(ranges):
-    def returned(text):
-        return ranges
-
-    with pytest.raises(ValueError, match="split"):
-        cut(["One. Two"], returned)
-
-
-@pytest.mark.parametrize("found", [["One.", "Two"], "12345678", [(0, 1, 2)], [(0.0, 8.0)], [8]])
-def test_what_is_no_pair_of_whole_numbers_is_an_error(found):
+def test_what_is_no_range_or_loses_or_repeats_characters_is_an_error(error, found):
     def returned(text):
         return found
 
     returned.name = "returned"
-    with pytest.raises(TypeError, match="split"):
+    with pytest.raises(error, match="split returned gave"):
         cut(["One. Two"], returned)
 
 
@@ -191,25 +169,3 @@ def test_code_and_lists_keep_the_indentation_of_their_first_line(end):
     [passage] = passages(cut([text], "sentences"), [True, False, True])
     assert passage.text == f"Keep.\n…\n    if x:{end}        y{end}    z"
     assert "".join(text[a:b] for a, b in passage.ranges) == passage.text.replace("\n…\n", "")
-
-
-def test_functions_that_hold_values_need_a_name():
-    def by(n):
-        return lambda text: [(0, n), (n, len(text))]
-
-    def split_at(n):
-        def split(text):
-            return by(n)(text)
-
-        return split
-
-    class At:
-        def split(self, text):
-            return [(0, len(text))]
-
-    for split in (split_at(2), At().split, str.split, print):
-        with pytest.raises(ValueError, match="split"):
-            splitter(split)
-    named = split_at(2)
-    named.name = "at 2"
-    assert splitter(named).name == "at 2"

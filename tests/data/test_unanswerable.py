@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformal_retrievers import Evidence, JudgedQuery, Snippet
-from conformal_retrievers.data import by_sentence, read_beir, without_relevant
+from conformal_retrievers.data import by_sentence, without_relevant
 from conformal_retrievers.data.hits import Hit, fuse, fusion
 from conformal_retrievers.data.queries import with_hits
 from conformal_retrievers.data.unanswerable import without_answers
@@ -188,22 +188,6 @@ def test_an_invalid_depth_is_refused(k):
 def test_anything_but_a_judged_query_is_refused():
     with pytest.raises(TypeError, match="query is 'a'.*JudgedQuery"):
         without_relevant("a", 3)
-
-
-def test_runs_of_a_beir_folder_that_are_deeper_than_k_can_be_used(tmp_path):
-    for name, lines in {
-        "corpus.jsonl": [f'{{"_id": "{i}", "text": "text {i}"}}' for i in range(5)],
-        "queries.jsonl": ['{"_id": "q", "text": "which?"}'],
-        "qrels.tsv": ["q\t1\t1", "q\t4\t1"],
-        "dense.tsv": [f"q\t{i}\t{r}\t{1 - r / 10}" for r, i in enumerate([0, 1, 2, 3], 1)],
-        "bm25.tsv": [f"q\t{i}\t{r}\t{9 - r}" for r, i in enumerate([1, 3, 4, 2], 1)],
-    }.items():
-        (tmp_path / name).write_text("\n".join(lines))
-    (query,) = read_beir(tmp_path, ["dense.tsv", "bm25.tsv"], k=4)
-    made = without_relevant(query, 2)
-    assert texts(made) == ["text 2", "text 0", "text 3"]  # 1/62 + 1/62, 1/61 and 1/61
-    assert made.snippets[0].hits == (Hit("dense", 1, 0.7), Hit("bm25", 1, 5.0))
-    assert (made.k, made.missed, made.snippets[1].retrieval_score) == (4, 0, None)
 
 
 # --- through a retriever --------------------------------------------------------------------------

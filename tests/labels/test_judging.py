@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import ExitStack, closing
 from dataclasses import replace
 
 import numpy as np
@@ -22,6 +23,15 @@ from conformal_retrievers.labels.record import read_seen
 @pytest.fixture
 def out(tmp_path):
     return tmp_path / "judged.jsonl"
+
+
+@pytest.fixture
+def begin(out):
+    """A function that begins a judging, which ends with the test."""
+    with ExitStack() as ends:
+        yield lambda queries, **options: ends.enter_context(
+            closing(Judging(queries, out, **options))
+        )
 
 
 def number_of(judging, place):
@@ -84,8 +94,8 @@ def test_every_unmarked_snippet_is_as_likely_to_be_shown():
 # --- what is written ------------------------------------------------------------------------------
 
 
-def test_a_question_is_written_once_the_person_goes_on_from_it(out):
-    judging = Judging(queries(), out)
+def test_a_question_is_written_once_the_person_goes_on_from_it(begin, out):
+    judging = begin(queries())
     mark(judging, 1, [False, True, True, False], done=False)
     assert not out.exists()
     mark(judging, 1, [False, True, True, False])
@@ -95,7 +105,6 @@ def test_a_question_is_written_once_the_person_goes_on_from_it(out):
     assert read_jsonl(out)[0].relevant == (False, False, True, False)
     mark(judging, 0, [True, False, False, False])
     assert [q.id for q in read_jsonl(out)] == ["q0", "q1"]  # in the order of the file
-    judging.close()
 
 
 def test_it_goes_on_where_it_was(out):
@@ -112,19 +121,18 @@ def test_it_goes_on_where_it_was(out):
     again.close()
 
 
-def test_snippets_that_are_not_shown_keep_their_judgement(out):
-    judging = Judging(queries(1, 20, marked=[0, 5]), out)
+def test_snippets_that_are_not_shown_keep_their_judgement(begin, out):
+    judging = begin(queries(1, 20, marked=[0, 5]))
     shown = judging.sample.shown[0]
     mark(judging, 0, [i != 5 for i in shown])
     (query,) = read_jsonl(out)
     assert query.relevant == tuple(i in shown and i != 5 for i in range(20))
     seen = read_seen(out)
     assert seen == [{"seen": list(shown), "given": [i in (0, 5) for i in shown]}]
-    judging.close()
 
 
-def test_a_question_with_an_unsure_snippet_is_left_out_and_counted(out):
-    judging = Judging(queries(), out)
+def test_a_question_with_an_unsure_snippet_is_left_out_and_counted(begin, out):
+    judging = begin(queries())
     mark(judging, 0, [True, None, False, False])
     mark(judging, 1, [True, False, False, False])
     assert [query.id for query in judging.unsure] == ["q0"]
@@ -134,72 +142,58 @@ def test_a_question_with_an_unsure_snippet_is_left_out_and_counted(out):
     mark(judging, 0, [True, True, False, False])  # they made up their mind
     assert [query.id for query in read_jsonl(out)] == ["q0", "q1"]
     assert read_labels(out)["unsure"] == 0
-    judging.close()
 
 
-def test_a_question_without_snippets_is_asked_for_and_written(out):
-    judging = Judging([*queries(1), JudgedQuery("Nothing?", [], [], missed=2)], out)
+def test_a_question_without_snippets_is_asked_for_and_written(begin, out):
+    judging = begin([*queries(1), JudgedQuery("Nothing?", [], [], missed=2)])
     mark(judging, 1, [])
     assert read_jsonl(out) == [JudgedQuery("Nothing?", [], [], missed=2)]
-    judging.close()
 
 
-def test_a_question_in_which_something_is_relevant_is_answerable(out):
-    judging = Judging([replace(queries(1, marked=[])[0], answerable=False)], out)
+def test_a_question_in_which_something_is_relevant_is_answerable(begin, out):
+    judging = begin([replace(queries(1, marked=[])[0], answerable=False)])
     mark(judging, 0, [False] * 4)
     assert not read_jsonl(out)[0].answerable
     mark(judging, 0, [True] + [False] * 3)
     assert read_jsonl(out)[0].answerable
-    judging.close()
 
 
 @pytest.mark.parametrize(("marked", "missed"), [([], None), ([1], 0)])
-def test_that_nothing_is_missed_is_unknown_where_nothing_was_marked(marked, missed, out):
-    judging = Judging([replace(q, missed=0) for q in queries(1, marked=marked)], out)
+def test_that_nothing_is_missed_is_unknown_where_nothing_was_marked(marked, missed, begin, out):
+    judging = begin([replace(q, missed=0) for q in queries(1, marked=marked)])
     finish(judging)
     assert read_jsonl(out)[0].missed == missed
-    judging.close()
 
 
-def test_the_record_says_who_judged_and_what_was_given(out):
-    judging = Judging(queries(), out, by="Ann", given={"source": "LLM", "llm": "m"})
+def test_the_record_says_who_judged_and_what_was_given(begin, out):
+    given = {"source": "LLM", "questions": "synthetic"}
+    judging = begin(queries(), by="Ann", given=given)
     finish(judging)
     labels = read_labels(out)
-    assert (labels["source"], labels["by"]) == ("person", "Ann")
-    assert labels["given"] == {"source": "LLM", "llm": "m"}
+    assert (labels["source"], labels["by"], labels["questions"]) == ("person", "Ann", "synthetic")
+    assert labels["given"] == given
     assert labels["sample"] == {"share": 1.0, "seed": judging.sample.seed}
     assert labels["audit"]["precision"][0] == labels["audit"]["agreement"][0] == 1
-    judging.close()
 
 
-def test_the_record_of_queries_without_marks_has_no_audit(out):
-    judging = Judging(queries(marked=[]), out)
+def test_the_record_of_queries_without_marks_has_no_audit(begin, out):
+    judging = begin(queries(marked=[]), given={"questions": "synthetic"})
     finish(judging, lambda question, given: [True, *given[1:]])
-    assert read_labels(out).keys() == {"source", "by", "queries", "unsure", "of"}
-    judging.close()
+    assert read_labels(out).keys() == {"source", "by", "queries", "unsure", "of", "questions"}
 
 
-@pytest.mark.parametrize("marked", [[0], []])
-def test_the_record_says_that_questions_are_synthetic(marked, out):
-    judging = Judging(queries(marked=marked), out, given={"questions": "synthetic"})
-    finish(judging)
-    assert read_labels(out)["questions"] == "synthetic"
-    judging.close()
-
-
-def test_the_rate_of_missed_snippets_by_hand(out):
+def test_the_rate_of_missed_snippets_by_hand(begin, out):
     """One query of 21: one marked rightly; of 20 unmarked ones, 4 are shown, one is relevant.
 
     It stands for 5 relevant ones, of which 4 stay unmarked, of 6 relevant ones in all.
     """
-    judging = Judging(queries(1, 21), out, share=0.2)
+    judging = begin(queries(1, 21), share=0.2)
     assert len(judging.sample.shown[0]) == 5
     mark(judging, 0, [True, True, False, False, False])
     audit = read_labels(out)["audit"]
     assert (audit["audited"], audit["of"]) == (5, 21)
     assert audit["miss_rate"][0] == pytest.approx(5 / 6)
     assert audit["remaining_miss_rate"][0] == pytest.approx(4 / 6)
-    judging.close()
 
 
 def test_the_number_of_missed_snippets_is_estimated_without_bias(tmp_path):
@@ -271,10 +265,9 @@ def test_a_compressed_file_has_a_journal_and_a_record_of_its_own(out):
     assert read_labels(out)["queries"] == 1
 
 
-def test_marks_are_on_the_disk_and_not_only_handed_to_the_system(out):
-    judging = Judging(queries(), out)
+def test_marks_are_on_the_disk_and_not_only_handed_to_the_system(begin):
+    judging = begin(queries())
     assert judging.journal._file.execute("PRAGMA synchronous").fetchone() == (3,)  # EXTRA
-    judging.close()
 
 
 def test_a_folder_that_does_not_exist_is_named_with_a_remedy(tmp_path):
@@ -313,20 +306,18 @@ def test_evidence_and_a_name_with_control_characters_are_refused(out):
 
 
 @pytest.mark.parametrize("marks", [[True], [True] * 5, [1, 0, 0, 0], ["x"] * 4])
-def test_marks_of_another_number_or_kind_change_nothing(marks, out):
-    judging = Judging(queries(), out)
+def test_marks_of_another_number_or_kind_change_nothing(marks, begin):
+    judging = begin(queries())
     with pytest.raises(ValueError, match="marks"):
         mark(judging, 0, marks)
     assert judging.n_done == 0
-    judging.close()
 
 
-def test_marks_on_what_another_window_changed_are_not_stored(out):
-    judging = Judging(queries(), out)
+def test_marks_on_what_another_window_changed_are_not_stored(begin):
+    judging = begin(queries())
     assert judging.mark(0, [True] * 4, done=True, version=0)
     assert not judging.mark(0, [False] * 4, done=True, version=0)
     assert judging.question(0)["marks"] == [True] * 4
-    judging.close()
 
 
 # --- the record beside a file ---------------------------------------------------------------------

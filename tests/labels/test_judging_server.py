@@ -27,6 +27,7 @@ def url(server):
 
 
 def test_it_shows_questions_and_stores_marks(server, url, tmp_path):
+    assert server.server_address[0] == "127.0.0.1"
     status, first = ask(url)
     assert (status, first["number"], first["questions"], first["all_done"]) == (200, 0, 3, False)
     status, shown = ask(url, "?number=1")
@@ -39,10 +40,6 @@ def test_it_shows_questions_and_stores_marks(server, url, tmp_path):
         ask(url, f"?number={number}", {"marks": [True] * 4, "done": True, "version": version})
     assert ask(url)[1]["all_done"]
     assert len(read_jsonl(tmp_path / "judged.jsonl")) == 3
-
-
-def test_it_listens_on_this_machine_alone(server):
-    assert server.server_address[0] == "127.0.0.1"
 
 
 def test_the_page_asks_nothing_of_other_machines_and_runs_no_foreign_script(url):

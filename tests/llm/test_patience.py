@@ -92,12 +92,6 @@ def test_a_server_that_is_killed_is_waited_for_until_it_is_there_again():
     assert [answer.text for answer in answers] == [request.user for request in REQUESTS]
 
 
-def test_a_refused_connection_is_waited_for():
-    closed = openai_llm("m", base_url="http://127.0.0.1:9", max_retries=0)
-    with pytest.raises(EndpointAway, match="APIConnectionError"):
-        patient(closed, patience=0).complete(REQUESTS[0])
-
-
 def test_an_error_of_one_request_is_not_waited_for(llm, llm_server):
     llm_server.trouble = lambda body, times: "500" if "question 3" in str(body) else None
     answers = ask(patient(llm, patience=math.inf), REQUESTS)

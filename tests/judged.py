@@ -1,0 +1,33 @@
+"""Judged queries that have, between them, every field and any text."""
+
+from __future__ import annotations
+
+from conformal_retrievers.data import Evidence, Hit, JudgedQuery, Snippet
+
+QUERIES = [
+    JudgedQuery(
+        "Wann öffnet das Café — 7 Uhr? 🥐",
+        [
+            Snippet("Das Café öffnet um 7.\nIn Zürich\u2028", id="s1", document="d", position=0),
+            Snippet(
+                '"quoted" \\ \t tab',
+                id="s2",
+                retrieval_score=0.1 + 0.2,
+                hits=(Hit("dense", 0, 1 / 3), Hit("Café", 41)),
+            ),
+            Snippet("", embedding=[0.5]),
+        ],
+        [True, False, False],
+        id="q1",
+        group="deutsch",
+        missed=3,
+        retriever="store(model)",
+        k=3,
+        evidence=[Evidence("d", 0, 1)],
+    ),
+    JudgedQuery("nothing retrieved", [], []),
+    JudgedQuery("nothing missed", [], [], missed=0),
+    JudgedQuery("nothing answers", ["a"], [False], missed=0, answerable=False),
+    JudgedQuery.from_ids("by ids", ["a", "ü"]),
+    JudgedQuery("sentences", [Snippet("a", id="c:0", document="d")], [True], split="sentences"),
+]
