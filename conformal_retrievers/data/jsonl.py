@@ -10,9 +10,10 @@ import gzip
 import io
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_serializer
 
@@ -100,12 +101,13 @@ def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:
     the snippets is not taken for ranks. Blank lines are skipped. Raises ValueError naming the file,
     the line and the field.
     """
-    for place, line in _lines(path):
-        query = query_of_line(line)
-        if query is None and (text := _decoded(path, line)).strip():
-            query = _modelled(place, row_of(place, text, QueryRow))
-        if query is not None:
-            yield query
+    with opened(path) as file:
+        for place, line in _lines(path, file):
+            query = query_of_line(line)
+            if query is None and (text := line.decode()).strip():
+                query = _modelled(place, row_of(place, text, QueryRow))
+            if query is not None:
+                yield query
 
 
 def judged_query(place: str, line: bytes) -> JudgedQuery:
@@ -192,33 +194,30 @@ def placed_lines(path: str | Path) -> Iterator[tuple[str, str]]:
     A place is such as "judged.jsonl, line 3". Raises ValueError, naming the file, if it is not such
     text, and OSError if it cannot be read.
     """
-    for place, line in _lines(path):
-        if (text := _decoded(path, line)).strip():
-            yield place, text
+    with opened(path) as file:
+        for place, line in _lines(path, file):
+            if (text := line.decode()).strip():
+                yield place, text
 
 
-def _lines(path: str | Path) -> Iterator[tuple[str, bytes]]:
+def _lines(path: str | Path, file: Iterable[bytes]) -> Iterator[tuple[str, bytes]]:
+    parts = (line.splitlines() if b"\r" in line else (line,) for line in file)
+    for number, line in enumerate(chain.from_iterable(parts), start=1):
+        yield f"{path}, line {number}", line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+
+
+@contextmanager
+def opened(path: str | Path) -> Iterator[BinaryIO]:
+    """Open a file of text, unpacked if its name ends in .gz.
+
+    Raises ValueError, naming it, if it is not complete UTF-8 text, and OSError if it cannot be
+    read.
+    """
     opener = gzip.open if Path(path).suffix == ".gz" else open
     try:
         with opener(path, "rb") as raw, io.BufferedReader(raw, 1 << 20) as file:
-            parts = (line.splitlines() if b"\r" in line else (line,) for line in file)
-            for number, line in enumerate(chain.from_iterable(parts), start=1):
-                yield (
-                    f"{path}, line {number}",
-                    line.removeprefix(codecs.BOM_UTF8) if number == 1 else line,
-                )
-    except (EOFError, gzip.BadGzipFile) as error:  # the latter is an OSError
-        _not_text(path, error)
+            yield file
+    except (EOFError, gzip.BadGzipFile, UnicodeDecodeError) as error:  # the second is an OSError
+        raise ValueError(f"{path} is not a complete file of UTF-8 text: {error}") from None
     except OSError as error:
         files.cannot_read("file", path, error)
-
-
-def _decoded(path: str | Path, line: bytes) -> str:
-    try:
-        return line.decode()
-    except UnicodeDecodeError as error:
-        _not_text(path, error)
-
-
-def _not_text(path: str | Path, error: Exception) -> NoReturn:
-    raise ValueError(f"{path} is not a complete file of UTF-8 text: {error}") from None

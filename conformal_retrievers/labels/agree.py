@@ -94,7 +94,7 @@ def _marks(path: str | Path) -> dict[Key, tuple[JudgedQuery, dict[Key, tuple[Sni
     for i, key in enumerate(_numbered((query.id, query.query) for query in judged)):
         query = judged[i]
         snippets = [*_numbered((s.id, s.text) for s in query.snippets)]
-        places = range(len(snippets)) if seen is None else _places(seen[i]["seen"])
+        places = range(len(snippets)) if seen is None else seen[i]["seen"]
         found[key] = query, {snippets[j]: (query.snippets[j], query.relevant[j]) for j in places}
     return found
 
@@ -104,10 +104,6 @@ def _numbered(names: Iterable[tuple[str | None, str]]) -> Iterator[Key]:
     for name in names:
         yield *name, before[name]
         before[name] += 1
-
-
-def _places(seen: object) -> Iterator[int]:
-    yield from seen if isinstance(seen, list) else ()
 
 
 def _name(path: str | Path) -> str:

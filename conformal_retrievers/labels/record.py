@@ -68,7 +68,7 @@ def read_labels(path: str | Path) -> dict[str, JsonValue] | None:
     return None if fields is None else fields["labels"]
 
 
-def read_seen(path: str | Path) -> list[dict[str, JsonValue]] | None:
+def read_seen(path: str | Path) -> list[dict[str, Any]] | None:
     """Return what a person saw of each query in a file, or None if that is not recorded."""
     fields = _read(path)
     return None if fields is None else fields["seen"] or None

@@ -24,7 +24,13 @@ from conformal_retrievers.data.readers.documents import (
     refused,
     snippet_of,
 )
-from conformal_retrievers.data.readers.records import Record, as_relevant, is_list, records_of
+from conformal_retrievers.data.readers.records import (
+    Record,
+    as_relevant,
+    is_list,
+    placed,
+    records_of,
+)
 
 QUERIES = ("query", "question", "input", "user_input")
 DOCUMENTS = ("documents", "contexts", "output", "retrieved_contexts", "context")
@@ -133,7 +139,7 @@ def _runs(records: Iterable[Record]) -> Iterator[Record]:
     for record in records:
         yield record
         inside = record.items("child_runs") or ()
-        yield from _runs(Record(f"{record.place}: child_runs", one) for one in inside)
+        yield from _runs(placed((f"{record.place}: child_runs", one) for one in inside))
 
 
 def _judged_runs(

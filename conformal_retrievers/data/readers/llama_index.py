@@ -9,7 +9,7 @@ from typing import Any
 
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.readers.documents import judged_by, warn_of_synthetic
-from conformal_retrievers.data.readers.records import Record, records_of
+from conformal_retrievers.data.readers.records import Record, placed, records_of
 
 
 def fits(names: set[str]) -> bool:
@@ -48,16 +48,16 @@ def _embedding(record: Record) -> list[JudgedQuery]:
     relevant = _inside(record, "relevant_docs")
     if extra := [id for id in relevant.fields if id not in texts.fields]:
         raise ValueError(f"{relevant.place} has {extra[0]!r}, which is not in queries; add it")
-    return [
-        judged_by(
-            record,
-            texts.text(id),
-            None,
-            [_document(relevant, id, doc, corpus) for doc in _relevant(relevant, id)],
-            id=id,
-        )
-        for id in texts.fields
-    ]
+    queries = []
+    for id in texts.fields:
+        if not (ids := relevant.names(id)):
+            remedy = "give the ids of its relevant documents, or leave the query out"
+            raise relevant.fault(id, remedy)
+        if lacking := [one for one in ids if one not in corpus.fields]:
+            raise relevant.fault(id, f"{lacking[0]!r} is not in the corpus, add it there")
+        documents = [Snippet(corpus.text(one), id=one) for one in ids]
+        queries.append(judged_by(record, texts.text(id), None, documents, id=id))
+    return queries
 
 
 def _inside(record: Record, name: str) -> Record:
@@ -66,26 +66,11 @@ def _inside(record: Record, name: str) -> Record:
     return Record(f"{record.place}: {name}", record.get(name))
 
 
-def _relevant(relevant: Record, id: str) -> list[str]:
-    if not (found := relevant.names(id)):
-        raise relevant.fault(id, "give the ids of its relevant documents, or leave the query out")
-    return found
-
-
-def _document(relevant: Record, id: str, document: str, corpus: Record) -> Snippet:
-    if document not in corpus.fields:
-        raise relevant.fault(id, f"{document!r} is not in the corpus, add it there")
-    return Snippet(corpus.text(document), id=document)
-
-
 def _labelled(record: Record) -> list[JudgedQuery]:
     queries: list[JudgedQuery] = []
     by_llm = 0
-    for i, example in enumerate(record.items("examples") or ()):
-        place = f"{record.place}: examples[{i}]"
-        if not isinstance(example, dict):
-            raise ValueError(f"{place} is {example!r:.80}; give an object with named fields")
-        one = Record(place, example)
+    examples = enumerate(record.items("examples") or ())
+    for one in placed((f"{record.place}: examples[{i}]", example) for i, example in examples):
         contexts = one.texts("reference_contexts")
         if not contexts:
             raise one.fault(

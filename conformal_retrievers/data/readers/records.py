@@ -7,7 +7,6 @@ Nothing in a file is run: lists that a CSV has as Python prints them are parsed 
 
 import ast
 import csv
-import gzip
 import io
 import json
 import math
@@ -18,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from conformal_retrievers.data import files
-from conformal_retrievers.data.jsonl import placed_lines
+from conformal_retrievers.data.jsonl import opened, placed_lines
 from conformal_retrievers.data.text import number_in
 
-MOST = 2**30  # characters of a file that is read whole: more do not fit into memory
+MOST = 2**30  # bytes of a file that is read whole: more do not fit into memory
 TRUE, FALSE = {"true", "yes", "relevant"}, {"false", "no", "irrelevant", "not relevant"}
 FALSE |= {"unrelated", "not_relevant"}  # the first as Phoenix calls it
 
@@ -139,11 +138,11 @@ def records_of(source: Any) -> list[Record]:
         found = [*_in_file(source)]
     elif hasattr(source, "columns") and hasattr(source, "to_dict"):
         rows = enumerate(source.to_dict("records"))
-        found = [*_placed((f"row {i}", one) for i, one in rows)]
+        found = [*placed((f"row {i}", one) for i, one in rows)]
     else:
         alone = isinstance(source, Mapping) or not isinstance(source, Iterable)
         objects = enumerate([source] if alone else source)
-        found = [*_placed((f"records[{i}]", one) for i, one in objects)]
+        found = [*placed((f"records[{i}]", one) for i, one in objects)]
     if not found:
         where = source if isinstance(source, (str, Path)) else f"the {type(source).__name__}"
         raise ValueError(f"{where} has no records as JSON or CSV; give one or more")
@@ -152,17 +151,11 @@ def records_of(source: Any) -> list[Record]:
 
 def text_of(path: str | Path) -> str:
     """Return a UTF-8 text, unpacked if the name ends in .gz; ValueError for other files."""
-    opener = gzip.open if Path(path).suffix == ".gz" else open
-    try:
-        with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
-            text = str(file.read(MOST + 1))
-    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
-        raise ValueError(f"{path} is not a complete file of UTF-8 text: {error}") from None
-    except OSError as error:
-        files.cannot_read("file", path, error)
-    if len(text) > MOST:
-        raise ValueError(f"{path} has more than {MOST} characters; divide it into smaller files")
-    return text
+    with opened(path) as file:
+        content = file.read(MOST + 1)
+        if len(content) > MOST:
+            raise ValueError(f"{path} has more than {MOST} bytes; divide it into smaller files")
+        return content.decode("utf-8-sig")
 
 
 def first_line(path: str | Path) -> str:
@@ -176,11 +169,10 @@ def _in_file(path: str | Path) -> Iterator[Record]:
     if not first.startswith(("{", "[")) and not lines:
         yield from _in_csv(path)
     elif lines or _is_json(first):
-        found = ((place, _json(place, line)) for place, line in placed_lines(path))
-        for place, value in found:
-            yield from _placed(_items(place, value))
+        for place, line in placed_lines(path):
+            yield from placed(_items(place, _json(place, line)))
     else:
-        yield from _placed(_items(str(path), _json(str(path), text_of(path))))
+        yield from placed(_items(str(path), _json(str(path), text_of(path))))
 
 
 def _items(place: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -193,7 +185,8 @@ def _items(place: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield place, value
 
 
-def _placed(items: Iterable[tuple[str, Any]]) -> Iterator[Record]:
+def placed(items: Iterable[tuple[str, Any]]) -> Iterator[Record]:
+    """Yield objects as records, given after their places; raise ValueError for anything else."""
     for place, item in items:
         fields = item.model_dump(mode="json") if hasattr(item, "model_dump") else item
         if not isinstance(fields, Mapping):

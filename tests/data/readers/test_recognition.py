@@ -140,7 +140,7 @@ def test_a_file_larger_than_memory_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "MOST", 100)
     path = tmp_path / "large.csv.gz"
     path.write_bytes(gzip.compress(b"user_input,reference\n" + b"q,r\n" * 100))
-    with pytest.raises(ValueError, match=r"large\.csv\.gz has more than 100 characters"):
+    with pytest.raises(ValueError, match=r"large\.csv\.gz has more than 100 bytes"):
         read(path)
 
 
