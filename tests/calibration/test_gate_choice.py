@@ -54,6 +54,9 @@ def test_a_cost_by_hand():
     scores = [np.array([0.2, 0.3, 0.1]), np.array([0.3, 0.4, 0.5]), np.array([-math.inf, 0.0])]
     [cost] = costs_of(scores, ones(3, 3, 2), alpha=0.25)
     assert cost == pytest.approx(math.sqrt(1.5 / 4 * 2.5 / 3))
+    # Too few answerable queries silence none of them.
+    [cost] = costs_of([np.array([0.1, 0.2]), np.array([0.15, 0.3])], ones(2, 2), alpha=0.01)
+    assert cost == pytest.approx(1.5 / 3)
 
 
 def test_a_resample_costs_what_the_queries_that_it_draws_cost():
@@ -64,11 +67,6 @@ def test_a_resample_costs_what_the_queries_that_it_draws_cost():
     one = costs_of(scores, [t[np.newaxis] for t in times], alpha=0.1)
     other = costs_of(drawn_again, ones(40, 30, 20), alpha=0.1)
     assert one == pytest.approx(other)
-
-
-def test_too_few_answerable_queries_silence_none_of_them():
-    [cost] = costs_of([np.array([0.1, 0.2]), np.array([0.15, 0.3])], ones(2, 2), alpha=0.01)
-    assert cost == pytest.approx(1.5 / 3)
 
 
 def test_a_question_with_and_without_its_answers_is_in_one_fold_and_drawn_together():
@@ -218,26 +216,16 @@ def test_too_few_queries_teach_nothing():
 # --- the default ----------------------------------------------------------------------------------
 
 
-def test_the_default_is_the_retriever_whose_best_stands_out_most():
+def test_the_default_is_the_first_scorer_or_the_retriever_whose_best_stands_out_most():
     answerable, _ = drawn(30)
     assert default_gate(answerable, []) == ScoreSummary(HitScorer("dense", True), "best")
-
-
-def test_the_default_is_the_first_given_scorer():
-    answerable, _ = drawn(3)
     rating, verdict = LookupScorer({}, "rating"), number("verdict", {})
     assert default_gate(answerable, [rating, verdict]) == ScoreSummary(rating, "best")
     assert default_gate(answerable, [verdict, rating]) is verdict
-
-
-def test_the_default_knows_distances():
-    queries = [asked(f"q{i}", [0.1 + i / 100, 0.5]) for i in range(5)]
-    gate = default_gate(queries, [])
+    distances = [asked(f"q{i}", [0.1 + i / 100, 0.5]) for i in range(5)]
+    gate = default_gate(distances, [])
     assert gate == ScoreSummary(HitScorer("dense", False), "best")
-    assert score_query(gate, "q", queries[2].snippets) == pytest.approx(0.12)
-
-
-def test_without_any_score_there_is_no_default():
+    assert score_query(gate, "q", distances[2].snippets) == pytest.approx(0.12)
     plain = [JudgedQuery("q", ["a"], [True])]
     with pytest.raises(ValueError, match="scorer"):
         default_gate(plain, [])

@@ -72,11 +72,7 @@ def test_merged_groups_share_a_threshold():
         (ValueError, {"by_group": True}, "'a': group is None"),
         (ValueError, {"merge_groups": {"g": "h"}}, "merge_groups is given without by_group"),
         (ValueError, {"by_group": True, "merge_groups": {"i": "x"}}, r"'i'.*\['g', 'h'\]"),
-        (
-            ValueError,
-            {"by_group": True, "merge_groups": {"g": "h", "h": "x"}},
-            "merge_groups maps 'g'",
-        ),
+        (ValueError, {"by_group": True, "merge_groups": {"g": "h", "h": "x"}}, "maps 'g'"),
         (TypeError, {"by_group": True, "merge_groups": ["g"]}, "merge_groups is"),
         (TypeError, {"by_group": True, "merge_groups": {"g": 5}}, "group is 5"),
     ],
@@ -89,14 +85,10 @@ def test_groups_that_do_not_fit_are_named(error, options, message):
         calibration_of(queries, 0.5, **options)
 
 
-def test_control_characters_in_a_merged_group_are_refused():
-    queries = [relevant(1, group="g"), relevant(2, group="h")]
-    for merged in ({"i\nBasis: 0": "g"}, {"g": "\x1b"}):
+def test_a_group_that_is_not_a_printable_name_is_refused():
+    for merged in ({"i\nBasis: 0": "short"}, {"short": "\x1b"}):
         with pytest.raises(ValueError, match="merge_groups"):
-            replace(calibration_of(queries, by_group=True), merge_groups=merged)
-
-
-def test_a_group_that_is_not_a_name_is_refused():
+            replace(two_groups(), merge_groups=merged)
     with pytest.raises(TypeError, match=r"group is 0\.3.*at\(0\.3\)"):
         two_groups().threshold(0.3)
 

@@ -11,12 +11,10 @@ import json
 import math
 from pathlib import Path
 
-import numpy as np
 import pytest
 from calibrations import calibration_of, every_guarantee, relevant
 
 from conformal_retrievers.calibration import Calibration
-from conformal_retrievers.data.queries import ScoredQuery
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -105,6 +103,7 @@ def test_every_combination_survives_its_file(guarantee, tmp_path, rng):
             assert ours.scores.tobytes() == theirs.scores.tobytes()
             assert (ours.id, ours.group, ours.missed) == (theirs.id, theirs.group, theirs.missed)
         assert loaded.to_json() == (tmp_path / "c.json").read_text(encoding="utf-8")
+        assert Calibration.from_json(loaded.to_json()) == loaded
     assert n / 10 < n_infinite < n * 9 / 10
 
 
@@ -116,17 +115,14 @@ def test_infinite_thresholds_are_named_by_what_they_keep(tmp_path):
         assert math.isinf(Calibration.load(path).threshold())
 
 
-def test_the_text_of_a_calibration_is_that_of_its_file(saved):
+def test_a_text_is_read_whatever_its_white_space_but_not_cut_off(saved):
     text = saved.read_text(encoding="utf-8")
-    calibration = Calibration.load(saved)
-    assert calibration.to_json() == text
-    assert Calibration.from_json(text) == calibration
-    assert Calibration.from_json(json.dumps(content_of(saved))) == calibration
+    assert Calibration.from_json(json.dumps(content_of(saved))) == Calibration.load(saved)
     with pytest.raises(ValueError, match="calibration"):
         Calibration.from_json(text[:-20])
 
 
-# --- golden files and numbers ---------------------------------------------------------------------
+# --- golden files ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -140,29 +136,6 @@ def test_a_golden_file_loads_and_saves_to_the_same_bytes(subject, threshold, tmp
     assert calibration.threshold() == threshold
     calibration.save(tmp_path / "again.json")
     assert (tmp_path / "again.json").read_bytes() == golden.read_bytes()
-
-
-@pytest.mark.filterwarnings("ignore:relevant snippets score higher")  # the scores are random
-def test_thresholds_and_p_values_are_those_of_the_first_version():
-    # Computed by the code before claims and flags had the same engine (6d840ae).
-    cases = json.loads((GOLDEN / "thresholds.json").read_text())
-    assert len(cases) == 30
-    for case in cases:
-        queries = [
-            ScoredQuery(
-                np.array([float(score) for score in query["scores"]]),
-                query["relevant"],
-                id=query["id"],
-                group=query["group"],
-                missed=query["missed"],
-            )
-            for query in case["queries"]
-        ]
-        calibration = calibration_of(queries, **case["options"])
-        for group, (threshold, p_values) in case["expected"].items():
-            name = None if group == "none" else group
-            assert calibration.threshold(name).hex() == threshold
-            assert [p.hex() for p in calibration.p_values(case["at"], name).tolist()] == p_values
 
 
 # --- what is refused ------------------------------------------------------------------------------

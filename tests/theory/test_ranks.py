@@ -25,8 +25,6 @@ from conformal_retrievers.theory.ranks import (
 )
 
 FIVE = [0.5, 0.1, 0.7, 0.2, 0.4]
-# Of three queries: (.1, .3), (.2) and (.4, .9).
-THREE_QUERIES = [0.1, 0.3, 0.2, 0.4, 0.9], [2, 2, 1, 2, 2]
 
 
 def query_recall_threshold(scores, sizes, alpha):
@@ -53,21 +51,6 @@ def test_the_threshold_of_five_scores_by_hand(alpha, rank, threshold):
     assert mass_threshold(FIVE, Masses.of([1] * 5), alpha) == threshold
 
 
-@pytest.mark.parametrize(
-    ("alpha", "threshold"),
-    [
-        # The mass 1/N_q adds up to .5 at .1, 1.5 at .2, 2 at .3, 2.5 at .4 and 3 at .9.
-        (0.4, 0.4),  # 0.6 × (3 + 1) = 2.4
-        (0.5, 0.3),  # 2, reached exactly
-        (0.25, 0.9),  # 3, reached exactly by all of them
-        (0.2, math.inf),  # 3.2, more than all of them
-        (0.9, 0.1),  # 0.4
-    ],
-)
-def test_the_query_recall_threshold_of_three_queries_by_hand(alpha, threshold):
-    assert query_recall_threshold(*THREE_QUERIES, alpha) == threshold
-
-
 def test_the_p_values_of_five_scores_by_hand():
     at = [0.0, 0.1, 0.15, 0.4, 0.7, 0.71, math.inf, -math.inf, math.nan]
     # 5, 5, 4, 3, 1 and 0 of the five are not below; the new score counts as one more.
@@ -75,18 +58,6 @@ def test_the_p_values_of_five_scores_by_hand():
     found = snippet_p_values(FIVE, at).tolist()
     assert found[:-1] == expected
     assert math.isnan(found[-1])
-
-
-def test_the_query_recall_p_values_of_three_queries_by_hand():
-    ordered, sizes = np.array([0.1, 0.2, 0.3, 0.4, 0.9]), [2, 1, 2, 2, 2]
-    p = p_values(ordered, p_value_steps(Masses.of(sizes)), [0.1, 0.2, 0.25, 0.4, 0.9, 1.0])
-    # (1 + 3)/4, (1 + 2.5)/4, (1 + 1.5)/4, (1 + 1)/4, (1 + .5)/4, 1/4
-    assert p.tolist() == [1.0, 0.875, 0.625, 0.5, 0.375, 0.25]
-
-
-def test_tied_scores_are_kept_together():
-    assert conformal_quantile([1, 2, 2, 2, 3], 0.5) == 2
-    assert query_recall_threshold([1, 2, 2, 2, 3], [2, 2, 3, 3, 3], 0.5) == 2
 
 
 def test_without_scores_everything_is_kept():
