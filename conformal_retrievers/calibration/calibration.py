@@ -143,7 +143,7 @@ class Calibration(Thresholds):
         Raises ValueError, naming path and field, for a file that is broken, newer or changed, or
         whose threshold does not follow from its scores; FileNotFoundError for none.
         """
-        return cls._of(files.read_envelope(path, record.KIND), str(path))
+        return cls._of(record.checked(files.read_envelope(path, record.KIND), str(path)), str(path))
 
     def to_json(self) -> str:
         """Return the text that `save` writes."""
@@ -152,16 +152,12 @@ class Calibration(Thresholds):
     @classmethod
     def from_json(cls, text: str) -> Calibration:
         """Return the calibration that `to_json` wrote. Raises ValueError as `load` does."""
-        return cls._of(files.parse_envelope(text, "the text", record.KIND), "the text")
+        where = "the text"
+        return cls._of(record.checked(files.parse_envelope(text, where, record.KIND), where), where)
 
     @classmethod
-    def _of(cls, fields: dict[str, Any], where: str) -> Calibration:
-        stored = record.checked(fields, where)
-        return cls._from_record(stored, where)
-
-    @classmethod
-    def _from_record(cls, stored: Record, where: str) -> Calibration:
-        gate = None if stored.gate is None else cls._from_record(stored.gate, f"{where}: gate")
+    def _of(cls, stored: Record, where: str) -> Calibration:
+        gate = None if stored.gate is None else cls._of(stored.gate, f"{where}: gate")
         try:
             calibration = cls(
                 **{name: getattr(stored, name) for name in record.SHARED},

@@ -141,14 +141,12 @@ def check_unique_ids(ids: Iterable[str | None], unit: str = "query") -> None:
 
 def check_new(ids: Iterable[str | None], calibrated: frozenset[str], subject: Subject) -> None:
     """Raise ValueError for a unit that the calibration was made from, by its id."""
-    given = [*ids]
-    if calibrated.isdisjoint(given):
-        return
-    id = next(id for id in given if id in calibrated)
-    raise ValueError(
-        f"{subject.unit} id {id!r} was used to calibrate, so it cannot be used to evaluate. Give "
-        f"{subject.units} that are new to the calibration"
-    )
+    for id in ids:
+        if id in calibrated:
+            raise ValueError(
+                f"{subject.unit} id {id!r} was used to calibrate, so it cannot be used to "
+                f"evaluate. Give {subject.units} that are new to the calibration"
+            )
 
 
 def check_scored(queries: ScoredQueries, subject: Subject, other_ids: Sequence[str] = ()) -> None:
@@ -223,9 +221,9 @@ def check_groups(
     subject: Subject,
 ) -> None:
     """As `calibrate`, raise ValueError for groups that are missing or cannot be merged."""
-    without = np.array([group is None for group in queries.groups.tolist()])
-    for place in np.flatnonzero(without)[:1].tolist() if by_group else ():
-        id = queries.ids[place]
+    groups = queries.groups.tolist()
+    if by_group and None in groups:
+        id, place = queries.ids[groups.index(None)], groups.index(None)
         which = f"number {place + 1}" if id is None else repr(id)
         raise ValueError(
             f"{subject.unit} {which}: group is None, but by_group is True. Name the group of "

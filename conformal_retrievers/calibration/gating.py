@@ -190,11 +190,9 @@ class Parts(NamedTuple):
     @property
     def both(self) -> Part:
         """All of them, where nothing is chosen."""
-        names = [*self.calibration.unanswerable]
-        return Part(
-            [*self.fit.given, *self.calibration.given],
-            {name: [*(q for one in self for q in one.unanswerable[name])] for name in names},
-        )
+        fit, rest = self
+        sources = {name: [*fit.unanswerable[name], *of] for name, of in rest.unanswerable.items()}
+        return Part([*fit.given, *rest.given], sources)
 
 
 class Chosen(NamedTuple):

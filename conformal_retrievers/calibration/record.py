@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, overload
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pydantic
@@ -61,23 +62,18 @@ class StoredQuery(TypedDict):
     scores: list[Score]
 
 
-class Rows(Sequence[StoredQuery]):
+@Sequence.register
+@dataclass(frozen=True)
+class Rows:
     """The rows of queries that have only relevant scores; a slice of them is made when read."""
 
-    def __init__(self, queries: ScoredQueries) -> None:
-        self.queries = queries
+    queries: ScoredQueries
 
     def __len__(self) -> int:
         return len(self.queries)
 
-    @overload
-    def __getitem__(self, i: int) -> StoredQuery: ...
-    @overload
-    def __getitem__(self, i: slice) -> list[StoredQuery]: ...
-    def __getitem__(self, i: int | slice) -> StoredQuery | list[StoredQuery]:
-        if not isinstance(i, slice):
-            return self[i : i + 1][0]
-        queries = self.queries.select(range(*i.indices(len(self))))
+    def __getitem__(self, part: slice) -> list[StoredQuery]:
+        queries = self.queries.select(range(*part.indices(len(self))))
         scores = [NAMES.get(score, score) for score in queries.scores.tolist()]
         ends = queries.offsets.tolist()
         columns = (queries.ids, queries.groups, queries.missed, ends, ends[1:])

@@ -90,8 +90,7 @@ def largest_gap(scores: Array) -> float:
     0.2
     """
     finite = np.sort(scores[np.isfinite(scores)])
-    with np.errstate(over="ignore"):
-        return float(finite[np.argmax(np.diff(finite))]) if len(finite) > 1 else math.inf
+    return float(finite[np.argmax(np.diff(finite))]) if len(finite) > 1 else math.inf
 
 
 def mean_less_deviation(scores: Array) -> float:
@@ -101,8 +100,7 @@ def mean_less_deviation(scores: Array) -> float:
     1.0
     """
     finite = scores[np.isfinite(scores)]
-    with np.errstate(over="ignore"):
-        return float(finite.mean() - finite.std()) if len(finite) > 1 else math.inf
+    return float(finite.mean() - finite.std()) if len(finite) > 1 else math.inf
 
 
 def borderline_mean(calibration: Calibration) -> float | None:
@@ -118,8 +116,7 @@ def borderline_mean(calibration: Calibration) -> float | None:
     in_order = found[in_hashed_order(queries.ids.tolist())]
     worst = in_order[in_order > -math.inf]
     least, most = BORDERLINE
-    with np.errstate(over="ignore"):
-        return float(np.mean(worst[:most])) if len(worst) >= least else None
+    return float(np.mean(worst[:most])) if len(worst) >= least else None
 
 
 def threshold_on(scores: Array, relevant: NDArray[np.bool_], name: str) -> Way:

@@ -84,8 +84,8 @@ def evaluate_gate(
         )
     nothing = [query for query in given if query.answerable and not any(query.relevant)]
     sources |= {NOTHING: [*sources.get(NOTHING, []), *nothing]} if nothing else {}
+    check_unique_ids(query.id for query in given)
     for queries in (given, *sources.values()):
-        check_unique_ids(query.id for query in queries)
         _check_new(gate, queries)
     c = gate.calibration
 

@@ -226,8 +226,7 @@ def m1_and_m2(axes: Any, d: Diagnosis) -> None:
 
 def histogram(axes: Any, scores: Mapping[str, Scores], calibration: Calibration) -> None:
     """Draw the distributions of scores, by name, and the thresholds."""
-    # Beyond what an axis can span, a score is drawn at its end.
-    finite = {name: of[np.isfinite(of)].clip(-1e300, 1e300) for name, of in scores.items()}
+    finite = {name: of[np.isfinite(of)] for name, of in scores.items()}
     edges = _bin_edges(np.concatenate([*finite.values()]))
     looks = ((BLUE, "-"), (RED, (0, (2, 1))))
     for (name, of_kind), (color, line) in zip(finite.items(), looks, strict=False):
@@ -242,7 +241,7 @@ def histogram(axes: Any, scores: Mapping[str, Scores], calibration: Calibration)
             label=f"{name} ({len(of_kind)})",
         )
     thresholds = {calibration.threshold(group) for group in calibration.n_units}
-    drawn = sorted({min(max(t, -1e300), 1e300) for t in thresholds if math.isfinite(t)})
+    drawn = sorted(filter(math.isfinite, thresholds))
     for i, threshold in enumerate(drawn):
         label = None if i else ("threshold" if len(drawn) == 1 else "thresholds of the groups")
         axes.axvline(threshold, color="black", linestyle="--", linewidth=1.4, label=label)

@@ -126,7 +126,7 @@ def test_the_same_input_gives_the_same_bytes(calibration, queries, tmp_path):
         report.write(tmp_path / "none" / "report.html", calibration, queries)
 
 
-EXTREME = [[0.1, np.nextafter(0.1, 1)], [0, 5e-324], [0, 0], [-1.7e308, 1.7e308], [1e17, 1e17 + 16]]
+EXTREME = [[0.1, np.nextafter(0.1, 1)], [0, 5e-324], [0, 0], [1e17, 1e17 + 16]]
 
 
 @pytest.mark.parametrize("scores", EXTREME)
