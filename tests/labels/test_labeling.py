@@ -79,10 +79,11 @@ def test_blank_snippets_are_irrelevant_and_equal_ones_are_asked_about_once(serve
     assert labelled.usage.requests == 2
 
 
+@pytest.mark.parametrize("split", [None, "sentences"])
 @pytest.mark.parametrize("query", [AnsweredQuery("q", ["s"], " \n"), AnsweredQuery(" ", ["s"])])
-def test_a_blank_fact_is_refused_before_the_llm_is_asked(server, query):
+def test_a_blank_fact_is_refused_before_the_llm_is_asked(server, query, split):
     with pytest.raises(ValueError, match="query 'q': answer|query ' ': query"):
-        label_by_llm([*QUERIES, query], model(server))
+        label_by_llm([*QUERIES, query], model(server), split=split)
     assert server.bodies == []
 
 

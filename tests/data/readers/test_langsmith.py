@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from uuid import uuid4
@@ -130,8 +129,11 @@ def test_runs_without_a_judgement_are_left_out_with_a_warning(sent, tmp_path):
     marks = feedback_on(judged, value={"0": 1, "1": 0, "2": 0})
     with pytest.warns(UserWarning, match="1 of 2 runs of retrievers"):
         assert len(read(written(tmp_path, judged, other, marks))) == 1
+    without_id = {"inputs": {"question": "?"}, "outputs": {"documents": ["Ann did."]}}
     with pytest.raises(ValueError, match="none of 2 runs has documents that are judged"):
-        read(written(tmp_path, judged, other))
+        read([judged, other, without_id])
+    with pytest.raises(ValueError, match="run_id"):
+        read_langsmith([marks])
 
 
 def test_examples_are_relevant_snippets_for_judge_retriever(tmp_path):
@@ -212,13 +214,6 @@ def test_a_chain_around_a_conformal_retriever_is_refused_too(sent, tmp_path):
         read(written(tmp_path, *runs, reference))
 
 
-def test_an_example_without_an_id_judges_no_run(sent):
-    [run] = sent(Fixed())
-    one = {"inputs": {"question": "?"}, "outputs": {"documents": ["Ann did."]}}
-    with pytest.raises(ValueError, match="none of 1 runs"):
-        read([run, one])
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -272,11 +267,3 @@ def test_a_broken_example_is_refused_with_line_and_field(inputs, outputs, messag
     path = written(tmp_path, example(inputs, outputs))
     with pytest.raises(ValueError, match=f"line 1.*{message}"):
         read(path)
-
-
-def test_feedback_alone_is_refused(tmp_path):
-    one = feedback(run_id=uuid4(), trace_id=None, key="k", value={"a": 1})
-    with pytest.raises(ValueError, match="run_id"):
-        read(written(tmp_path, one))
-    with pytest.raises(ValueError, match="run_id"):
-        read_langsmith([json.loads(one.model_dump_json())])

@@ -68,17 +68,8 @@ def test_without_ids_on_both_sides_texts_are_compared():
 
 
 def test_ids_alone_are_enough():
-    [one] = read(
-        [
-            {
-                "user_input": "q",
-                "retrieved_context_ids": [7, 8],
-                "reference_context_ids": [8, 9],
-                "id": "q1",
-                "group": "g",
-            }
-        ]
-    )
+    sample = {"user_input": "q", "retrieved_context_ids": [7, 8], "id": "q1", "group": "g"}
+    [one] = read([sample | {"reference_context_ids": [8, 9]}])
     assert [s.id for s in one.snippets] == ["7", "8"]
     assert (one.relevant, one.missed, one.id, one.group) == ((False, True), 1, "q1", "g")
 
@@ -89,16 +80,8 @@ def test_references_by_id_are_retrieved_by_judge_retriever():
 
 
 def test_ids_that_repeat_are_those_of_documents():
-    [one] = read_ragas(
-        [
-            {
-                "user_input": "q",
-                "retrieved_contexts": ["x", "y", "z"],
-                "retrieved_context_ids": ["d", "d", "e"],
-                "reference_context_ids": ["d", "f"],
-            }
-        ]
-    )
+    ids = {"retrieved_context_ids": ["d", "d", "e"], "reference_context_ids": ["d", "f"]}
+    [one] = read_ragas([{"user_input": "q", "retrieved_contexts": ["x", "y", "z"], **ids}])
     assert [(s.id, s.document) for s in one.snippets] == [(None, "d"), (None, "d"), (None, "e")]
     assert (one.relevant, one.missed) == ((True, True, False), 1)
 
