@@ -30,32 +30,6 @@ def retrieved(tmp_path):
 
 
 @pytest.mark.slow
-def test_nothing_is_lost_if_the_process_is_killed(retrieved, tmp_path):
-    """It is killed right after each of six replies, and what was answered for is there."""
-    out, expected = tmp_path / "judged.jsonl", {}
-    for number in range(6):
-        with command(retrieved, "--out", out) as (process, url):
-            first = ask(url)[1]
-            assert first["number"] == number  # the first question that is not done
-            assert first["n_done"] == number
-            for other, marks in expected.items():
-                assert ask(url, f"?number={other}")[1]["marks"] == marks
-            marks = [bool((i + number) % 2) for i in range(len(first["marks"]))]
-            fields = {"marks": [not mark for mark in marks], "done": False, "version": 0}
-            ask(url, f"?number={number}", fields)
-            status, _ = ask(url, f"?number={number}", {"marks": marks, "done": True, "version": 1})
-            assert status == 200
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-        expected[number] = marks
-        assert len(read_jsonl(out)) == number + 1
-    judging = Judging(read_jsonl(retrieved), out)
-    assert [judging.question(i)["marks"] for i in range(6)] == list(expected.values())
-    assert all(judging.question(i)["done"] for i in range(6))
-    judging.close()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.05, 0.2, 0.5])
 def test_nothing_is_lost_if_the_process_is_killed_while_it_stores_marks(
     seconds, retrieved, tmp_path

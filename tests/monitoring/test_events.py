@@ -21,14 +21,11 @@ from lookup import LookupScorer
 from conformal_retrievers import (
     Calibration,
     ConformalFilter,
-    JudgedQuery,
     NothingKept,
     ScoredQuery,
-    calibrate_gate,
 )
 from conformal_retrievers.decisions import Unscorable
 from conformal_retrievers.monitoring import FilterLog, read_log
-from conformal_retrievers.scoring.answerability import FunctionQueryScorer
 from langchain_conformal import ConformalCallbackHandler, ConformalCompressor
 from llama_index.postprocessor.conformal import (
     ConformalEventHandler,
@@ -315,19 +312,6 @@ async def test_the_handlers_count_and_log_alike(logged):
     assert (counts.queries, counts.m1, counts.m2) == (2, 1.0, pytest.approx(2 / 3))
     assert rows[0] == rows[1]
     assert (rows[0]["query"], rows[0]["kept"], rows[0]["scores"]) == ("q", [0, 1], [0.1, 0.4, 0.9])
-
-
-async def test_the_handlers_count_silence_alike(logged):
-    answerable = [JudgedQuery(f"q{n}", [f"{n}"], [True], k=1) for n in range(9)]
-    number = FunctionQueryScorer(lambda query, texts: float(len(texts)), "number of snippets")
-    gate = calibrate_gate(answerable, (), number, alpha=0.2)  # silent above one snippet
-    counts, rows = await logged(SCORES, gate=gate)
-    assert (counts.queries, counts.gated, counts.silent, counts.m1) == (2, 2, 2, 0.0)
-    assert rows[0] == rows[1]
-    assert (rows[0]["kept"], rows[0]["scores"]) == ([], [0.1, 0.4, 0.9])
-    assert rows[0]["gate"]["decision"] == "silent"
-    flagged, rows = await logged(SCORES, gate=gate, on_silence="flag")
-    assert (flagged.silent, flagged.m1, rows[0]["kept"]) == (2, 1.0, [0, 1])
 
 
 async def test_a_query_whose_filter_raises_is_logged_as_if_it_did_not(logged):

@@ -25,7 +25,7 @@ from conformal_retrievers import (
 )
 from conformal_retrievers.calibration.gating import calibrate_gate
 from conformal_retrievers.cli.inputs import logged_queries
-from conformal_retrievers.monitoring.events import annotate_span, event_of
+from conformal_retrievers.monitoring.events import event_of
 from conformal_retrievers.monitoring.log import FilterLog, Observer, read_log
 from conformal_retrievers.monitoring.state import RECENT
 from conformal_retrievers.theory.tolerance import binomial_interval
@@ -270,19 +270,6 @@ def test_an_event_states_what_the_gate_decided():
     event = event_of(flagged.decide([0.3, 0.9], gated=gate.decide(0.6)))
     assert (event["gate"]["decision"], event["kept"], event["m2"]) == ("silent", [0], 0.5)
     assert event_of(ConformalFilter(LAST, calibration).decide([0.3]))["gate"] is None
-
-
-def test_a_span_has_the_gates_decision(filtering, tracing):
-    exporter, provider = tracing
-    without = ConformalFilter(LAST, Calibration.from_scores(SCORED, alpha=0.1, scorer="last"))
-    for one in (filtering.decide([0.3], gated=filtering.gate.decide(99.0)), without.decide([0.3])):
-        with provider.get_tracer("test").start_as_current_span("filter"):
-            annotate_span(one)
-    gated, other = (span.attributes for span in exporter.get_finished_spans())
-    assert gated["conformal.gate.decision"] == "silent"
-    assert gated["conformal.gate.p_value"] == pytest.approx(1 / 201)
-    assert (gated["conformal.kept"], gated["conformal.m1"]) == (0, 0.0)
-    assert not [name for name in other if "gate" in name]
 
 
 @pytest.mark.parametrize(
