@@ -79,16 +79,6 @@ def test_the_score_is_the_highest_relevance_of_a_claim_that_is_not_factual():
     ]
 
 
-def test_the_score_for_a_share_of_one_half():
-    # From above: 1 of 1, 1 of 2, 1 of 3 (too few, at .5), 2 of 4, 2 of 5 (too few, at .3), 3 of 6.
-    mixed = answer([0.7, 0.6, 0.5, 0.4, 0.3, 0.2], "+--+-+")
-    assert answer_scores([mixed], 0.5).tolist() == [0.5]
-    assert answer_scores([mixed], 0.3).tolist() == [-math.inf]
-    assert answer_scores([mixed]).tolist() == [0.6]
-    # Claims of equal relevance are kept together: here one of two, not none of one.
-    assert answer_scores([answer([0.6, 0.6], "-+")], 0.5).tolist() == [-math.inf]
-
-
 def test_claims_above_the_threshold_are_kept_and_ties_are_dropped():
     calibration = calibration_of(alpha=0.4)  # ⌈6 × 0.6⌉ = 4
     assert calibration.threshold() == 0.5

@@ -22,7 +22,6 @@ from conformal_retrievers import (
 )
 from conformal_retrievers.data import read_jsonl
 from conformal_retrievers.evaluation import evaluate_gate
-from conformal_retrievers.monitoring import FilterLog, event_of
 
 
 @pytest.fixture(scope="module")
@@ -81,21 +80,6 @@ def test_show_has_the_share_of_each_source_that_is_silenced_at_each_alpha(files)
     assert "scores" not in json.dumps(facts["details"])
 
 
-def test_without_unanswerable_queries_nothing_is_known_of_them(files, tmp_path):
-    done = run("gate", files / "judged.jsonl", "--alpha", "0.1", *out(tmp_path, "g"))
-    assert "Unanswerable queries: none are known" in done.stdout
-    assert "silent_on" in as_json("show", tmp_path / "g.json")
-    assert "Silent on" not in run("show", tmp_path / "g.json").stdout
-
-
-def test_queries_that_are_judged_unanswerable_are_a_source(files, tmp_path):
-    both = [q for name in ("judged", "hard") for q in read_jsonl(files / f"{name}.jsonl")]
-    write_jsonl(both, tmp_path / "both.jsonl")
-    options = ("--alpha", "0.1", "--false-speech", "0.3")
-    run("gate", tmp_path / "both.jsonl", *options, *out(tmp_path, "g"))
-    assert set(as_json("show", tmp_path / "g.json")["silent_on"]) == {"judged unanswerable"}
-
-
 # --- evaluate and diagnose ------------------------------------------------------------------------
 
 
@@ -113,11 +97,6 @@ def test_a_gate_is_measured_as_the_library_measures_it(command, files):
     measured = found["evaluation"]["unanswerable"]["new-hard"]["silent"]
     assert measured["estimate"] == expected.unanswerable["new-hard"].silent.estimate
     assert found["evaluation"]["curve"]["answerable"] == expected.curve.answerable.tolist()
-
-
-def test_evaluate_takes_another_alpha_of_a_gate(files):
-    given = ("evaluate", files / "gate.json", files / "new-judged.jsonl", "--alpha")
-    assert as_json(*given, "0.3")["evaluation"]["alpha"] == 0.3
 
 
 def test_a_gate_that_is_silent_too_often_exits_with_1(files, tmp_path):
@@ -239,17 +218,3 @@ def test_questions_that_calibrated_the_gate_are_not_new_to_the_filter(files, tmp
     run("calibrate", files / "judged.jsonl", *options, *out(tmp_path, "c"))
     message = error_of("evaluate", tmp_path / "c.json", files / "judged.jsonl")
     assert "120 queries belong to the calibration" in message
-
-
-def test_the_queries_that_a_gate_silences_are_silenced_in_a_log_too(files, both, tmp_path):
-    from conformal_retrievers import ConformalFilter
-
-    conformal, log = ConformalFilter.of(both), FilterLog(tmp_path / "log.jsonl")
-    asked = [*read_jsonl(files / "new-judged.jsonl"), *read_jsonl(files / "new-easy.jsonl")]
-    silent = 0
-    for query in asked:
-        filtered = conformal(query.query, query.snippets)
-        silent += filtered.silenced
-        log.append(event_of(filtered, query=query.query))
-    found = as_json("diagnose", files / "both.json", "--log", log.path)["evaluation"]
-    assert found["silent"]["estimate"] == silent / len(asked) > 0.2

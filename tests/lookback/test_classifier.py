@@ -24,25 +24,6 @@ from conformal_retrievers.lookback.ratios import (
 # --- ratios ---------------------------------------------------------------------------------------
 
 
-def test_ratios_by_hand():
-    """Two tokens, one head; preamble 2 tokens, snippets 1 and 3, question 4: eq. 7 to 9 by hand."""
-    means = np.array([[0.1, 0.2, 0.1, 0.05, 0.0], [0.05, 0.3, 0.02, 0.01, 0.36]])
-    attention = SegmentAttention(
-        means.reshape(2, 1, 1, 5).astype(np.float32), np.array([2, 1, 3, 4]), "m"
-    )
-    ratios = lookback_ratios(attention)
-    # Over both snippets as one: (0.2 + 3·0.1)/4 = 0.125, then (0.3 + 3·0.02)/4 = 0.09.
-    first = (2 * 0.2 / 0.125 + 2 * 0.3 / (0.09 + 0.36)) / 2
-    second = (2 * 0.1 / 0.125 + 2 * 0.02 / (0.09 + 0.36)) / 2
-    np.testing.assert_allclose(ratios.snippets, [[[first, second]]], rtol=1e-6)
-    # Over the prompt: (2·0.1 + 0.2 + 3·0.1 + 4·0.05)/10 = 0.09, then 0.05.
-    prompt = (0.2 * 1 + 0.2 + 0.3 + 0.2) / 10, (0.1 + 0.3 + 0.06 + 0.04) / 10
-    context = (1 + prompt[1] / (prompt[1] + 0.36)) / 2
-    assert prompt[0] == pytest.approx(0.09)
-    np.testing.assert_allclose(ratios.context, [[context]], rtol=1e-6)
-    assert ratios.model == "m"
-
-
 def test_a_head_that_attends_to_the_preamble_alone_has_ratio_0_over_snippets():
     means = np.zeros((3, 1, 1, 4), dtype=np.float32)
     means[..., 0] = 0.5

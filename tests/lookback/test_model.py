@@ -125,15 +125,6 @@ def test_the_answer_is_that_of_plain_generation(architecture):
     assert generated.text == model.tokenizer.decode(generated.tokens, skip_special_tokens=True)
 
 
-def test_long_answers_are_reduced_block_by_block(monkeypatch):
-    model = local("llama")
-    answers = [tuple(range(20, 50)), tuple(range(60, 80))]
-    for block in (4000, 1):
-        monkeypatch.setattr("conformal_retrievers.lookback.attention.BLOCK", block)
-        for i, attention in enumerate(model.read(PROMPTS[:2], answers)):
-            assert_as_expected(model.model, PROMPTS[i], answers[i], attention)
-
-
 HALVES = PromptTokens([7] * 20, np.repeat([0, 1], 10), np.array([10, 10]))
 
 

@@ -219,6 +219,8 @@ def test_invalid_arguments_are_named(tmp_path):
         Observer("log.jsonl")
 
 
+GATE = {"calibration": "c", "score": 0.6, "p_value": 0.2, "decision": "silent"}
+
 # --- reading --------------------------------------------------------------------------------------
 
 
@@ -253,11 +255,14 @@ def test_a_file_of_other_lines_is_not_a_log(tmp_path, line):
         ({"calibration": None}, "calibration"),
         ({"k": -1}, "k"),
         ({"kept": ["0"]}, "kept"),
+        ({"gate": {**GATE, "decision": "mute"}}, r"gate\.decision"),
+        ({"gate": {**GATE, "score": "high"}}, r"gate\.score"),
     ],
     ids=str,
 )
 def test_a_foreign_line_is_an_error_with_file_line_and_field(log, changed, field):
-    event = {**event_of(decided([0.1, math.nan, math.inf, -math.inf])), "group": "a"}
+    filtered = decided([0.1, math.nan, math.inf, -math.inf])
+    event = {**event_of(filtered), "group": "a", "gate": GATE}
     log.append(event)
     assert next(read_log(log.path)) == event
     log.append({**event, **changed})
