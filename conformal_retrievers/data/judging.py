@@ -40,30 +40,13 @@ def judge_retrieved(
 ) -> list[JudgedQuery]:
     """Return judged queries with what a retriever returned for each, and judgements of that.
 
-    Parameters
-    ----------
-    judged
-        Queries with relevant snippets, relevant ids or evidence.
-    retrieved
-        For each the snippets that were returned, best first, with the fields of their metadata.
-    key
-        What they are recognised by, see above.
-    split
-        Cuts them into sentences, see `by_sentence`.
-    retriever, k
-        The retriever's name, and how many snippets it was asked for.
+    Queries have relevant snippets, relevant ids or evidence. What was returned for each is a list,
+    best first, of snippets with the fields of their metadata. `key` is what they are recognised by,
+    see above; `split` cuts them into sentences, see `by_sentence`.
 
-    Raises
-    ------
-    ValueError
-        If no metadata have the field; if a query lacks what the key compares; if all relevant ids,
-        ten or more, are in nothing that was retrieved for any query.
-
-    Warns
-    -----
-    UserWarning
-        If more than half of ten or more relevant ids, or all of fewer, are in nothing that was
-        retrieved for any query. The log has each of them, however many, at level INFO.
+    Raises ValueError if no metadata have the field; if a query lacks what the key compares; if all
+    relevant ids, ten or more, are in nothing that was retrieved for any query. Warns if more than
+    half of ten or more relevant ids, or all of fewer, are. The log has each, at level INFO.
     """
     everything = [*chain.from_iterable(retrieved)]
     fields = _values(everything)
