@@ -64,31 +64,18 @@ def ask(
 ) -> list[Reply | Unanswered]:
     """Return the reply to each request (n,) in order, or its `Unanswered` if no reply came.
 
+    `is_answer` says whether a reply to the request at a place can be read: only such replies enter
+    the cache and are taken from it. They are stored as they come, so that an interrupted run
+    continues where it stopped. All calls with this model and this `concurrency` share the bound,
+    from all threads; with `acomplete`, from one event loop. `before` is called with the number of
+    requests, and of those that the cache does not answer, and may raise before any is sent.
+
     The last exception is raised if every request that the cache does not answer fails by the status
     401 (a wrong key), 403 or 404 (an unknown model), or without a connection. If the first 8 fail
-    by 401 or 404, no further one is sent. Failed requests are logged once, as an error if all fail.
-
-    Parameters
-    ----------
-    llm, requests
-        The model, and n requests.
-    is_answer
-        Whether a reply to the request at this place can be read. Only such replies enter the cache
-        and are taken from it, so an unreadable one is asked for again.
-    concurrency
-        The number of requests under way at a time. All calls with this model and this bound share
-        it, from all threads; with `acomplete`, from one event loop.
-    cache
-        Known replies. A reply is stored as it comes: an interrupted run continues where it stopped.
-    progress
-        Whether to show a progress bar.
-    before
-        Called with the number of requests, and of those that the cache does not answer, before any
-        is sent. An exception of it is raised, and then none is.
-    give_up
-        Whether no further request is sent either, and an exception raised, if the first 8 find no
-        connection, or get no reply that can be read and the cache has none. If 8 in a row find no
-        connection later, those that are left are `Unanswered`.
+    by 401 or 404, no further one is sent. With `give_up`, neither is one, and an exception raised,
+    if the first 8 find no connection, or get no reply that can be read and the cache has none; if 8
+    in a row find no connection later, those that are left are `Unanswered`. Failed requests are
+    logged once, as an error if all fail.
     """
     run = _Run(llm, requests, is_answer, concurrency, cache, give_up)
     return run.in_threads(progress, before)
