@@ -45,7 +45,7 @@ def hit_columns(hits: Sequence[Sequence[Hit]]) -> dict[str, HitColumns]:
     for i, of_snippet in enumerate(hits):
         for retriever, rank, score in of_snippet:
             if (known := found.get(retriever)) is None:
-                known = found[retriever] = ([np.inf] * n, [None] * n)
+                known = found[retriever] = ([np.inf] * n, [np.nan] * n)
             known[0][i], known[1][i] = rank, score
     return {  # None becomes NaN
         name: HitColumns._make(np.array(column, np.float64) for column in found[name])

@@ -25,6 +25,8 @@ from conformal_retrievers.data.hits import (
     Retrieved,
     fusion,
 )
+from conformal_retrievers.data.models import with_fields
+from conformal_retrievers.data.sentences import Passage
 from conformal_retrievers.monitoring import json_number
 from conformal_retrievers.pruning import Pruned
 
@@ -32,7 +34,6 @@ from conformal_retrievers.pruning import Pruned
 # of the retriever, None for one that failed.
 HITS = "conformal_hits"
 Scores = NDArray[np.float64]
-_set = object.__setattr__
 
 
 class Found(list[Document]):
@@ -142,7 +143,7 @@ def _columns(known: Sequence[Any]) -> dict[str, HitColumns]:
                 if at is None:
                     continue
                 if name not in rows:
-                    rows[name] = ([np.inf] * n, [None] * n)
+                    rows[name] = ([np.inf] * n, [np.nan] * n)
                 rows[name][0][i], rows[name][1][i] = at
         numbers = np.array([*rows.values()], np.float64).reshape(-1, 2, n)  # None becomes NaN
         ranks = numbers[:, 0]
@@ -217,17 +218,6 @@ def _texts(documents: Sequence[Document]) -> list[str]:
     return [document.page_content for document in documents]
 
 
-def with_fields(document: Document, **others: Any) -> Document:
-    """Return a copy of a document, with its id and class, and the fields that are not others."""
-    twin = object.__new__(type(document))  # as pydantic copies, in a third of the time
-    twin.__dict__.update(document.__dict__, **others)
-    extra, private = document.__pydantic_extra__, document.__pydantic_private__
-    _set(twin, "__pydantic_fields_set__", document.__pydantic_fields_set__.union(others))
-    _set(twin, "__pydantic_extra__", extra and {**extra})
-    _set(twin, "__pydantic_private__", private and {**private})
-    return twin
-
-
 def kept_documents(
     documents: Sequence[Document], filtered: Filtered, metadata_prefix: str | None
 ) -> list[Document]:
@@ -242,11 +232,10 @@ def kept_documents(
 
     With a gate, <prefix>gate is its decision and <prefix>gate_p_value its p-value of the query.
     """
-    passages = filtered.passages if isinstance(filtered, Pruned) else ()
+    places, scores, passages = filtered.kept.tolist(), filtered.scores, tuple[Passage, ...]()
     if isinstance(filtered, Pruned):
-        places, scores = [one.document for one in passages], _best_of(filtered, len(documents))
-    else:
-        places, scores = filtered.kept.tolist(), filtered.scores
+        passages, scores = filtered.passages, _best_of(filtered, len(documents))
+        places = [passage.document for passage in passages]
     kept = [documents[i] for i in places]
     metadata = [{**(document.metadata or {})} for document in kept]
     if metadata_prefix is None:
@@ -256,11 +245,11 @@ def kept_documents(
         _add_scores(metadata, filtered, scores[places], metadata_prefix)
         for known, passage in zip(metadata, passages, strict=False):
             known[f"{metadata_prefix}ranges"] = [[*one] for one in passage.ranges]
-    if isinstance(filtered, Pruned):
+    copies = [with_fields(one, metadata=known) for one, known in zip(kept, metadata, strict=True)]
+    if passages:
         texts = [passage.text for passage in passages]
-        columns = zip(kept, metadata, texts, strict=True)
-        return [with_fields(one, metadata=known, page_content=text) for one, known, text in columns]
-    return [with_fields(one, metadata=known) for one, known in zip(kept, metadata, strict=True)]
+        return [with_fields(d, page_content=text) for d, text in zip(copies, texts, strict=True)]
+    return copies
 
 
 def _add_scores(

@@ -13,9 +13,10 @@ from langchain_core.retrievers import RetrieverLike
 from langchain_core.runnables import Runnable, RunnableConfig
 from pydantic import ConfigDict, PrivateAttr
 
+from conformal_retrievers.data.models import with_fields
 from conformal_retrievers.data.union import Item, OnError, aask, ask, check_retrievers, unite
 from langchain_conformal.around import Around, with_scores
-from langchain_conformal.documents import HITS, as_documents, scores_of, with_fields
+from langchain_conformal.documents import HITS, as_documents, scores_of
 
 
 class HybridRetriever(Around):

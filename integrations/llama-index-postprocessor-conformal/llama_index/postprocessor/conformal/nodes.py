@@ -15,6 +15,7 @@ from conformal_retrievers import (
 )
 from conformal_retrievers.data import Hit
 from conformal_retrievers.data.hits import RETRIEVER, HitColumns, Retrieved, hit_columns
+from conformal_retrievers.data.models import with_fields
 from conformal_retrievers.pruning import Pruned
 
 
@@ -141,16 +142,9 @@ def kept_nodes(nodes: Sequence[NodeWithScore], filtered: Filtered) -> list[NodeW
     if isinstance(filtered, Pruned):
         texts = {passage.document: passage.text for passage in filtered.passages}
         return [
-            nodes[i].model_copy(update={"node": _with_text(nodes[i].node, text)})
-            for i, text in texts.items()
+            with_fields(nodes[i], node=_with_text(nodes[i].node, text)) for i, text in texts.items()
         ]
-    return [
-        # A plain one is made anew, in a third of the time of a copy.
-        NodeWithScore(node=node.node, score=node.score)
-        if type(node) is NodeWithScore
-        else node.model_copy()
-        for node in (nodes[i] for i in filtered.kept.tolist())
-    ]
+    return [with_fields(nodes[i]) for i in filtered.kept.tolist()]
 
 
 def _with_text(node: BaseNode, text: str) -> BaseNode:
