@@ -48,9 +48,10 @@ def named_queries(rng, n=80):
 def test_the_order_of_the_bets_is_that_of_a_hash_of_the_ids(rng, tmp_path):
     queries = named_queries(rng)
     by_hash = sorted(queries, key=lambda q: hashlib.sha256(q.id.encode()).hexdigest())
-    calibration = calibration_of([queries[i] for i in rng.permutation(80)], 0.2, "query-recall")
     expected = query_recall_tolerance([q.scores for q in by_hash], 0.2, 0.1)
-    assert calibration.threshold() == expected
+    for _ in range(10):
+        calibration = calibration_of([queries[i] for i in rng.permutation(80)], 0.2)
+        assert calibration.threshold() == expected
     calibration.save(tmp_path / "c.json")
     loaded = Calibration.load(tmp_path / "c.json")
     assert loaded.at(0.3).threshold() == calibration.at(0.3).threshold()

@@ -148,18 +148,6 @@ def test_a_group_that_is_covered_too_little_is_named_without_a_change_of_the_ver
     assert not evaluate(by_group, new).groups_below
 
 
-def test_false_alarms_about_groups_are_rare_however_many_groups_there_are():
-    # Ten groups that are all alike: a test of each at 5 % alone would raise many more alarms.
-    rng = np.random.default_rng(4)
-    alarms = 0
-    for _ in range(200):
-        scores = rng.random(600)
-        queries = [ScoredQuery([s], [True], group=f"g{i % 10}") for i, s in enumerate(scores)]
-        made = Calibration.from_scores(queries[:200], alpha=0.1, scorer="s")
-        alarms += bool(evaluate(made, queries[200:]).groups_below)
-    assert alarms <= 25  # of 200 at 5 %: more than 25 with probability 1e-5
-
-
 # --- tokens ---------------------------------------------------------------------------------------
 
 TEXTS = {"one two": 0.1, "three": 0.2, "four five six": 0.9, "seven": math.nan}

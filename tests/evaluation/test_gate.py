@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from gates import FIRST, drawn, gate_of, query, unanswerable
-from scipy.stats import binomtest
+from scipy.stats import betabinom
 
 from conformal_retrievers import JudgedQuery
 from conformal_retrievers.calibration.gating import calibrate_gate
@@ -16,7 +16,6 @@ from conformal_retrievers.evaluation.gate import ALPHAS, evaluate_gate
 from conformal_retrievers.scoring.scorer import query_digest
 from conformal_retrievers.theory.tolerance import binomial_interval
 
-FALSE_ALARM = 1e-4
 GATE = gate_of([0.1, 0.2, 0.3, 0.4, 0.5])  # k = ⌈6 · 0.8⌉ = 5: silent above 0.5
 ANSWERABLE = [query(f"new{i}", score) for i, score in enumerate((0.0, 0.45, 0.6, math.nan))]
 SOURCES = {
@@ -32,6 +31,7 @@ def test_the_shares_by_hand():
     e = evaluate_gate(GATE, ANSWERABLE, SOURCES)
     assert (e.alpha, e.answerable.n, e.answerable.unscored) == (0.2, 4, 1)
     assert e.false_silence.interval == binomial_interval(1, 4)
+    assert e.verdict.p_value == pytest.approx(betabinom(4, 5, 1).cdf(3))  # k = n = 5
     assert e.unanswerable["removed"].silent.interval == binomial_interval(2, 3)
     assert e.unanswerable["removed"].speaks.interval == binomial_interval(1, 3)
     assert e.unanswerable["other"].silent.interval == binomial_interval(2, 2)
@@ -85,19 +85,6 @@ def test_undecided_queries_neither_speak_nor_are_silent():
 
 
 # --- the verdict ----------------------------------------------------------------------------------
-
-
-def test_verdicts_on_false_silence_are_seldom_wrong_and_find_a_shift():
-    rng = np.random.default_rng(17)
-    wrong, found = 0, 0
-    for _ in range(100):
-        gate = gate_of(rng.normal(size=100).tolist(), alpha=0.1)
-        new = [query(f"new{i}", s) for i, s in enumerate(rng.normal(size=60).tolist())]
-        harder = [query(f"new{i}", s) for i, s in enumerate(rng.normal(2, 1, 60).tolist())]
-        wrong += evaluate_gate(gate, new).verdict.fails
-        found += evaluate_gate(gate, harder).verdict.fails
-    assert binomtest(wrong, 100, 0.05, alternative="greater").pvalue > FALSE_ALARM
-    assert found == 100
 
 
 def test_a_gate_by_group_is_measured_in_each_group():

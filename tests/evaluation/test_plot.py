@@ -165,7 +165,9 @@ def test_a_comparison_is_drawn_in_points(calibration, queries, rng):
     unknown = [replace(q, missed=None) for q in queries]
     found = compare(calibration, calibration.at(0.3), unknown, rng=rng)
     assert np.isnan(found["recall@K"].estimate)
-    axes = plot(found).axes[0]
+    figure = plot(found)
+    assert figure.get_figheight() > 4  # a row needs room
+    [axes] = figure.axes
     assert rows(axes)["m1"] == pytest.approx([100 * end for end in found["m1"][:3]])
     assert "recall@K" not in [label.get_text() for label in axes.get_yticklabels()]
     assert verticals(axes) == {0}
