@@ -114,10 +114,10 @@ def test_if_nothing_passes_the_best_is_kept_on_request(on_empty, kept):
     assert (filtered.m1, filtered.m2) == (0.0, 0.0)  # before the best is added
 
 
-@pytest.mark.parametrize("texts", [["best", "far"], ["unscorable", "far"]])
-def test_the_best_is_not_added_if_something_passes(texts):
-    assert filter_of(on_empty="keep_best")("q", texts).kept.tolist() == [0]
-    assert filter_of(on_empty="raise")("q", texts).kept.tolist() == [0]
+@pytest.mark.parametrize("on_empty", ["keep_best", "raise"])
+def test_the_best_is_not_added_if_something_passes(on_empty):
+    for first in ("best", "unscorable"):
+        assert filter_of(on_empty=on_empty)("q", [first, "far"]).kept.tolist() == [0]
 
 
 @pytest.mark.parametrize(
@@ -199,23 +199,6 @@ def test_32_threads_on_one_filter_give_the_serial_result(rng):
     with ThreadPoolExecutor(32) as pool:
         parts = list(pool.map(work, range(32)))
     assert [parts[i % 32][i // 32] for i in range(len(queries))] == serial
-
-
-@pytest.mark.parametrize("has_ascore", [True, False])
-async def test_200_tasks_on_one_filter_give_the_serial_result(rng, has_ascore):
-    scores, queries = many_queries(rng, 200)
-    serial = [summary(filter_of(scores)("q", texts)) for texts in queries]
-
-    class Interleaved(LookupScorer):
-        async def ascore(self, query, snippets):
-            for _ in range(len(snippets) % 5):
-                await asyncio.sleep(0)
-            return self.score(query, snippets)
-
-    scorer = Interleaved(scores) if has_ascore else LookupScorer(scores)
-    shared = ConformalFilter(scorer, calibration_at())
-    results = await asyncio.gather(*(shared.acall("q", texts) for texts in queries))
-    assert [summary(filtered) for filtered in results] == serial
 
 
 def test_filters_and_decisions_can_be_pickled():
