@@ -1,12 +1,4 @@
-"""Annotated answers, their files, and their scores S: the highest relevance of a false claim.
-
-S = max { R(c) : c not factual }, or −inf if all claims are factual, so that all claims with
-R(c) > q are factual iff S ≤ q. For a share b < 1, S is the smallest q for which, at every q' ≥ q,
-at least b of the claims with R(c) > q' are factual.
-
-Sources: Feng et al. 2025, Conformal-RAG (arXiv 2506.20978, eq. 5; its S ≥ 0 drops claims of
-relevance 0 even if all are factual); Mohri and Hashimoto 2024 (arXiv 2402.10978).
-"""
+"""Annotated answers, their files, and their scores S: the highest relevance of a false claim."""
 
 import gzip
 import math
@@ -69,8 +61,10 @@ def answer_scores(answers: Sequence[AnnotatedAnswer], share: float = 1.0) -> NDA
     """Return S of each answer (n,): −inf if a share of its claims is factual at every threshold.
 
     S is the highest relevance v for which less than `share` of the claims with a relevance ≥ v is
-    factual; with share 1, that of a claim that is not factual. Claims without a relevance are never
-    kept, so they do not count. O(N log N) for N claims; eq. 5 of arXiv 2506.20978.
+    factual; with share 1, that of a claim that is not factual, so that all claims above a threshold
+    are factual iff S is not. Claims without a relevance are never kept, so they do not count.
+    O(N log N) for N claims. Feng et al. 2025 (arXiv 2506.20978, eq. 5; its S ≥ 0 drops claims of
+    relevance 0 even if all are factual); Mohri and Hashimoto 2024 (arXiv 2402.10978).
 
     Raises ValueError for a share outside (0, 1], and for an unannotated claim with a relevance.
 

@@ -1,12 +1,9 @@
 """The calibration of claims: a claim is kept iff its relevance is above the threshold.
 
-The answers' scores S (answers.py) go into a `Calibration` with the guarantee "all", one score an
-answer: its threshold q is the k(n, α)-th smallest S, and a new exchangeable answer has S ≤ q with
-probability ≥ 1 − α. A claim c is kept iff R(c) > q.
-
-Sources: Feng et al. 2025, Conformal-RAG (arXiv 2506.20978, eq. 4, which keeps R(c) ≥ q, and so
-keeps the false claim itself if relevances tie); Mohri and Hashimoto 2024 (arXiv 2402.10978,
-theorem 4.1).
+The threshold q is the k(n, α)-th smallest of the answers' scores S (`answers.py`), and a new
+exchangeable answer has S ≤ q with probability ≥ 1 − α: all claims c with R(c) > q are factual.
+Mohri and Hashimoto 2024 (arXiv 2402.10978, theorem 4.1). Conformal-RAG (arXiv 2506.20978, eq. 4)
+keeps R(c) ≥ q, and so the false claim itself if relevances tie.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,13 +1,8 @@
 """Attention weights of a transformers model, averaged over segments inside each attention call.
 
 The rows of new tokens alone are computed a second time, in float32 whatever the model's type, and
-reduced at once to
-
-    A_t(x) = (1/N_x) Σ_{p ∈ x} softmax(q_t · K / √d)_p   (Geissler et al. 2026, arXiv 2605.05244,
-                                                          eq. 7)
-
-so memory holds layers × heads × segments numbers for each token. The model's outputs come from
-PyTorch's own scaled dot-product attention.
+reduced at once to A_t(x) of `ratios.py`, so memory holds layers × heads × segments numbers for each
+token. The model's outputs come from PyTorch's own scaled dot-product attention.
 """
 
 from __future__ import annotations
