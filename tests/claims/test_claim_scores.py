@@ -1,4 +1,4 @@
-"""Relevance of claims: algorithm 1 against its definition, real embeddings, and LLMs' numbers."""
+"""Relevance of claims: algorithm 1 against its definition, real embeddings, and its files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ from hypothesis.extra.numpy import arrays
 from scipy.spatial.distance import cosine as cosine_distance
 
 from conformal_retrievers import EmbeddingScorer, Snippet
-from conformal_retrievers.claims import ClaimRelevance, claim_relevance
+from conformal_retrievers.claims import (
+    AnnotatedAnswer,
+    ClaimRelevance,
+    claim_relevance,
+    read_answers,
+    write_answers,
+)
 from langchain_conformal import embedding_scorer
 
 NUMBERS = st.integers(-4, 4).map(float)
@@ -137,3 +143,42 @@ async def test_one_function_embeds_query_claims_and_documents_in_one_batch():
         short = ClaimRelevance(EmbeddingScorer(lambda texts, n=n: [[1.0]] * n, "short"))
         with pytest.raises(ValueError, match="'short'"):
             short.relevance(QUERY, CLAIMS, DOCUMENTS)
+
+
+# --- files of annotated answers -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["answers.jsonl", "answers.jsonl.gz"])
+def test_answers_are_read_as_they_were_written(tmp_path, name):
+    answers = [
+        AnnotatedAnswer([0.1, math.nan], [True, None], id="q", group="x"),
+        AnnotatedAnswer([], []),
+    ]
+    write_answers(answers, tmp_path / name)
+    for one, again in zip(answers, read_answers(tmp_path / name), strict=True):
+        np.testing.assert_array_equal(again.relevance, one.relevance)
+        assert (again.factual, again.id, again.group) == (one.factual, one.id, one.group)
+    with pytest.raises(ValueError, match="relevance"):
+        write_answers([AnnotatedAnswer([math.inf], [True], id="inf")], tmp_path / name)
+    assert len(read_answers(tmp_path / name)) == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "field"),
+    [
+        ('{"id": "q"}', "claims"),
+        ('{"claims": [{"relevance": "high", "factual": true}]}', r"claims\.0\.relevance"),
+        ('{"claims": [{"relevance": 0.5, "factual": "S"}]}', r"claims\.0\.factual"),
+        ('{"claims": [{"relevance": NaN, "factual": true}]}', ""),
+        ('{"claims": [], "topic": "x"}', "topic"),
+        ('{"claims": [{"relevance": 0.5, "factual": true, "factual": false}]}', "factual"),
+        (f'{{"claims": [{{"relevance": {10**400}, "factual": true}}]}}', "relevance"),
+        ('{"claims": [], "group": "\\u001b[2J"}', "group"),
+        ('{"claims": [], "id": "\\ud800"}', "id"),
+        ("{", ""),
+    ],
+)
+def test_a_bad_line_is_named_with_its_field(tmp_path, line, field):
+    (tmp_path / "bad.jsonl").write_text('{"claims": []}\n' + line)
+    with pytest.raises(ValueError, match=rf"bad.jsonl, line 2.*{field}"):
+        read_answers(tmp_path / "bad.jsonl")

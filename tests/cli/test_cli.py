@@ -63,6 +63,13 @@ def files(tmp_path_factory):
     write_jsonl(judged_queries(200), folder / "judged.jsonl")
     write_jsonl(judged_queries(200, start=1000), folder / "new.jsonl")
     write_jsonl(judged_queries(200, start=1000, shift=1.5), folder / "shifted.jsonl")
+    easy = judged_queries(200, start=1000, groups=("a",))
+    hard = judged_queries(30, start=2000, shift=1.5, groups=("b",))
+    write_jsonl([*easy, *hard], folder / "one_hard_group.jsonl")
+    unscored = [
+        replace(q, snippets=[replace(s, retrieval_score=None) for s in q.snippets]) for q in easy
+    ]
+    write_jsonl(unscored, folder / "unscored.jsonl")
     for name, options in {
         "plain": (),
         "by_group": ("--by-group",),
@@ -332,18 +339,6 @@ def test_evaluate_and_diagnose_lead_with_top_k_at_the_recall_of_the_filter(comma
     assert top["measured"]["recall"] == pytest.approx(ours["measured"]["recall"])
 
 
-def test_where_nothing_has_a_score_the_exit_code_is_1(files, tmp_path):
-    nothing = [
-        replace(q, snippets=[replace(s, retrieval_score=None) for s in q.snippets])
-        for q in read_jsonl(files / "new.jsonl")
-    ]
-    write_jsonl(nothing, tmp_path / "nothing.jsonl")
-    given = (files / "plain.json", tmp_path / "nothing.jsonl")
-    found = as_json("evaluate", *given, code=1)
-    assert found["evaluation"]["unscorable"]["estimate"] == 1
-    assert as_json("diagnose", *given, code=1)["evaluation"]["unscorable"]["estimate"] == 1
-
-
 @pytest.mark.parametrize(
     ("calibration", "judged", "code"),
     [
@@ -353,12 +348,10 @@ def test_where_nothing_has_a_score_the_exit_code_is_1(files, tmp_path):
         ("plain", "shifted", 1),
         ("by_group", "one_hard_group", 1),
         ("out_of_reach", "new", 1),
+        ("plain", "unscored", 1),
     ],
 )
 def test_evaluate_and_diagnose_exit_alike(calibration, judged, code, files):
-    easy = judged_queries(200, start=1000, groups=("a",))
-    hard = judged_queries(30, start=2000, shift=1.5, groups=("b",))
-    write_jsonl([*easy, *hard], files / "one_hard_group.jsonl")
     given = (files / f"{calibration}.json", files / f"{judged}.jsonl")
     run("evaluate", *given, code=code)
     run("diagnose", *given, code=code)
