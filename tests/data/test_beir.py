@@ -128,12 +128,6 @@ def test_runs_and_qrels_may_have_trecs_columns_or_no_header_or_one(beir):
     assert read_beir(beir, "run.tsv") == expected
 
 
-def test_the_scores_of_a_run_are_optional(beir):
-    (beir / "run.tsv").write_text("q1\td1\t1\t\nq1\td2\t2\t\r\n")
-    first = read_beir(beir, "run.tsv")[0]
-    assert [(s.id, s.retrieval_score) for s in first.snippets] == [("d1", None), ("d2", None)]
-
-
 def test_files_may_be_compressed_and_lie_elsewhere(beir, tmp_path_factory):
     expected = read_beir(beir, "run.tsv")
     (beir / "qrels").mkdir()

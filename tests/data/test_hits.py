@@ -38,11 +38,6 @@ def test_the_fusion_of_known_ranks_is_as_computed_by_hand():
     assert fusion([]) == 0
 
 
-def test_an_item_that_a_retriever_returns_twice_has_its_first_rank():
-    fused = fuse({"a": [("x", 2.0), ("x", 1.0), ("y", None)]})
-    assert fused == {"x": (Hit("a", 0, 2.0),), "y": (Hit("a", 2, None),)}
-
-
 def test_snippets_in_a_retrievers_order_have_its_ranks_and_scores():
     first, second = with_hits([Snippet("a", retrieval_score=0.5), "b"])
     assert (first.hits, second.hits) == ((Hit("retriever", 0, 0.5),), (Hit("retriever", 1, None),))

@@ -170,11 +170,8 @@ def test_only_a_list_that_gets_shorter_gives_a_warning():
         assert (len(made.snippets), made.k) == (5 - sum(query.relevant), k)
     with pytest.warns(UserWarning, match="fewer snippets"):
         without_relevant(united({"a": "xyz", "b": "xuv"}, "x"), {"a": 2, "b": 3})
-
-
-def test_the_warning_is_shown_once_for_many_queries():
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("default")
+        warnings.simplefilter("default")  # which shows one for each place
         assert [without_relevant(one_list("a"), 5) for _ in range(3)]
     assert [one.filename for one in caught] == [__file__]
 

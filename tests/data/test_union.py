@@ -9,53 +9,54 @@ import pytest
 from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.data.union import Item, answers, check_retrievers, unite
 
-
-def test_an_item_is_recognised_by_its_id_and_has_a_hit_of_each_retriever():
-    united = unite(
-        {"a": [Item("1", "x", 0.9), Item("2", "y", 0.8)], "b": [Item("2", "other text", 7.0)]}
-    )
-    assert [*united.items()] == [
-        (("a", 1), (Hit("a", 1, 0.8), Hit("b", 0, 7.0))),  # 1/62 + 1/61 > 1/61
-        (("a", 0), (Hit("a", 0, 0.9),)),
-    ]
+X, FIRST = Item("1", "x"), ("a", 0)
 
 
-@pytest.mark.parametrize(("one", "other"), [("1", None), (None, "1"), (None, None), ("1", "2")])
-def test_an_item_is_recognised_by_its_text_if_not_by_its_id(one, other):
-    assert unite({"a": [Item(one, "x")], "b": [Item("3", "y"), Item(other, "x")]}) == {
-        ("a", 0): (Hit("a", 0), Hit("b", 1)),
-        ("b", 0): (Hit("b", 0),),
-    }
+def hits(**ranks):
+    return tuple(Hit(name, rank) for name, rank in ranks.items())
 
 
-def test_items_of_one_list_with_other_ids_stay_apart_even_if_their_texts_are_equal():
-    same = [Item("1", "x"), Item("2", "x")]
-    assert len(unite({"a": same})) == 2
-    assert unite({"a": same, "b": [Item("3", "x"), Item("2", "x"), Item("4", "x")]}) == {
-        ("a", 0): (Hit("a", 0), Hit("b", 0)),
-        ("a", 1): (Hit("a", 1), Hit("b", 1)),  # by its id, although another text came first
-        ("b", 2): (Hit("b", 2),),
-    }
-
-
-def test_an_id_that_was_matched_by_text_is_known_to_the_next_retriever():
-    lists = {"a": [Item(None, "x")], "b": [Item("1", "x")], "c": [Item("1", "another")]}
-    assert unite(lists) == {("a", 0): (Hit("a", 0), Hit("b", 0), Hit("c", 0))}
-
-
-def test_a_repeated_item_has_its_first_place():
-    assert unite({"a": [Item(None, "x"), Item(None, "x")]}) == {("a", 0): (Hit("a", 0),)}
-    assert unite({"a": [Item("1", "x"), Item("1", "y")]}) == {("a", 0): (Hit("a", 0),)}
-
-
-def test_items_without_text_are_the_same_only_by_their_id():
-    assert len(unite({"a": [Item(None, " "), Item(None, " ")], "b": [Item(None, " ")]})) == 3
-    assert len(unite({"a": [Item("1", "")], "b": [Item("1", ""), Item("2", "")]})) == 2
-
-
-def test_empty_lists_have_an_empty_union():
-    assert unite({"a": [], "b": []}) == {}
-    assert unite({"a": [], "b": [Item("1", "x")]}) == {("b", 0): (Hit("b", 0),)}
+@pytest.mark.parametrize(
+    ("lists", "united"),
+    [
+        # By id: 1/62 + 1/61 > 1/61.
+        (
+            {"a": [X, Item("2", "y")], "b": [Item("2", "other text")]},
+            {("a", 1): hits(a=1, b=0), FIRST: hits(a=0)},
+        ),
+        # By text, if not by id.
+        *(
+            (
+                {"a": [Item(one, "x")], "b": [Item("3", "y"), Item(other, "x")]},
+                {FIRST: hits(a=0, b=1), ("b", 0): hits(b=0)},
+            )
+            for one, other in [("1", None), (None, "1"), (None, None), ("1", "2")]
+        ),
+        # Other ids in one list stay apart; an id decides, although another text came first.
+        (
+            {"a": [X, Item("2", "x")], "b": [Item("3", "x"), Item("2", "x"), Item("4", "x")]},
+            {FIRST: hits(a=0, b=0), ("a", 1): hits(a=1, b=1), ("b", 2): hits(b=2)},
+        ),
+        # An id that was matched by text is known to the next retriever.
+        (
+            {"a": [Item(None, "x")], "b": [X], "c": [Item("1", "another")]},
+            {FIRST: hits(a=0, b=0, c=0)},
+        ),
+        # A repeated item has its first place.
+        ({"a": [Item(None, "x"), Item(None, "x")]}, {FIRST: hits(a=0)}),
+        ({"a": [X, Item("1", "y")]}, {FIRST: hits(a=0)}),
+        # Items without text are the same only by their id.
+        (
+            {"a": [Item(None, " "), Item(None, " ")], "b": [Item(None, " ")]},
+            {FIRST: hits(a=0), ("b", 0): hits(b=0), ("a", 1): hits(a=1)},
+        ),
+        ({"a": [Item("1", "")], "b": [Item("1", "")]}, {FIRST: hits(a=0, b=0)}),
+        ({"a": [], "b": []}, {}),
+        ({"a": [], "b": [X]}, {("b", 0): hits(b=0)}),
+    ],
+)
+def test_what_is_the_same_item_has_the_hits_of_each_retriever(lists, united):
+    assert [*unite(lists).items()] == [*united.items()]
 
 
 @pytest.mark.parametrize(

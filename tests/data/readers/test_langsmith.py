@@ -169,19 +169,6 @@ def filtering(prefix):
     )
 
 
-@pytest.mark.parametrize("named", [{}, {"run_name": "search"}], ids=["", "renamed"])
-@pytest.mark.parametrize("prefix", ["conformal_", "x_", None])
-def test_what_a_conformal_retriever_kept_is_refused_without_its_filters_run(
-    prefix, named, sent, tmp_path
-):
-    runs = sent(filtering(prefix).with_config(named))
-    outer = next(run for run in runs if run.name in ("ConformalRetriever", "search"))
-    retrievers = [run for run in runs if run.run_type == "retriever"]
-    assert len(retrievers) == 2
-    with pytest.raises(ValueError, match="onformal.*retriever inside"):
-        read(written(tmp_path, *retrievers, feedback_on(outer, value={"a": 1, "1": 0})))
-
-
 def test_a_function_inside_a_conformal_retriever_is_read(sent, tmp_path):
     inside = RunnableLambda(lambda query: DOCUMENTS)
     runs = {run.name: run for run in sent(filtering(None).model_copy(update={"retriever": inside}))}
@@ -190,14 +177,18 @@ def test_a_function_inside_a_conformal_retriever_is_read(sent, tmp_path):
         assert len(read(written(tmp_path, *runs.values(), marks))) == 1
 
 
-@pytest.mark.parametrize("prefix", ["conformal_", None])
-def test_what_a_conformal_filter_kept_is_refused(prefix, sent, tmp_path):
-    runs = {run.name: run for run in sent(filtering(prefix))}
-    outer, inner = runs["ConformalRetriever"], runs["Fixed"]
+@pytest.mark.parametrize("name", ["ConformalRetriever", "search"])
+@pytest.mark.parametrize("prefix", ["conformal_", "x_", None])
+def test_what_a_conformal_retriever_kept_is_refused_and_what_it_was_given_is_read(
+    prefix, name, sent, tmp_path
+):
+    runs = {run.name: run for run in sent(filtering(prefix).with_config({"run_name": name}))}
+    outer, inner = runs[name], runs["Fixed"]
     assert len(outer.outputs["documents"]) == 2
     marks = feedback_on(outer, value={"a": 1, "1": 0})
-    with pytest.raises(ValueError, match="line 1.*conformal.*retriever inside"):
-        read(written(tmp_path, *sorted(runs.values(), key=lambda r: r != outer), marks))
+    for others in (runs.values(), [inner]):  # also without the filter's own run
+        with pytest.raises(ValueError, match="line 1.*onformal.*retriever inside"):
+            read(written(tmp_path, outer, *[run for run in others if run != outer], marks))
     found = feedback_on(inner, value={"a": 1, "b": 0, "2": 0})
     with pytest.warns(UserWarning, match="not judged"):
         [one] = read(written(tmp_path, *runs.values(), found))

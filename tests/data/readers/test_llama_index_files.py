@@ -35,12 +35,6 @@ def test_a_labelled_data_set_has_queries_with_their_reference_contexts():
     assert everest == JudgedQuery("Where is Everest?", ["Everest is in Nepal."], [True])
 
 
-def test_one_line_of_json_is_read_as_an_indented_file(tmp_path):
-    path = tmp_path / "one.json"
-    path.write_text(json.dumps(json.loads((FILES / "embedding-qa.json").read_text())))
-    assert read(path) == read(FILES / "embedding-qa.json")
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
