@@ -607,6 +607,11 @@ MUTANTS = {
             "no luck of the calibration",
         ),
         (
+            "binomial_lower(k, n, ",
+            "binomial_lower(k + 1, n, ",
+            "a rank too many in what whole queries lose",
+        ),
+        (
             "[-RECENT:]\n        for at, lowest",
             "\n        for at, lowest",
             "a merged monitor of a gate has too many newest queries",
