@@ -153,19 +153,10 @@ def label_dataset(
 def calibrate_dataset(source: str | Path, *, alpha: float, **options: Any) -> Calibration:
     """Return the calibration of scored queries in parts: that of all at once, bit for bit.
 
-    The file states how many malformed records are left out, and a UserWarning, too.
-
-    Parameters
-    ----------
-    source
-        The folder of `score_dataset`, or a file or folder of scored queries in Parquet.
-    alpha, options
-        Those of `Calibration.from_scores`; a folder of `score_dataset` has the scorer's name.
-
-    Raises
-    ------
-    ValueError
-        As `Calibration.from_scores`, if parts are not done, and for several retrievers or depths.
+    `source` is the folder of `score_dataset`, which has the scorer's name, or a file or folder of
+    scored queries in Parquet. `options` are those of `Calibration.from_scores`. The file states how
+    many malformed records are left out, and a UserWarning, too. Raises ValueError as
+    `Calibration.from_scores` does, if parts are not done, and for several retrievers or depths.
     """
     return calibrated(source, _mapped, alpha=alpha, **options)
 
@@ -175,19 +166,8 @@ def evaluate_dataset(
 ) -> Evaluation:
     """Return what `evaluate` returns for scored queries in parts, without `equal_recall`.
 
-    Parameters
-    ----------
-    calibration, level
-        As for `evaluate`.
-    source
-        As for `calibrate_dataset`.
-
-    Raises
-    ------
-    CalibrationMismatch
-        For another scorer than the calibration's.
-    ValueError
-        As `evaluate`, and if parts are not done.
+    `source` is as for `calibrate_dataset`. Raises `CalibrationMismatch` for another scorer than the
+    calibration's, and ValueError as `evaluate` does, and if parts are not done.
     """
     return evaluated(calibration, source, _mapped, level)
 
@@ -197,19 +177,9 @@ def diagnose_log_dataset(
 ) -> Diagnosis:
     """Return what `diagnose` returns for a filter log in many files, such as rotated ones.
 
-    A repeated query counts once, in the first file by name that has it.
-
-    Parameters
-    ----------
-    calibration, level
-        As for `diagnose`.
-    source
-        A folder of filter logs, or one: a path or a URL.
-
-    Raises
-    ------
-    ValueError
-        As `diagnose`, and if no event is of this calibration.
+    `source` is the path or URL of a folder of filter logs, or of one. A repeated query counts once,
+    in the first file by name that has it. Raises ValueError as `diagnose` does, and if no event is
+    of this calibration.
     """
     return diagnosed_log(calibration, source, _mapped, level)
 

@@ -102,18 +102,8 @@ class AnswerFilter:
     ) -> FilteredAnswer:
         """Return what is kept of an answer that was written from documents.
 
-        Parameters
-        ----------
-        query, answer
-            A question and its answer.
-        documents, group
-            As in `ClaimFilter`.
-
-        Raises
-        ------
-        NothingKept
-            If no claim is kept or the answer could not be divided, and `filter.on_empty` is
-            "raise".
+        `documents` and `group` are as in `ClaimFilter`. Raises `NothingKept` if no claim is kept or
+        the answer could not be divided, and `filter.on_empty` is "raise".
         """
         documents = as_snippets(documents, "documents")  # before anything is asked and paid for
         divided = decompose(self.llm, query, answer, prompt=self.prompt, cache=self.cache)

@@ -73,23 +73,11 @@ class ClaimFilter:
         documents: Iterable[Snippet | str],
         group: str | None = None,
     ) -> FilteredClaims:
-        """Score the claims of an answer and decide which to keep.
+        """Score the p claims of an answer to a query and decide which to keep.
 
-        Without claims the scorer is not called.
-
-        Parameters
-        ----------
-        query, claims
-            A question, and the p claims of its answer.
-        documents
-            The texts or snippets that the answer was written from.
-        group
-            The query's group; by default what `group_of` returns.
-
-        Raises
-        ------
-        NothingKept
-            If no claim is kept and `on_empty` is "raise".
+        `documents` are the texts or snippets that the answer was written from, and `group` is that
+        of the query, by default what `group_of` returns. Without claims the scorer is not called.
+        Raises `NothingKept` if no claim is kept and `on_empty` is "raise".
         """
         claims, documents = as_claims(claims), as_snippets(documents, "documents")
         relevance = self.scorer.relevance(query, claims, documents) if claims else np.empty(0)

@@ -32,18 +32,9 @@ def decompose(
 ) -> Decomposition:
     """Ask an LLM to divide an answer into claims that are true or false by themselves.
 
-    Raises ValueError for a prompt without its fields, and as `ask`.
-
-    Parameters
-    ----------
-    llm
-        The LLM to ask.
-    query, answer
-        A question and its answer; a blank answer has no claims and is not sent.
-    prompt
-        Has the fields $query and $answer; prompts/decompose.txt by default.
-    cache
-        Replies that can be read are taken from it and added to it.
+    A blank answer has no claims and is not sent. `prompt` has the fields $query and $answer; it is
+    prompts/decompose.txt by default. Replies that can be read are taken from `cache` and added to
+    it. Raises ValueError for a prompt without its fields, and as `ask`.
     """
     requests = _decompose_requests(query, answer, prompt)
     return _decomposition(ask(llm, requests, is_answer=_is_divided, cache=cache))
@@ -108,20 +99,10 @@ def annotate(
 ) -> Annotations:
     """Ask an LLM about each claim whether a reference answer or documents support it.
 
-    Raises ValueError for a blank reference, and as `decompose`.
-
-    Parameters
-    ----------
-    llm, cache
-        As in `decompose`; a reply is {"reason", "verdict"}, with a `ClaimVerdict`.
-    query, claims
-        A question, and the claims of its answer.
-    reference, documents
-        A right answer, which must not be blank, and texts or snippets that count as true like it.
-    prompt
-        Has the fields $query, $reference, $documents and $claim.
-    concurrency
-        The largest number of requests at a time.
+    `reference` is a right answer, and `documents` are texts or snippets that count as true like it.
+    `prompt` has the fields $query, $reference, $documents and $claim; a reply is {"reason",
+    "verdict"}, with a `ClaimVerdict`. `concurrency` is the largest number of requests at a time;
+    `cache` is as in `decompose`. Raises ValueError for a blank reference, and as `decompose`.
     """
     if not reference.strip():
         raise ValueError(f"reference is {reference!r:.20}; give the text of a right answer")
@@ -178,10 +159,7 @@ def joined(claims: Iterable[str]) -> str:
 def merge(llm: LLM, query: str, claims: Iterable[str], *, cache: Cache | None = None) -> Merged:
     """Ask an LLM to write one text from claims; without claims it is empty, and nothing is sent.
 
-    Parameters
-    ----------
-    llm, query, claims, cache
-        As in `annotate`. The prompt is prompts/merge.txt.
+    The arguments are those of `annotate`, and the prompt is prompts/merge.txt.
     """
     claims, requests = _merge_requests(query, claims)
     return _merged(claims, ask(llm, requests, is_answer=_is_merged, cache=cache))

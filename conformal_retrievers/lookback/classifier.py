@@ -102,21 +102,9 @@ class FactualityClassifier:
         """Return the AUC on answers that it was not fitted on, with a bootstrap interval.
 
         The AUC is P(a consistent answer has a higher confidence than an inconsistent one); ties
-        count one half.
-
-        Parameters
-        ----------
-        answers
-            Consistent and inconsistent ones; an answer without a token has confidence 0.
-        rng
-            Draws the resamples, of consistent and inconsistent answers apart.
-        level, resamples
-            Confidence level of the interval, in (0, 1), and number of bootstrap resamples.
-
-        Raises
-        ------
-        ValueError
-            If an answer occurs twice or was fitted on, or all are of one kind.
+        count one half, and an answer without a token has confidence 0. `rng` draws the resamples,
+        of consistent and inconsistent answers apart. Raises ValueError if an answer occurs twice or
+        was fitted on, or all are of one kind.
         """
         check_level(level)
         resamples = check_count(resamples, "resamples")

@@ -129,22 +129,10 @@ def calibrate_flag(
 ) -> FactualityFlag:
     """Return the flag for which P(answer flagged | answer inconsistent) ≥ 1 − alpha.
 
-    Parameters
-    ----------
-    answers
-        Judged answers, new to the classifier, with at least one that is inconsistent.
-    classifier
-        Gives each answer its confidence.
-    alpha
-        Miscoverage rate in (0, 1): the share of inconsistent answers that may pass unflagged.
-    delta, by_group, labels
-        As in `calibrate`; `ConsistencyLabels.labels` are such labels.
-
-    Raises
-    ------
-    ValueError
-        If an answer occurs twice, has no token or was fitted on, none is inconsistent, or there are
-        too few for delta.
+    `answers` are judged ones that are new to the classifier. `alpha` in (0, 1) is the share of
+    inconsistent answers that may pass unflagged. `delta`, `by_group` and `labels` are as in
+    `calibrate`; `ConsistencyLabels.labels` are such labels. Raises ValueError if an answer occurs
+    twice, has no token or was fitted on, none is inconsistent, or there are too few for delta.
     """
     checks.check_flags(by_group=by_group)
     given = all_of(JudgedRatios, answers, "answers")

@@ -107,28 +107,17 @@ class Monitor:
         silenced: bool | None = None,
         at: float | None = None,
     ) -> MonitorStatus:
-        """Observe the scores of all snippets that were retrieved for a new query.
+        """Observe the scores (n,) of all snippets that were retrieved for a new query of a group.
 
-        Parameters
-        ----------
-        scores, group
-            The scores (n,) of the snippets, and the query's group.
-        gated
-            The gate's decision if the calibration holds a gate: `Filtered.gated`.
-        silenced
-            Whether the gate dropped all snippets: `Filtered.silenced`. None: it does if it is
-            silent, as it is not with on_silence="flag".
-        at
-            When it was, in seconds since the epoch, by which `merge` puts queries in order; now
-            unless it is given. A query is never before the one that was observed before it.
+        If the calibration holds a gate, `gated` is its decision, `Filtered.gated`, and `silenced`
+        whether it dropped all snippets, `Filtered.silenced`: by default it did if it is silent, as
+        it does not with on_silence="flag". `at` is when it was, in seconds since the epoch (now by
+        default), by which `merge` puts queries in order. A query is never before the one that was
+        observed before it.
 
-        Raises
-        ------
-        ValueError
-            For scores of another shape, a missing or needless `gated`, a `silenced` without a
-            silent gate, or an `at` that is not finite.
-        CalibrationMismatch
-            For the decision of another gate.
+        Raises ValueError for scores of another shape, a missing or needless `gated`, a `silenced`
+        without a silent gate, or an `at` that is not finite, and `CalibrationMismatch` for the
+        decision of another gate.
         """
         s = as_scores(scores, "scores")
         if s.ndim != 1 or (self._of_gate and len(s) != 1):
