@@ -142,7 +142,6 @@ LISTS = {
 EXPECTED = ScoredQueries(
     [0.5, math.nan, 0.25], [1, 0, 1], [0, 2, 2, 3], ids=["a", "b", "c"], missed=[1, math.nan, 0]
 )
-STRUCT = {"retriever": pa.large_string(), "rank": pa.int32(), "score": pa.float32()}
 
 
 @pytest.mark.parametrize(

@@ -56,10 +56,7 @@ def test_ranges_of_any_text_are_exact(text):
     cut(text)
 
 
-@given(
-    st.text(st.sampled_from("ab. 。\n\u0301\u200d👩文"), min_size=1, max_size=12),
-    st.integers(50, 400),
-)
+@given(UNIT, st.integers(50, 400))
 def test_ranges_of_long_repetitions_are_exact_and_within_the_limit(unit, times):
     pieces = cut(f"Sentences: {unit * times}")
     assert all(len(piece) <= LIMIT for piece in pieces)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
@@ -41,53 +42,65 @@ def open_page(browser, server):
     browser.js("work")
 
 
+@pytest.fixture
+def page(browser, tmp_path):
+    """A function that opens the page on queries, and returns the judging and its server."""
+    with ExitStack() as ends:
+
+        def opened(queries, **options):
+            judging = Judging(queries, tmp_path / "judged.jsonl", **options)
+            server = ends.enter_context(serving(judging))
+            open_page(browser, server)
+            return judging, server
+
+        yield opened
+
+
 def asked_in_order(judging):
     return [judging.queries[i] for i in judging.sample.order]
 
 
-def test_questions_are_judged_by_keyboard_alone(browser, tmp_path):
+def test_questions_are_judged_by_keyboard_alone(browser, page, tmp_path):
     out = tmp_path / "judged.jsonl"
-    judging = Judging(queries(4), out)
+    judging, server = page(queries(4))
     first, second, third, fourth = asked_in_order(judging)
-    with serving(judging) as server:
-        open_page(browser, server)
-        assert browser.js(QUESTION) == first.query
-        assert browser.js(MARKS) == [True, False, False, False]
-        browser.press("j", "j", "Space", "k", "k", "k", "Space")  # k stops at the first
-        assert browser.js(FOCUS) == 0
-        assert browser.js(MARKS) == ask(server.url)[1]["marks"] == [False, False, True, False]
-        browser.press("Enter")
-        assert browser.js(QUESTION) == second.query
-        browser.press("ArrowDown", "ArrowDown", "ArrowUp", "u")
-        assert browser.js(MARKS) == [True, None, False, False]
-        assert "left out" in browser.js(MESSAGE)
-        browser.press("Enter", "n", "Enter", "b")  # back at the third
-        assert browser.js(QUESTION) == third.query
-        assert browser.js(MARKS) == [False] * 4
-        browser.press("Enter", "Enter")
-        assert "All questions" in browser.js(QUESTION)
-        assert "Left out as unsure, and counted: 1." in browser.js(
-            "document.querySelector('main').innerText"
-        )
-        written = {query.id: query.relevant for query in read_jsonl(out)}
-        assert written == {
-            first.id: (False, False, True, False),
-            third.id: (False,) * 4,
-            fourth.id: fourth.relevant,
-        }
-        assert read_labels(out)["unsure"] == 1
-        browser.press("j", "Space", "n", "u", "b")  # nothing happens at the end but going back
-        assert browser.js(QUESTION) == fourth.query
-        assert judging.question(3)["version"] == 1
-        open_page(browser, server)
-        assert "All questions" in browser.js(QUESTION)
-        browser.press("Enter")  # to the unsure one
-        assert browser.js(QUESTION) == second.query
-        browser.press("j", "Space", "Enter")
-        assert "All questions" in browser.js(QUESTION)
-        assert len(read_jsonl(out)) == 4
-        browser.press("Enter")  # there is no other one
-        assert "All questions" in browser.js(QUESTION)
+    assert browser.js(QUESTION) == first.query
+    assert browser.js(MARKS) == [True, False, False, False]
+    browser.press("j", "j", "Space", "k", "k", "k", "Space")  # k stops at the first
+    assert browser.js(FOCUS) == 0
+    assert browser.js(MARKS) == ask(server.url)[1]["marks"] == [False, False, True, False]
+    browser.press("Enter")
+    assert browser.js(QUESTION) == second.query
+    browser.press("ArrowDown", "ArrowDown", "ArrowUp", "u")
+    assert browser.js(MARKS) == [True, None, False, False]
+    assert "left out" in browser.js(MESSAGE)
+    browser.press("Enter", "n", "Enter", "b")  # back at the third
+    assert browser.js(QUESTION) == third.query
+    assert browser.js(MARKS) == [False] * 4
+    browser.press("Enter", "Enter")
+    assert "All questions" in browser.js(QUESTION)
+    assert "Left out as unsure, and counted: 1." in browser.js(
+        "document.querySelector('main').innerText"
+    )
+    written = {query.id: query.relevant for query in read_jsonl(out)}
+    assert written == {
+        first.id: (False, False, True, False),
+        third.id: (False,) * 4,
+        fourth.id: fourth.relevant,
+    }
+    assert read_labels(out)["unsure"] == 1
+    browser.press("j", "Space", "n", "u", "b")  # nothing happens at the end but going back
+    assert browser.js(QUESTION) == fourth.query
+    assert judging.question(3)["version"] == 1
+    open_page(browser, server)
+    assert "All questions" in browser.js(QUESTION)
+    browser.press("Enter")  # to the unsure one
+    assert browser.js(QUESTION) == second.query
+    browser.press("j", "Space", "Enter")
+    assert "All questions" in browser.js(QUESTION)
+    assert len(read_jsonl(out)) == 4
+    browser.press("Enter")  # there is no other one
+    assert "All questions" in browser.js(QUESTION)
     assert browser.problems == []
     assert {url.partition("/q")[0].rstrip("/") for url in browser.requested} <= {
         server.url.partition("/#")[0],
@@ -95,32 +108,29 @@ def test_questions_are_judged_by_keyboard_alone(browser, tmp_path):
     }
 
 
-def test_a_reloaded_page_goes_on_where_it_was(browser, tmp_path):
-    judging = Judging(queries(3), tmp_path / "judged.jsonl")
-    with serving(judging) as server:
-        open_page(browser, server)
-        browser.press("Enter", "j", "Space")
-        open_page(browser, server)
-        assert browser.js(QUESTION) == asked_in_order(judging)[1].query
-        assert browser.js(MARKS) == [True, True, False, False]
-        assert "Question 2 of 3. 1 judged." in browser.js("document.body.innerText")
-        assert browser.js("document.getElementById('progress').value") == 1
+def test_a_reloaded_page_goes_on_where_it_was(browser, page):
+    judging, server = page(queries(3))
+    browser.press("Enter", "j", "Space")
+    open_page(browser, server)
+    assert browser.js(QUESTION) == asked_in_order(judging)[1].query
+    assert browser.js(MARKS) == [True, True, False, False]
+    assert "Question 2 of 3. 1 judged." in browser.js("document.body.innerText")
+    assert browser.js("document.getElementById('progress').value") == 1
 
 
-def test_foreign_text_is_shown_as_text_and_nothing_scrolls_sideways(browser, tmp_path):
+def test_foreign_text_is_shown_as_text_and_nothing_scrolls_sideways(browser, page):
     query = JudgedQuery(FOREIGN, [FOREIGN, "b " * 2000, "c"], [True, False, False], id="q")
     named = replace(query, snippets=[replace(s, document=FOREIGN) for s in query.snippets])
-    with serving(Judging([named], tmp_path / "judged.jsonl")) as server:
-        open_page(browser, server)
-        assert browser.js(QUESTION) == FOREIGN
-        assert browser.js("document.querySelector('.text').textContent") == FOREIGN
-        assert browser.js("document.querySelectorAll('img, li script, h1 script').length") == 0
-        root = "document.documentElement"
-        assert browser.js(f"{root}.scrollWidth <= {root}.clientWidth")
+    page([named])
+    assert browser.js(QUESTION) == FOREIGN
+    assert browser.js("document.querySelector('.text').textContent") == FOREIGN
+    assert browser.js("document.querySelectorAll('img, li script, h1 script').length") == 0
+    root = "document.documentElement"
+    assert browser.js(f"{root}.scrollWidth <= {root}.clientWidth")
     assert browser.problems == []
 
 
-def test_the_snippet_that_has_the_focus_is_in_sight(browser, tmp_path):
+def test_the_snippet_that_has_the_focus_is_in_sight(browser, page):
     """It lies between the question above it and the keys below it, at every step."""
     long = [
         JudgedQuery("Why? " * 30, [f"Text {i}. " * 20 for i in range(12)], [True] + [False] * 11)
@@ -131,30 +141,27 @@ def test_the_snippet_that_has_the_focus_is_in_sight(browser, tmp_path):
         const below = document.querySelector('footer').getBoundingClientRect().top
         return Math.min(box.top - above, below - Math.min(box.bottom, box.top + below - above))
     })()"""
-    with serving(Judging(long, tmp_path / "judged.jsonl", share=1.0)) as server:
-        open_page(browser, server)
-        for key in ["j"] * 11 + ["k"] * 11:
-            browser.press(key)
-            assert browser.js(gap) >= -1, browser.js(FOCUS)
+    page(long, share=1.0)
+    for key in ["j"] * 11 + ["k"] * 11:
+        browser.press(key)
+        assert browser.js(gap) >= -1, browser.js(FOCUS)
 
 
-def test_nothing_is_confirmed_unseen_or_by_accident(browser, tmp_path):
-    judging = Judging(queries(4, marked=[]), tmp_path / "judged.jsonl")
-    with serving(judging) as server:
-        open_page(browser, server)
-        browser.press("Enter")
-        assert "press n" in browser.js(MESSAGE)
-        assert judging.n_done == 0
-        browser.press("Space")
-        repeated = {"key": "Enter", "windowsVirtualKeyCode": 13, "autoRepeat": True}
-        browser.send("Input.dispatchKeyEvent", type="keyDown", text="\r", **repeated)
-        browser.js("work")
-        assert judging.n_done == 0  # a key that is held down
-        event = "new KeyboardEvent('keydown', {key, bubbles: true})"
-        press = f"for (const key of ['Enter', 'n', 'Enter']) document.body.dispatchEvent({event})"
-        browser.js(f"{press}; work")
-        assert judging.n_done == 1  # what was pressed before the next question was shown is dropped
-        assert judging.question(1)["version"] == 0
+def test_nothing_is_confirmed_unseen_or_by_accident(browser, page):
+    judging, _ = page(queries(4, marked=[]))
+    browser.press("Enter")
+    assert "press n" in browser.js(MESSAGE)
+    assert judging.n_done == 0
+    browser.press("Space")
+    repeated = {"key": "Enter", "windowsVirtualKeyCode": 13, "autoRepeat": True}
+    browser.send("Input.dispatchKeyEvent", type="keyDown", text="\r", **repeated)
+    browser.js("work")
+    assert judging.n_done == 0  # a key that is held down
+    event = "new KeyboardEvent('keydown', {key, bubbles: true})"
+    press = f"for (const key of ['Enter', 'n', 'Enter']) document.body.dispatchEvent({event})"
+    browser.js(f"{press}; work")
+    assert judging.n_done == 1  # what was pressed before the next question was shown is dropped
+    assert judging.question(1)["version"] == 0
 
 
 def test_a_mark_that_is_not_saved_is_not_shown(browser, tmp_path):
@@ -170,30 +177,26 @@ def test_a_mark_that_is_not_saved_is_not_shown(browser, tmp_path):
     assert "ended" in browser.js(MESSAGE)
 
 
-def test_a_mark_that_is_saved_but_not_in_the_file_is_shown_so(browser, tmp_path):
-    judging = Judging(queries(2), tmp_path / "judged.jsonl")
+def test_a_mark_that_is_saved_but_not_in_the_file_is_shown_so(browser, page, tmp_path):
+    page(queries(2))
     (tmp_path / "judged.jsonl").mkdir()
-    with serving(judging) as server:
-        open_page(browser, server)
-        first = browser.js(QUESTION)
-        browser.press("Enter")
-        assert "Saved, but not in the file" in browser.js(MESSAGE)
-        assert browser.js(QUESTION) == first
-        (tmp_path / "judged.jsonl").rmdir()
-        browser.press("Enter")
-        assert browser.js(QUESTION) != first
-        assert len(read_jsonl(tmp_path / "judged.jsonl")) == 1
+    first = browser.js(QUESTION)
+    browser.press("Enter")
+    assert "Saved, but not in the file" in browser.js(MESSAGE)
+    assert browser.js(QUESTION) == first
+    (tmp_path / "judged.jsonl").rmdir()
+    browser.press("Enter")
+    assert browser.js(QUESTION) != first
+    assert len(read_jsonl(tmp_path / "judged.jsonl")) == 1
 
 
-def test_two_windows_do_not_overwrite_each_other(browser, tmp_path):
-    judging = Judging(queries(3), tmp_path / "judged.jsonl")
-    with serving(judging) as server:
-        open_page(browser, server)
-        judging.mark(0, [False, True, True, False], done=False, version=0)
-        browser.press("Enter")
-        assert "Another window" in browser.js(MESSAGE)
-        assert browser.js(MARKS) == [False, True, True, False]
-        assert judging.n_done == 0
+def test_two_windows_do_not_overwrite_each_other(browser, page):
+    judging, _ = page(queries(3))
+    judging.mark(0, [False, True, True, False], done=False, version=0)
+    browser.press("Enter")
+    assert "Another window" in browser.js(MESSAGE)
+    assert browser.js(MARKS) == [False, True, True, False]
+    assert judging.n_done == 0
 
 
 def test_an_address_without_its_token_says_what_to_open(browser, tmp_path):
@@ -205,11 +208,10 @@ def test_an_address_without_its_token_says_what_to_open(browser, tmp_path):
         assert "token" in browser.js(MESSAGE)
 
 
-def test_what_a_screen_reader_is_told(browser, tmp_path):
-    with serving(Judging(queries(2), tmp_path / "judged.jsonl")) as server:
-        open_page(browser, server)
-        browser.press("j", "u")
-        tree = browser.send("Accessibility.getFullAXTree")["nodes"]
+def test_what_a_screen_reader_is_told(browser, page):
+    page(queries(2))
+    browser.press("j", "u")
+    tree = browser.send("Accessibility.getFullAXTree")["nodes"]
     named = [(n["role"]["value"], n["name"]["value"]) for n in tree if n.get("name")]
     for one in [
         ("checkbox", "Snippet 1: relevant"),
@@ -227,17 +229,15 @@ def test_what_a_screen_reader_is_told(browser, tmp_path):
     assert "status" in {n["role"]["value"] for n in tree}
 
 
-def test_buttons_do_what_their_keys_do(browser, tmp_path):
-    judging = Judging(queries(2), tmp_path / "judged.jsonl")
-    with serving(judging) as server:
-        open_page(browser, server)
-        browser.press(*["Tab"] * 4, "Enter")  # from the first box: three boxes, then "unsure"
-        assert browser.js(MARKS) == [True, False, False, None]
-        browser.press("Tab", "Space")
-        assert browser.js(MARKS) == [False] * 4
-        browser.press("Tab", "Tab", "Enter")
-        assert judging.n_done == 1
-        assert browser.js(FOCUS) == 0
+def test_buttons_do_what_their_keys_do(browser, page):
+    judging, _ = page(queries(2))
+    browser.press(*["Tab"] * 4, "Enter")  # from the first box: three boxes, then "unsure"
+    assert browser.js(MARKS) == [True, False, False, None]
+    browser.press("Tab", "Space")
+    assert browser.js(MARKS) == [False] * 4
+    browser.press("Tab", "Tab", "Enter")
+    assert judging.n_done == 1
+    assert browser.js(FOCUS) == 0
 
 
 CONTRAST = """(() => {
@@ -256,11 +256,10 @@ CONTRAST = """(() => {
 })()"""
 
 
-def test_all_text_has_the_contrast_that_wcag_asks_for(browser, tmp_path):
-    with serving(Judging(queries(2, 20), tmp_path / "judged.jsonl")) as server:
-        open_page(browser, server)
-        browser.press("j", "u", "n", "u", "k", "Space")
-        assert browser.js(CONTRAST) >= 4.5
-        browser.press("n", "Enter", "n", "Space", "Space", "Enter")  # a message in colour
-        assert "press n" in browser.js(MESSAGE)
-        assert browser.js(CONTRAST) >= 4.5
+def test_all_text_has_the_contrast_that_wcag_asks_for(browser, page):
+    page(queries(2, 20))
+    browser.press("j", "u", "n", "u", "k", "Space")
+    assert browser.js(CONTRAST) >= 4.5
+    browser.press("n", "Enter", "n", "Space", "Space", "Enter")  # a message in colour
+    assert "press n" in browser.js(MESSAGE)
+    assert browser.js(CONTRAST) >= 4.5
