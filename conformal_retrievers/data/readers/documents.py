@@ -5,6 +5,7 @@ What a conformal filter kept is refused: it has lost relevant documents, and a f
 calibrated on it loses as many again.
 """
 
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -139,13 +140,20 @@ def made(
         raise ValueError(f"{record.place}: {error}") from None
 
 
+def warn(message: str) -> None:
+    """Warn at the line that called a reader, or `read`, which calls one."""
+    level = 2
+    while sys._getframe(level).f_globals["__name__"].startswith(__package__ or ""):
+        level += 1
+    warnings.warn(message, stacklevel=level + 1)
+
+
 def warn_of_synthetic(n: int, of: int, field: str) -> None:
     """Warn of questions that an LLM wrote, which a calibration has to state."""
     if n:
-        warnings.warn(
+        warn(
             f"{n} of {of} questions are an LLM's, as {field} says. Have the statement say so: "
-            "calibrate(judged, labels={'questions': 'synthetic'}), or --synthetic",
-            stacklevel=4,
+            "calibrate(judged, labels={'questions': 'synthetic'}), or --synthetic"
         )
 
 

@@ -10,7 +10,6 @@ list, and what `get_test_results` returns. Documents that a run returned are jud
 Examples without runs give queries for `judge_retriever`.
 """
 
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +22,7 @@ from conformal_retrievers.data.readers.documents import (
     made,
     refused,
     snippet_of,
+    warn,
 )
 from conformal_retrievers.data.readers.records import (
     Record,
@@ -90,19 +90,11 @@ def read_langsmith(
         For runs that a conformal filter is part of, or documents that it kept; where nothing is
         known to be relevant, or it is ambiguous what is; for feedback that leaves out a document.
     """
-    return of_records(records_of(source), query=query, relevant=relevant)
-
-
-def of_records(
-    records: Sequence[Record], *, query: str | None = None, relevant: str | None = None
-) -> list[JudgedQuery]:
-    """Return the judged queries of examples, runs and feedback, or of an experiment's rows."""
-    queries = _queries(records, query, relevant)
+    queries = _queries(records_of(source), query, relevant)
     if (n := len({one.query for one in queries})) < len(queries):
-        warnings.warn(
+        warn(
             f"{len(queries)} queries have {n} different texts, but each counts as an independent "
-            "one. If they are repetitions of an experiment, give one of them",
-            stacklevel=3,
+            "one. If they are repetitions of an experiment, give one of them"
         )
     return queries
 
@@ -179,10 +171,9 @@ def _judged_runs(
             'correction={"documents": […]}'
         )
     if left_out:
-        warnings.warn(
+        warn(
             f"{len(left_out)} of {len(left_out) + len(queries)} runs of retrievers, such as "
-            f"{left_out[0].place}, are not judged, and left out",
-            stacklevel=4,
+            f"{left_out[0].place}, are not judged, and left out"
         )
     return queries
 

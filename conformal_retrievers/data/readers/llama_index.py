@@ -4,7 +4,6 @@ Releases of LlamaIndex up to 0.14.20 write them. Neither holds what a retriever 
 queries with their relevant snippets, for `judge_retriever`.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
@@ -29,14 +28,9 @@ def read_llama_index(source: Any) -> list[JudgedQuery]:
         For a query without relevant documents or reference contexts, a document that is not in
         the corpus, a corpus of images, and broken fields.
     """
-    return of_records(records_of(source))
-
-
-def of_records(records: Sequence[Record]) -> list[JudgedQuery]:
-    """Return the judged queries of data sets."""
     return [
         query
-        for record in records
+        for record in records_of(source)
         for query in (_labelled(record) if "examples" in record.fields else _embedding(record))
     ]
 

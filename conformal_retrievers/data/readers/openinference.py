@@ -7,7 +7,6 @@ A span of a retriever has the query in `input.value` and what was returned in
 one file or list; annotations may also be in a span's field `document_annotations`.
 """
 
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from conformal_retrievers.data.readers.documents import (
     ids_above,
     made,
     refused,
+    warn,
 )
 from conformal_retrievers.data.readers.records import Record, as_relevant, records_of
 
@@ -58,13 +58,7 @@ def read_openinference(
         others not; where no document is annotated; for annotations of several names, or that
         contradict each other.
     """
-    return of_records(records_of(source), relevant=relevant, min_score=min_score)
-
-
-def of_records(
-    records: Sequence[Record], *, relevant: str | None = None, min_score: float | None = None
-) -> list[JudgedQuery]:
-    """Return the judged queries of spans and annotations."""
+    records = records_of(source)
     given = [one for one in records if one.get("document_position") is not None]
     spans = [_span(one) for one in records if one.get("document_position") is None]
     given += [one for span in spans for one in _inside(span)]
@@ -104,10 +98,9 @@ def of_records(
             "Annotate the documents of retriever spans, and give the annotations too"
         )
     if left_out:
-        warnings.warn(
+        warn(
             f"{len(left_out)} of {len(left_out) + len(queries)} spans with documents, such as "
-            f"{left_out[0].place}, have no annotation, and are left out",
-            stacklevel=3,
+            f"{left_out[0].place}, have no annotation, and are left out"
         )
     return queries
 

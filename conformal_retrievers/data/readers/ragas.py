@@ -6,13 +6,11 @@ is that of the retriever.
 """
 
 import re
-import warnings
-from collections.abc import Sequence
 from typing import Any
 
 from conformal_retrievers.data.evidence import LEAST
 from conformal_retrievers.data.queries import JudgedQuery
-from conformal_retrievers.data.readers.documents import judged_by, warn_of_synthetic, with_ids
+from conformal_retrievers.data.readers.documents import judged_by, warn, warn_of_synthetic, with_ids
 from conformal_retrievers.data.readers.records import Record, records_of
 
 HOP = re.compile(r"<\d+-hop>\n\n")  # what the test set generator puts before a context
@@ -37,11 +35,7 @@ def read_ragas(source: Any) -> list[JudgedQuery]:
         For a sample of several turns, one without a reference, or with broken fields; if only some
         samples have retrieved contexts; if no retrieved context of the set is a reference.
     """
-    return of_records(records_of(source))
-
-
-def of_records(records: Sequence[Record]) -> list[JudgedQuery]:
-    """Return the judged queries of samples."""
+    records = records_of(source)
     queries = [_judged(record) for record in records]
     by_llm = sum(record.get("synthesizer_name") is not None for record in records)
     warn_of_synthetic(by_llm, len(records), "synthesizer_name")
@@ -59,10 +53,9 @@ def of_records(records: Sequence[Record]) -> list[JudgedQuery]:
         )
     missed, found = sum(one.missed or 0 for one in queries), sum(sum(q.relevant) for q in queries)
     if any(retrieved) and missed > found and missed + found >= LEAST:
-        warnings.warn(
+        warn(
             f"{missed} of {missed + found} reference contexts are not among those retrieved for "
-            "their questions, and count as missed; check that both have the same texts or ids",
-            stacklevel=3,
+            "their questions, and count as missed; check that both have the same texts or ids"
         )
     return queries
 

@@ -4,7 +4,7 @@ A folder is BEIR. A file or a table is what its first line, or the names of its 
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,17 +27,23 @@ class Format(NamedTuple):
     """A format of records, and the options that it takes."""
 
     name: str
-    reader: str  # the function that reads only this format
-    module: Any  # `fits` recognises it by the names of its fields, and `of_records` reads it
+    fits: Callable[[set[str]], bool]  # recognises it by the names of its fields
+    reader: Callable[..., list[JudgedQuery]]
     options: tuple[str, ...] = ()
 
 
+LANGSMITH = Format("LangSmith", langsmith.fits, langsmith.read_langsmith, ("query", "relevant"))
 FORMATS = (
-    Format("RAGAS", "read_ragas", ragas),
-    Format("LlamaIndex", "read_llama_index", llama_index),
-    Format("LangSmith", "read_langsmith", langsmith, ("query", "relevant")),
-    Format("OpenInference", "read_openinference", openinference, ("relevant", "min_score")),
-    Format("a table", "read_frame", table, ("query", "relevant", "min_score")),
+    Format("RAGAS", ragas.fits, ragas.read_ragas),
+    Format("LlamaIndex", llama_index.fits, llama_index.read_llama_index),
+    LANGSMITH,
+    Format(
+        "OpenInference",
+        openinference.fits,
+        openinference.read_openinference,
+        ("relevant", "min_score"),
+    ),
+    Format("a table", table.fits, table.read_frame, ("query", "relevant", "min_score")),
 )
 KNOWN = (
     "JSON lines of write_jsonl, Parquet of write_parquet, a BEIR folder, TREC qrels, RAGAS "
@@ -129,8 +135,7 @@ def read(
         raise
     _check_options(found.name, options, found.options)
     try:
-        queries: list[JudgedQuery] = found.module.of_records(records, **options)
-        return queries
+        return found.reader(records, **options)
     except RecursionError:
         raise ValueError(
             f"{records[0].place}, or one after it, has objects that are nested too deeply; export "
@@ -154,10 +159,10 @@ def _is_parquet(path: str | Path) -> bool:
 def _recognised(records: Sequence[Record], options: Mapping[str, Any]) -> Format:
     query, relevant = options.get("query"), options.get("relevant")
     if langsmith.is_flat(records, query, relevant):
-        return next(one for one in FORMATS if one.module is langsmith)
+        return LANGSMITH
     names = columns(records)
     asked = names | {"query"} if query in names else names
-    found = [one for one in FORMATS if one.module.fits(asked)]
+    found = [one for one in FORMATS if one.fits(asked)]
     if not found:
         raise ValueError(
             f"{records[0].place} has the fields {', '.join(sorted(names)[:12]) or 'none'}, which "
@@ -167,7 +172,7 @@ def _recognised(records: Sequence[Record], options: Mapping[str, Any]) -> Format
         one, other = found[:2]
         raise ValueError(
             f"{records[0].place} has fields of {one.name} and of {other.name}; read it with "
-            f"conformal_retrievers.data.{one.reader} or {other.reader}"
+            f"conformal_retrievers.data.{one.reader.__name__} or {other.reader.__name__}"
         )
     return found[0]
 

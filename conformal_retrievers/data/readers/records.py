@@ -134,6 +134,8 @@ def records_of(source: Any) -> list[Record]:
 
     Raises ValueError if there is none.
     """
+    if isinstance(source, list) and source and isinstance(source[0], Record):
+        return source
     if isinstance(source, (str, Path)):
         found = [*_in_file(source)]
     elif hasattr(source, "columns") and hasattr(source, "to_dict"):

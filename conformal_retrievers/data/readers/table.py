@@ -77,18 +77,8 @@ def read_frame(
         For a row without a judgement or a query, or one that a conformal filter kept; for rows of
         one query that contradict each other; for a rank that occurs twice.
     """
-    return of_records(records_of(frame), query=query, relevant=relevant, min_score=min_score)
-
-
-def of_records(
-    records: Sequence[Record],
-    *,
-    query: str | None = None,
-    relevant: str | None = None,
-    min_score: float | None = None,
-) -> list[JudgedQuery]:
-    """Return the judged queries of rows."""
-    given = {query or "query": "query", relevant or "relevant": "relevant"}
+    records = records_of(frame)
+    given = {query: "query", relevant: "relevant"}
     if _of_phoenix(columns(records)):
         given = {**PHOENIX, **given}
     rows = [
@@ -97,9 +87,7 @@ def of_records(
     ]
     known = columns(rows)
     if "relevant" not in known:
-        raise rows[0].fault(
-            relevant or "relevant", "give a column that says which snippets are relevant"
-        )
+        raise rows[0].fault(relevant, "give a column that says which snippets are relevant")
     ranks = [rank for row in rows if (rank := row.number("rank")) is not None]
     first = 0 if 0 in ranks or not ranks else 1
     of_query: dict[str, list[Record]] = {}

@@ -6,7 +6,6 @@ where ranks are equal.
 """
 
 import math
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from conformal_retrievers.data.beir import (
     read_texts,
 )
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
+from conformal_retrievers.data.readers.documents import warn
 from conformal_retrievers.data.text import number_in
 
 
@@ -94,10 +94,9 @@ def read_trec(
         for id, known in relevant.items()
     ]
     if left_out := {id for one in runs.values() for id in one.ranked}:
-        warnings.warn(
+        warn(
             f"{len(left_out)} queries of the run, such as {min(left_out)!r}, are not in {qrels}: "
-            "they are not judged, and left out",
-            stacklevel=2,
+            "they are not judged, and left out"
         )
     if not any(query.snippets for query in made):
         raise ValueError(f"run has no query of {qrels}; give a run of these queries")
@@ -115,10 +114,9 @@ def _to_retrieve(
     documents: Mapping[str, str] | None,
 ) -> list[JudgedQuery]:
     if without := [id for id, found in relevant.items() if not found]:
-        warnings.warn(
+        warn(
             f"{len(without)} queries, such as {without[0]!r}, have no relevant document, and are "
-            "left out",
-            stacklevel=3,
+            "left out"
         )
     asked = {id: found for id, found in relevant.items() if found}
     if documents is None:
