@@ -127,27 +127,17 @@ def test_a_simple_score_wins_if_it_is_clearly_better():
 
 def test_what_is_learned_wins_if_it_is_better():
     answerable, unanswerable = drawn(60)
-    hits = choose_gate(answerable, {"removed": unanswerable["removed"]}, [], alpha=0.1)
-    flags = {
-        (q.query, q.snippets[0].text): rank
-        for rank, queries in enumerate([answerable, unanswerable["removed"]])
-        for q in queries
-    }
+    removed = {"removed": unanswerable["removed"]}
+    hits = choose_gate(answerable, removed, [], alpha=0.1)
     # A verdict that is right nine times of ten, and independent of the hits.
     rng = np.random.default_rng(1)
-    wrong = {key: rng.random() < 0.1 for key in flags}
-    texts = {
-        (q.query, tuple(s.text for s in q.snippets)): (q.query, q.snippets[0].text)
-        for queries in (answerable, unanswerable["removed"])
+    verdicts = {
+        (q.query, *(s.text for s in q.snippets)): float(unanswered != (rng.random() < 0.1))
+        for unanswered, queries in enumerate([answerable, removed["removed"]])
         for q in queries
     }
-
-    def judge(query, given):
-        key = texts[query, tuple(given)]
-        return abs(flags[key] - wrong[key])
-
-    verdict = FunctionQueryScorer(judge, "verdict")
-    chosen = choose_gate(answerable, {"removed": unanswerable["removed"]}, [verdict], alpha=0.1)
+    verdict = FunctionQueryScorer(lambda query, texts: verdicts[(query, *texts)], "verdict")
+    chosen = choose_gate(answerable, removed, [verdict], alpha=0.1)
     assert chosen.best == "learned(hits of bm25, hits of dense, verdict)"
     assert chosen.costs[chosen.best] < min(hits.costs.values())
     assert isinstance(chosen.scorer, LearnedQueryScorer)
