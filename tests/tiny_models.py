@@ -73,20 +73,25 @@ def byte_of_character() -> dict[str, int]:
     return {chr(b): b for b in shown} | {chr(256 + i): b for i, b in enumerate(hidden)}
 
 
-def bpe_tokenizer() -> PreTrainedTokenizerFast:
-    """Byte-level BPE: any text comes back from its tokens, and a token may join words' ends."""
+def byte_level(special: list[str], *, space: bool = False) -> Tokenizer:
+    """As GPT-2, Llama 3 and Qwen have: every byte a character; `space` puts one in front."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY,
-        special_tokens=["<s>", "</s>"],
+        special_tokens=special,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     tokenizer.train_from_iterator(CORPUS * 3, trainer)
+    return tokenizer
+
+
+def bpe_tokenizer() -> PreTrainedTokenizerFast:
+    """Byte-level BPE: any text comes back from its tokens, and a token may join words' ends."""
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
+        tokenizer_object=byte_level(["<s>", "</s>"]),
         bos_token="<s>",
         eos_token="</s>",
         clean_up_tokenization_spaces=False,

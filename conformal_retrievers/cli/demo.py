@@ -89,12 +89,11 @@ def run(alpha: float) -> None:
 
 def _found(judged: Sequence[JudgedQuery], *names: str) -> float:
     """Return the mean share of a query's relevant snippets that retrievers found, in percent."""
-    shares = [
-        sum(r and any(h.retriever in names for h in s.hits) for s, r in zip(*found, strict=True))
-        / (sum(query.relevant) + (query.missed or 0))
-        for query in judged
-        for found in [(query.snippets, query.relevant)]
-    ]
+    shares = []
+    for query in judged:
+        relevant = [s for s, r in zip(query.snippets, query.relevant, strict=True) if r]
+        found = sum(any(hit.retriever in names for hit in s.hits) for s in relevant)
+        shares.append(found / (len(relevant) + (query.missed or 0)))
     return 100 * float(np.mean(shares))
 
 

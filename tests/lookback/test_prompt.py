@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from tiny_models import CORPUS, byte_of_character
+from tiny_models import CORPUS, byte_level, byte_of_character
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
@@ -22,18 +22,10 @@ SPECIAL = ["<unk>", "<s>", "</s>"]
 BYTES = [f"<0x{i:02X}>" for i in range(256)]
 
 
-def byte_level(*, space, trim):
-    """As GPT-2, Llama 3 and Qwen have: every byte a character; `trim` takes spaces off offsets."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
+def trimming(*, space, trim):
+    """Every byte a character; `trim` takes spaces off offsets."""
+    tokenizer = byte_level(SPECIAL, space=space)
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=trim)
-    trainer = trainers.BpeTrainer(
-        vocab_size=400,
-        special_tokens=SPECIAL,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(CORPUS * 3, trainer)
     return tokenizer
 
 
@@ -56,10 +48,10 @@ def sentencepiece(*, scheme):
 
 
 TOKENIZERS = {
-    "byte-level": lambda: byte_level(space=False, trim=False),
-    "byte-level, trimmed": lambda: byte_level(space=False, trim=True),
-    "byte-level, a space in front": lambda: byte_level(space=True, trim=False),
-    "byte-level, a space in front, trimmed": lambda: byte_level(space=True, trim=True),
+    "byte-level": lambda: trimming(space=False, trim=False),
+    "byte-level, trimmed": lambda: trimming(space=False, trim=True),
+    "byte-level, a space in front": lambda: trimming(space=True, trim=False),
+    "byte-level, a space in front, trimmed": lambda: trimming(space=True, trim=True),
     "sentencepiece": lambda: sentencepiece(scheme="always"),
     "sentencepiece, first": lambda: sentencepiece(scheme="first"),
     "sentencepiece, legacy": lambda: sentencepiece(scheme="normalizer"),
