@@ -42,18 +42,11 @@ def by_sentence(judged: Iterable[JudgedQuery], split: Split) -> list[JudgedQuery
     >>> [s.text for s in cut_one.snippets], cut_one.relevant, cut_one.missed
     (['It rains.', 'Ann did.'], (False, True), 0)
 
-    Raises
-    ------
-    ValueError
-        For a query with relevant snippets and no evidence; for evidence that is not in the text it
-        names, or is in a document whose retrieved snippets have no position; for a query that was
-        cut in another way, or is not retrieved yet.
-
-    Warns
-    -----
-    UserWarning
-        If over a third of the documents that evidence names were retrieved for no query, or over a
-        third of the relevant snippets hold no evidence.
+    Raises ValueError for a query with relevant snippets and no evidence; for evidence that is not
+    in the text it names, or is in a document whose retrieved snippets have no position; for a query
+    that was cut in another way, or is not retrieved yet. Warns if over a third of the documents
+    that evidence names were retrieved for no query, or over a third of the relevant snippets hold
+    no evidence.
     """
     cuts, queries = splitter(split), all_of(JudgedQuery, judged, "judged")
     check_retrieved(queries)

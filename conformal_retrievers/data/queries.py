@@ -188,7 +188,8 @@ class JudgedQuery:
         retriever: str | None = None,
         k: int | None = None,
     ) -> JudgedQuery:
-        """Return the same query and judgements with the snippets that a retriever returned for it.
+        """Return the same query and judgements with the snippets that a retriever returned, best
+        first.
 
         A snippet is recognised by its id. It is recognised by its text if either side has no id or
         the id was not judged for this query, because some stores assign ids of their own. Snippets
@@ -196,21 +197,11 @@ class JudgedQuery:
         relevant ones that were not returned add to `missed`, which stays unknown if nothing was
         judged. Evidence stays as it is, and a snippet recognised by its text gets its id.
 
-        Parameters
-        ----------
-        snippets
-            What was returned, best first.
-        values
-            The value of each that is compared with the relevant ids in place of its text, such as
-            the document that it was cut from: several are relevant then, and only a document of
-            which none is returned is missed. Of a query with snippets, a judged id still decides.
-        retriever, k
-            The retriever's name, and how many it was asked for.
-
-        Raises
-        ------
-        ValueError
-            For a query whose snippets are sentences.
+        `values`, one for each, are compared with the relevant ids in place of texts, such as the
+        documents that snippets were cut from: several are relevant then, and only a document of
+        which none is returned is missed. Of a query with snippets, a judged id still decides.
+        `retriever` is its name, and `k` how many it was asked for. Raises ValueError for a query
+        whose snippets are sentences.
         """
         if self.split:
             raise ValueError(

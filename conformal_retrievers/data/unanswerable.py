@@ -36,30 +36,20 @@ SHORTER = (
 def without_relevant(query: JudgedQuery, k: int | Mapping[str, int]) -> JudgedQuery:
     """Return a query that was retrieved deeper than k as it looks if nothing answers it, at k.
 
-    Relevant snippets are taken out, and others with the text of one. The list of each retriever has
-    its first k of the rest, with new ranks and the same scores, which must not depend on the other
-    snippets, as fused and scaled scores do; lists are united in the order of rank fusion. Without
-    hits, the order stays. Of sentences, documents with a relevant one go whole. Warns, once, if a
-    list is shorter than at k before.
+    Relevant snippets are taken out, and others with the text of one; the query is to be retrieved
+    deeper than k by their number, or more. The list of each retriever has its first k of the rest,
+    with new ranks and the same scores, which must not depend on the other snippets, as fused and
+    scaled scores do; lists are united in the order of rank fusion. Without hits, the order stays.
+    Of sentences, documents with a relevant one go whole. k is the depth of each retriever, or one
+    for each by its name in the hits. Warns, once, if a list is shorter than at k before.
 
     >>> query = JudgedQuery("q", ["a", "b", "c"], [True, False, False], k=3)
     >>> made = without_relevant(query, 2)
     >>> [snippet.text for snippet in made.snippets], made.k, made.answerable
     (['b', 'c'], 2, False)
 
-    Parameters
-    ----------
-    query
-        A judged query, retrieved deeper than k by the number of its relevant snippets, or more.
-    k
-        The depth of each retriever, or one for each by its name in the hits.
-
-    Raises
-    ------
-    TypeError
-        For anything but a judged query.
-    ValueError
-        For a k that is not a whole number from 1, or lacks a retriever.
+    Raises TypeError for anything but a judged query, and ValueError for a k that is not a whole
+    number from 1, or lacks a retriever.
     """
     if not isinstance(query, JudgedQuery):
         raise TypeError(f"query is {query!r:.60}; give a JudgedQuery")

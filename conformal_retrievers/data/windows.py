@@ -16,28 +16,14 @@ def split_snippets(
 ) -> list[Snippet]:
     """Return the windows of a text in order, with the `position` of their first character.
 
-    White space between windows is dropped.
+    A window has as many whole sentences as fit into `size` characters; what does not fit is cut
+    between lines, else sentences, words or visible characters. It begins with as many sentences of
+    the one before as fit into `overlap` characters beside a new one. White space between windows is
+    dropped. `document` is the snippets' `document`, of which their `id` is "<document>:<position>".
+    Raises ValueError unless 0 ≤ overlap < size.
 
     >>> [window.text for window in split_snippets("One two. Three four.  Five six.", 22, 12)]
     ['One two. Three four.', 'Three four.  Five six.']
-
-    Parameters
-    ----------
-    text
-        The text to split.
-    size
-        The largest length of a window, in characters. A window has as many whole sentences as fit.
-        What does not fit is cut between lines, else sentences, words or visible characters.
-    overlap
-        How many characters a window may share with the one before: it begins with as many of its
-        sentences as fit beside a new one; 0 ≤ overlap < size.
-    document
-        The name of the document, for the snippets' `document` and `id` ("<document>:<position>").
-
-    Raises
-    ------
-    ValueError
-        For an overlap that is negative or not below the size.
     """
     if not 0 <= overlap < size:
         raise ValueError(

@@ -41,20 +41,11 @@ def audit_sample(
     """Write a sample of labelled snippets to a CSV file for a person; return its number of rows.
 
     The person writes yes or no into the column `audited`. The file shows neither labels nor scores.
+    `scored` is the labelled queries as `score_queries(scorer, judged)` returns them. Of each
+    stratum h, ⌈share · N_h⌉ snippets are drawn with `rng`, for a share in (0, 1].
 
-    Parameters
-    ----------
-    judged, scored
-        The labelled queries, and the same as `score_queries(scorer, judged)` returns them.
-    path, rng
-        A new CSV file, and what draws the sample.
-    share
-        The share of each stratum to sample, in (0, 1]; ⌈share · N_h⌉ snippets are drawn.
-
-    Raises
-    ------
-    ValueError, FileExistsError
-        If `judged` and `scored` are not the same queries; if the file exists.
+    Raises ValueError if `judged` and `scored` are not the same queries, and FileExistsError if the
+    file exists.
     """
     exact = exact_share(share)  # in floats, 0.07 · 100 is above 7
     population = _Population(judged, scored)

@@ -48,19 +48,10 @@ def label_consistency(
     cache: Cache | None = None,
     progress: bool = False,
 ) -> ConsistencyLabels:
-    """Let an LLM judge whether the context of each answer says all that the answer claims.
+    """Let an LLM judge whether the context of each answer (n,) says all that the answer claims.
 
-    Parameters
-    ----------
-    responses, llm, prompt
-        The answers (n,), the judge, and a prompt with the fields $query, $context and $answer.
-    concurrency, cache, progress
-        As for `ask`.
-
-    Raises
-    ------
-    ValueError
-        For a prompt with other fields.
+    The prompt has the fields $query, $context and $answer; ValueError is raised for other ones.
+    `concurrency`, `cache` and `progress` are as for `ask`.
     """
     prompt = prompt or Prompt.load("consistency")
     fields = [{"query": r.query, "context": [*r.snippets], "answer": r.answer} for r in responses]

@@ -41,26 +41,11 @@ def label_questions(
 ) -> Labelled:
     """Let an LLM judge what was retrieved for each question, which becomes the query's id.
 
-    `label_retriever` of both packages retrieves and calls it.
-
-    Parameters
-    ----------
-    questions, retrieved
-        Different questions, and the snippets that were returned for each, best first.
-    llm, answers
-        The judge, and the reference answer to each question, None where there is none.
-    retriever, k
-        The retriever's name, and how many snippets it was asked for.
-    options
-        Those of `label_by_llm`.
-
-    Raises
-    ------
-    TypeError
-        For anything but texts and an LLM.
-    ValueError
-        For a question that is blank or occurs twice, another number of answers, and as in
-        `label_by_llm`.
+    `label_retriever` of both packages retrieves and calls it. Questions are different; snippets are
+    those that were returned for each, best first; an answer is None where there is no reference.
+    `retriever` is its name, and `k` how many snippets it was asked for; the other options are those
+    of `label_by_llm`. Raises TypeError for anything but texts and an LLM, and ValueError for a
+    question that is blank or occurs twice, another number of answers, and as `label_by_llm`.
     """
     texts = checked_questions(questions, answers, llm)
     rows = zip(texts, retrieved, answers or [None] * len(texts), strict=True)

@@ -38,19 +38,9 @@ def write_labelled(
 ) -> None:
     """Write judged queries as `write_jsonl` does, and beside them where their labels come from.
 
-    Parameters
-    ----------
-    judged, labels
-        The queries, and the origin of their labels, such as `Labelled.judged` and `.labels`.
-    path
-        The file of the queries; that of the labels has the ending .labels.json.
-    seen
-        For each query what a person saw of it, see `conformal_retrievers.labels.judging`.
-
-    Raises
-    ------
-    ValueError, OSError
-        As `write_jsonl`.
+    Queries and labels are such as `Labelled.judged` and `.labels`; the file of the labels has the
+    ending .labels.json. `seen` is what a person saw of each query, see
+    `conformal_retrievers.labels.judging`. Raises ValueError and OSError as `write_jsonl`.
     """
     write_jsonl(judged, path)
     fields = {"format": KIND.format, "version": KIND.version, "judged": _digest(path)}

@@ -66,29 +66,21 @@ def read_langsmith(
 ) -> list[JudgedQuery]:
     """Read the judged queries of a LangSmith export: a file, a frame, or a list of its objects.
 
-    Documents are recognised by id, or else by text. Relevant ones that a run did not return are
-    counted in `missed`. Runs that nothing judges are left out with a warning. An example's
-    metadata["group"] is the group of the query.
+    The source has examples; or runs, with feedback on them or the examples that they refer to; or
+    rows of an experiment, with columns input.…, outputs.… and reference.…; or rows whose columns
+    are the fields of examples, if `query` and `relevant` name two of them. Documents are recognised
+    by id, or else by text. Relevant ones that a run did not return are counted in `missed`. Runs
+    that nothing judges are left out with a warning. An example's metadata["group"] is that of the
+    query.
 
-    Parameters
-    ----------
-    source
-        Examples; or runs, with feedback on them or the examples that they refer to; or rows of an
-        experiment, with columns input.…, outputs.… and reference.…; or rows whose columns are
-        the fields of examples, if `query` and `relevant` name two of them
-    query
-        The field of the inputs with the text of the query: by default "query", "question", or the
-        only text.
-    relevant
-        The field of an example's outputs with the relevant documents, as ids if its name ends in
-        "id" or "ids", or else as texts or documents: by default one such as "relevant_ids",
-        "reference_contexts" or "documents". Of feedback, its key.
+    `query` is the field of the inputs with the text of the query: by default "query", "question",
+    or the only text. `relevant` is the field of an example's outputs with the relevant documents,
+    as ids if its name ends in "id" or "ids", or else as texts or documents: by default one such as
+    "relevant_ids", "reference_contexts" or "documents". Of feedback, it is the key.
 
-    Raises
-    ------
-    ValueError
-        For runs that a conformal filter is part of, or documents that it kept; where nothing is
-        known to be relevant, or it is ambiguous what is; for feedback that leaves out a document.
+    Raises ValueError for runs that a conformal filter is part of, or documents that it kept; where
+    nothing is known to be relevant, or it is ambiguous what is; for feedback that leaves out a
+    document.
     """
     queries = _queries(records_of(source), query, relevant)
     if (n := len({one.query for one in queries})) < len(queries):

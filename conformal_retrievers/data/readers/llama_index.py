@@ -20,13 +20,9 @@ def read_llama_index(source: Any) -> list[JudgedQuery]:
     """Read the judged queries of a LlamaIndex data set: a file, or what it holds.
 
     Of an `EmbeddingQAFinetuneDataset`, queries and snippets have their ids. Of a
-    `LabelledRagDataset`, the snippets are the reference contexts, without ids.
-
-    Raises
-    ------
-    ValueError
-        For a query without relevant documents or reference contexts, a document that is not in
-        the corpus, a corpus of images, and broken fields.
+    `LabelledRagDataset`, the snippets are the reference contexts, without ids. Raises ValueError
+    for a query without relevant documents or reference contexts, a document that is not in the
+    corpus, a corpus of images, and broken fields.
     """
     return [
         query

@@ -40,23 +40,13 @@ def read_openinference(
 
     The id of a query is that of its span. A person's annotation counts before one of an LLM or of
     code. What was not retrieved is unknown, and so is `missed`. Spans of retrievers without any
-    annotation are left out with a warning.
+    annotation are left out with a warning. `relevant` is the name of the annotations that say what
+    is relevant, if there are several, and `min_score` the score from which on a document is, where
+    scores are not 1 and 0.
 
-    Parameters
-    ----------
-    source
-        Spans and annotations.
-    relevant
-        The name of the annotations that say what is relevant, if there are several.
-    min_score
-        The score from which on a document is relevant, where scores are not 1 and 0.
-
-    Raises
-    ------
-    ValueError
-        For documents that a conformal filter kept; for a span with some documents annotated and
-        others not; where no document is annotated; for annotations of several names, or that
-        contradict each other.
+    Raises ValueError for documents that a conformal filter kept; for a span with some documents
+    annotated and others not; where no document is annotated; for annotations of several names, or
+    that contradict each other.
     """
     records = records_of(source)
     given = [one for one in records if one.get("document_position") is not None]

@@ -29,11 +29,8 @@ def read_ragas(source: Any) -> list[JudgedQuery]:
     gives queries for `judge_retriever`, whose snippets are the references. A field "id" or "group"
     is that of the query.
 
-    Raises
-    ------
-    ValueError
-        For a sample of several turns, one without a reference, or with broken fields; if only some
-        samples have retrieved contexts; if no retrieved context of the set is a reference.
+    Raises ValueError for a sample of several turns, one without a reference, or with broken fields;
+    if only some samples have retrieved contexts; if no retrieved context of the set is a reference.
     """
     records = records_of(source)
     queries = [_judged(record) for record in records]

@@ -50,6 +50,9 @@ def read_frame(
 ) -> list[JudgedQuery]:
     """Read judged queries from a table with a row for each snippet of a query.
 
+    The table is anything with `columns` and `to_dict("records")`, a list of rows, or the path of a
+    file. `query` and `relevant` are the columns with the text of the query and with the judgement,
+    and `min_score` is the value of `relevant` from which on a snippet is, where it is not 1 or 0.
     Queries have the order of their first rows. With ranks, which count from 0 or from 1, snippets
     have hits and their order; several retrievers are united by reciprocal rank fusion.
 
@@ -62,20 +65,8 @@ def read_frame(
     >>> one.relevant, one.snippets[1].hits
     ((True, False), (Hit(retriever='retriever', rank=1, score=None),))
 
-    Parameters
-    ----------
-    frame
-        Anything with `columns` and `to_dict("records")`, a list of rows, or the path of a file.
-    query, relevant
-        The columns with the text of the query and with the judgement.
-    min_score
-        The value of `relevant` from which on a snippet is relevant, where it is not 1 or 0.
-
-    Raises
-    ------
-    ValueError
-        For a row without a judgement or a query, or one that a conformal filter kept; for rows of
-        one query that contradict each other; for a rank that occurs twice.
+    Raises ValueError for a row without a judgement or a query, or one that a conformal filter kept;
+    for rows of one query that contradict each other; for a rank that occurs twice.
     """
     records = records_of(frame)
     given = {query: "query", relevant: "relevant"}

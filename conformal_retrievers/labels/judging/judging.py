@@ -28,29 +28,15 @@ from conformal_retrievers.labels.record import beside, read_labels, write_labell
 class Judging:
     """The judging of queries by one person, which goes on where it was if it is opened again.
 
-    Beside `out` are its journal (.marks.sqlite) and the origin of the judgements (.labels.json).
+    The queries have retrieved snippets, marked or not. `out` is the file of JSON lines for the
+    judged ones: a new one, or one that this judging wrote. Beside it are the journal
+    (.marks.sqlite) and the origin of the judgements (.labels.json), with `by`, who judges, and
+    `given`, where the marks and the questions come from, as `read_labels` returns it. `share` is
+    that of the unmarked snippets to show, in (0, 1]; see `draw` for the default.
 
-    Parameters
-    ----------
-    queries
-        The queries with their retrieved snippets, marked or not.
-    out
-        The file of JSON lines for the judged queries: a new one, or one that this judging wrote.
-    by
-        Who judges, for the record.
-    share
-        The share of the unmarked snippets to show, in (0, 1]; see `draw` for the default.
-    given
-        Where the marks in `queries`, and the questions, come from, as `read_labels` returns it.
-
-    Raises
-    ------
-    ValueError
-        If there is nothing to judge, the queries are not retrieved yet, a query has evidence, or
-        the journal is about other queries, another share or person.
-    OSError
-        If a file cannot be written, another process judges it, or `out` exists without a journal
-        or was edited.
+    Raises ValueError if there is nothing to judge, the queries are not retrieved yet, a query has
+    evidence, or the journal is about other queries, another share or person; OSError if a file
+    cannot be written, another process judges it, or `out` exists without a journal or was edited.
     """
 
     def __init__(
