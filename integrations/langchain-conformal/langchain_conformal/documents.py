@@ -95,13 +95,18 @@ def _all(key: str, documents: Iterable[Document]) -> list[Any]:
 
 def _sources(documents: Sequence[Document]) -> list[str | None]:
     known = _all("source", documents)
-    return [source if type(source) is str or source is None else str(source) for source in known]
+    if {*map(type, known)} <= {str, NoneType}:
+        return known
+    return [source if source is None else str(source) for source in known]
 
 
 def _positions(documents: Sequence[Document]) -> list[int | None]:
+    known = _all("start_index", documents)
+    if {*map(type, known)} == {int} and min(known) >= 0:
+        return known
     # A splitter that did not find the text again writes −1, and some stores return floats.
-    known = [one if type(one) in (int, float) else -1 for one in _all("start_index", documents)]
-    return [int(start) if start >= 0 and start % 1 == 0 else None for start in known]
+    numbers = [one if type(one) in (int, float) else -1 for one in known]
+    return [int(start) if start >= 0 and start % 1 == 0 else None for start in numbers]
 
 
 def hits_of(documents: Sequence[Document]) -> list[tuple[Hit, ...]]:
