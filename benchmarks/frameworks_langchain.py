@@ -170,18 +170,23 @@ def overhead() -> list[str]:
 
 
 def with_hits(k: int, names: tuple[str, ...], seed: int) -> tuple[list[Snippet], list[bool]]:
-    """Return k snippets with hits of the retrievers, each of which found most of them."""
+    """Return k snippets with hits of the retrievers, each of which found most of them.
+
+    The last one found what the others did not.
+    """
     rng = np.random.default_rng(seed)
     relevant = rng.random(k) < 8 / k
     hits: list[list[Hit]] = [[] for _ in range(k)]
     for name in names:
         scores = rng.normal(size=k) + 1.5 * relevant
-        found = np.argsort(-scores)[: k if len(names) == 1 else 2 * k // 3]
-        for rank, i in enumerate(found.tolist()):
+        order = np.argsort(-scores).tolist()
+        depth, last = k if len(names) == 1 else 2 * k // 3, name == names[-1]
+        found = order[:depth] + [i for i in order[depth:] if last and not hits[i]]
+        for rank, i in enumerate(found):
             hits[i].append(Hit(name, rank, float(scores[i])))
     relevant[0] = True
-    snippets = [Snippet(f"some text {i}" * 5, hits=tuple(h)) for i, h in enumerate(hits) if h]
-    return snippets, [bool(r) for r, h in zip(relevant, hits, strict=True) if h]
+    snippets = [Snippet(f"some text {i}" * 5, hits=tuple(h)) for i, h in enumerate(hits)]
+    return snippets, relevant.tolist()
 
 
 def scorers_of(names: tuple[str, ...], k: int) -> list[Scorer]:
@@ -207,7 +212,7 @@ def hits() -> list[str]:
                 if len(names) > 1
                 else {"relevance_score": snippet.hits[0].score},
             )
-            for document, snippet in zip(case.documents, snippets, strict=False)
+            for document, snippet in zip(case.documents, snippets, strict=True)
         ]
         for scorer in scorers_of(names, k):
             scores = np.sort(scorer.score(QUERY, to_snippets(documents)))

@@ -149,7 +149,7 @@ def from_hits() -> list[Comparison]:
             NodeWithScore(node=node.node, score=snippet.hits[0].score)
             if len(names) == 1
             else NodeWithHits(node=node.node, score=0.5, hits=snippet.hits)
-            for node, snippet in zip(plain, snippets, strict=False)
+            for node, snippet in zip(plain, snippets, strict=True)
         ]
         for scorer in scorers_of(names, k):
             scores = np.sort(scorer.score(QUERY.query_str, to_snippets(nodes)))

@@ -8,6 +8,7 @@ neighbouring timings, shown as its median over the repetitions and its quartiles
     p-values    of 10⁵ scores                 against np.searchsorted of them
     bets        the threshold with delta, of 1,000 queries        in seconds
     decide      of 100 scores that are given  against np.sort of 100 numbers; and in µs
+    learned     score of 100 snippets from hits, without and with documents and positions; in µs
     import      conformal_retrievers          against numpy and pydantic, in fresh interpreters
     filter      with a sentence embedder      against the embedder alone on the same texts
     score       by EmbeddingScorer            against the model's own encode of the same texts
@@ -30,6 +31,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from typing import NamedTuple
@@ -44,8 +46,17 @@ from rich.table import Table
 from sentence_transformers import SentenceTransformer
 
 from benchmarks.quantile import conformal_quantile
-from conformal_retrievers import Calibration, ConformalFilter, EmbeddingScorer, ScoredQuery, Snippet
+from conformal_retrievers import (
+    Calibration,
+    ConformalFilter,
+    EmbeddingScorer,
+    JudgedQuery,
+    LearnedScorer,
+    ScoredQuery,
+    Snippet,
+)
 from conformal_retrievers.calibration.guarantees import Units
+from conformal_retrievers.data.hits import RETRIEVER
 from conformal_retrievers.theory.ranks import Masses, mass_threshold
 from conformal_retrievers.theory.tolerance import query_recall_tolerance
 
@@ -285,6 +296,32 @@ def decisions() -> Iterator[Comparison]:
     yield Comparison("decide, K = 100", decide, "np.sort", sort, microseconds=50)
 
 
+def learned_scores() -> Iterator[Comparison]:
+    from benchmarks.frameworks_langchain import with_hits
+
+    def judged(seed: int, names: tuple[str, ...], where: str) -> JudgedQuery:
+        snippets, relevant = with_hits(100, names, seed)
+        for i, snippet in enumerate(snippets if where else ()):
+            position = 500 * i if where == "document and position" else None
+            snippets[i] = replace(snippet, document=f"document {i % 30}", position=position)
+        return JudgedQuery(f"query {seed}", snippets, relevant)
+
+    for names in ((RETRIEVER,), ("bm25", "dense")):
+        for where in ("", "document", "document and position"):
+            scorer = LearnedScorer.fit([judged(seed, names, where) for seed in range(60)])
+            snippets, numbers = (
+                judged(99, names, where).snippets,
+                np.random.default_rng(0).random(100),
+            )
+            score, sort = in_turn(
+                processor(lambda s=scorer, of=snippets: s.score("query", of)),
+                processor(lambda n=numbers: np.sort(n)),
+                repetitions=2000,
+            )
+            what = ", ".join(filter(None, (f"learned, retrievers: {len(names)}", where, "K = 100")))
+            yield Comparison(what, score, "np.sort", sort, microseconds=200)
+
+
 def imports() -> Iterator[Comparison]:
     ours, theirs, with_model = in_turn(
         fresh("import conformal_retrievers"),
@@ -391,6 +428,7 @@ STEPS = (
     p_values,
     bets,
     decisions,
+    learned_scores,
     imports,
     embedding_filters,
     embedding_scores,
