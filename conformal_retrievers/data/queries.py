@@ -188,8 +188,7 @@ class JudgedQuery:
         retriever: str | None = None,
         k: int | None = None,
     ) -> JudgedQuery:
-        """Return the same query and judgements with the snippets that a retriever returned, best
-        first.
+        """Return the query and its judgements with what a retriever returned for it, best first.
 
         A snippet is recognised by its id. It is recognised by its text if either side has no id or
         the id was not judged for this query, because some stores assign ids of their own. Snippets
