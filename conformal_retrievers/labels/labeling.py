@@ -102,32 +102,21 @@ def label_by_llm(
     """Let an LLM judge whether each snippet contains or supports the query's answer.
 
     A query with a cut-off, refused or unreadable reply is in `unlabelled`. A blank snippet is
-    irrelevant, and the LLM is not asked about it; equal texts of a query are asked about once.
+    irrelevant, and the LLM is not asked about it; equal texts of a query are asked about once. If
+    none of the first 8 calls is answered, no further one is made.
 
-    Parameters
-    ----------
-    queries, llm, prompt
-        The queries, the judge, and a prompt with the fields $query, $fact and $snippet, or, with
-        `split`, $query, $fact and $sentences. If none of the first 8 calls is answered, no further
-        one is made.
-    split
-        Cuts the snippets: the LLM is asked once a snippet for the numbers of the sentences that
-        count, or several times where there are more than 50, and the judged queries are of
-        sentences.
-    concurrency, cache, progress
-        As for `ask`. With a cache, a repeated run asks only for what is unlabelled. The number of
-        calls is logged before the first, or printed on stderr above the progress bar.
-    most_calls
-        If more calls are needed than this, ValueError is raised with their number, and none is
-        made. Give 0 to learn the number.
+    `prompt` has the fields $query, $fact and $snippet, or, with `split`, $query, $fact and
+    $sentences. `split` cuts the snippets: the LLM is asked once a snippet for the numbers of the
+    sentences that count, or several times where there are more than 50, and the judged queries are
+    of sentences.
 
-    Raises
-    ------
-    TypeError
-        For other objects than `AnsweredQuery`, such as queries that are judged already.
-    ValueError
-        For a prompt with other fields, and for a blank answer; the error names its query. If more
-        calls are needed than `most_calls`.
+    `concurrency`, `cache` and `progress` are as for `ask`. With a cache, a repeated run asks only
+    for what is unlabelled. The number of calls is logged before the first, or printed on stderr
+    above the progress bar. If it is above `most_calls`, none is made; give 0 to learn the number.
+
+    Raises TypeError for other objects than `AnsweredQuery`, such as queries that are judged
+    already, and ValueError for a prompt with other fields, for a blank answer, naming its query,
+    and for more calls than `most_calls`, with their number.
     """
     queries = all_of(AnsweredQuery, queries, "queries")
     prompt = prompt or Prompt.load("label_sentences" if split else "label")

@@ -1,13 +1,9 @@
 """LangSmith: examples of data sets, runs, feedback, and tables of experiments.
 
-What `list_examples`, `list_runs` and `list_feedback` return, as JSON lines in one file or as a
-list, and what `get_test_results` returns. Documents that a run returned are judged
-
-    by feedback on the run: `value={id or place of a document: 1 or 0, …}`, for all documents, or
-    `correction={"documents": [those that are relevant]}`;
-    or else by the outputs of the example that the run refers to.
-
-Examples without runs give queries for `judge_retriever`.
+What `list_examples`, `list_runs`, `list_feedback` and `get_test_results` return. Documents that a
+run returned are judged by feedback on it, `value={id or place of a document: 1 or 0, …}`, for all
+documents, or `correction={"documents": [those that are relevant]}`; or else by the outputs of the
+example that the run refers to. Examples without runs give queries for `judge_retriever`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

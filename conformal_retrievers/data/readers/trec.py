@@ -48,30 +48,18 @@ def read_trec(
 ) -> list[JudgedQuery]:
     """Read the judged queries of qrels, retrieved as in one run or several.
 
+    Qrels have four columns: query, a column without use, document, relevance; `min_score` is the
+    relevance from which on a document is relevant. A run has six columns; several are given as in
+    `read_beir`, and k is how many documents to keep of each query and run, the best by rank; all by
+    default. `queries` and `corpus` are the texts of queries and documents: files of lines with id,
+    tab and text, or queries.jsonl and corpus.jsonl.
+
     Without texts, a query has its id as the text and its snippets have none: scores of hits need
     none. Relevant documents that no run has are counted in `missed`. Without a run, queries have
     the ids of their relevant documents, or these with their texts, for `judge_retriever`.
 
-    Parameters
-    ----------
-    qrels
-        A file with four columns: query, a column without use, document, relevance.
-    run
-        A file with six columns, or several, as in `read_beir`.
-    queries
-        The texts of the queries: a file of lines with id, tab and text, or a queries.jsonl.
-    corpus
-        The texts of the documents: the same with documents, or a corpus.jsonl.
-    k
-        How many documents to keep of each query and run, the best by rank; all by default.
-    min_score
-        The relevance from which on a document is relevant.
-
-    Raises
-    ------
-    ValueError
-        For a broken line, naming file and line; for a document or query without a text in a file
-        that is given; for qrels without a run and without texts of the queries.
+    Raises ValueError for a broken line, naming file and line; for a document or query without a
+    text in a file that is given; for qrels without a run and without texts of the queries.
     """
     judgements, texts = read_qrels(Path(qrels)), None if queries is None else read_texts(queries)
     if texts is not None and (unknown := [id for id in judgements if id not in texts]):

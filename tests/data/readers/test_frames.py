@@ -57,10 +57,18 @@ def test_a_frame_is_read_as_the_files_that_pandas_writes_of_it(tmp_path):
         assert read(path) == EXPECTED, path.name
 
 
-def test_ranks_count_from_0_or_from_1():
-    from_zero = frame().assign(rank=[1, 0, 0])
-    assert read(from_zero) == EXPECTED
-    assert read(frame().assign(rank=[2.0, 1.0, 1.0])) == EXPECTED
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rank": [1, 0, 0]},
+        {"rank": [2.0, 1.0, 1.0]},
+        {"relevant": ["relevant", "unrelated", "yes"]},
+        {"relevant": [True, False, True]},
+        {"relevant": ["1", "0", "1.0"]},
+    ],
+)
+def test_ranks_count_from_0_or_1_and_judgements_may_be_words_or_flags(change):
+    assert read(frame().assign(**change)) == EXPECTED
 
 
 def test_without_ranks_the_order_is_not_taken_for_ranks():
@@ -117,11 +125,6 @@ def test_columns_may_be_named_and_numbers_have_a_threshold():
         read(named.assign(grade=[3.0, 1, 2]), query="question", relevant="grade")
     found = read(named, query="question", relevant="grade", min_score=2)
     assert found == EXPECTED
-
-
-def test_judgements_may_be_words_or_flags():
-    for words in (["relevant", "unrelated", "yes"], [True, False, True], ["1", "0", "1.0"]):
-        assert read(frame().assign(relevant=words)) == EXPECTED
 
 
 def test_qrels_as_a_frame_are_ids_of_relevant_snippets():
