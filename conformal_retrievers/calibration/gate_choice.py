@@ -123,24 +123,24 @@ def default_gate(judged: Sequence[JudgedQuery], given: Given) -> QueryScorer:
     """
     for one in given:
         return one if isinstance(one, QueryScorer) else ScoreSummary(one, "best")
-    sources = sources_of(judged)
-    kinds = dict(sources.retrievers)
-    found: dict[str, list[tuple[float, float]]] = {n: [] for n, k in kinds.items() if k != "rank"}
-    for query in judged:
-        for name, columns in query.hits.items():
-            if name in found:
-                scores = columns.scores[np.isfinite(columns.scores)]
-                found[name].append((float(scores.max()), float(scores.min())))
-    if not found:
+    scored = _scored_hits(judged)
+    if not scored:
         raise _nothing_known()
 
-    def distance(name: str) -> float:
-        ends = np.array(found[name])
-        best = ends[:, 0 if kinds[name] == "similarity" else 1]
-        return float(np.abs(ends[:, 0] - ends[:, 1]).mean() / max(best.std(), 1e-300))
+    def distance(hits: HitScorer) -> float:
+        found = [q.hits[hits.retriever].scores for q in judged if hits.retriever in q.hits]
+        finite = (scores[np.isfinite(scores)] for scores in found)
+        ends = np.array([(scores.max(), scores.min()) for scores in finite])
+        best = ends[:, 0 if hits.higher_is_better else 1]
+        return float((ends[:, 0] - ends[:, 1]).mean() / max(best.std(), 1e-300))
 
-    first = max(found, key=distance)
-    return ScoreSummary(HitScorer(first, kinds[first] == "similarity"), "best")
+    return ScoreSummary(max(scored, key=distance), "best")
+
+
+def _scored_hits(judged: Sequence[JudgedQuery]) -> list[HitScorer]:
+    """Return the scorers by each retriever whose hits have scores."""
+    kinds = sources_of(judged).retrievers
+    return [HitScorer(name, kind == "similarity") for name, kind in kinds if kind != "rank"]
 
 
 def _nothing_known() -> ValueError:
@@ -152,9 +152,8 @@ def _nothing_known() -> ValueError:
 
 def candidates_of(kinds: Kinds, given: Given) -> list[Candidate]:
     """Return the candidates, in the order in which they are preferred if they cost the same."""
-    retrievers = sources_of([query for queries in kinds for query in queries]).retrievers
-    hits = [HitScorer(n, kind == "similarity") for n, kind in retrievers if kind != "rank"]
-    names = [name for name, _ in retrievers]
+    judged = [query for queries in kinds for query in queries]
+    names, hits = sorted({name for query in judged for name in query.hits}), _scored_hits(judged)
     simple: list[QueryScorer] = [ScoreSummary(hit, number) for number in NUMBERS for hit in hits]
     simple += [RankAgreement(names)] if len(names) > 1 else []
     of_snippets, of_queries = by_kind(given)
