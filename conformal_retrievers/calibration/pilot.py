@@ -63,20 +63,20 @@ class Pilot:
                 "'query-recall', 'all' or 'any'"
             )
         queries = list(scored)
-        some = [query for query in queries if query.relevant.any()]
-        if len(some) < SMALLEST:
+        counts = np.array([query.relevant.any() for query in queries], dtype=np.bool_)
+        n = int(counts.sum())
+        if n < SMALLEST:
             raise ValueError(
-                f"pilot has {len(some)} queries with a relevant snippet; give {SMALLEST} or more"
+                f"pilot has {n} queries with a relevant snippet; give {SMALLEST} or more"
             )
-        pooled = Units(guarantee, ScoredQueries.of(some).relevant_only(), False)
+        pooled = Units(guarantee, ScoredQueries.of(queries).relevant_only(), False)
         units = np.split(pooled.scores, np.cumsum(pooled.sizes)[:-1])
         values = np.sort(pooled.scores)
         values = np.unique(values[np.linspace(0, len(values) - 1, STEPS).astype(int)])
         shares = np.zeros((len(queries), len(values)))
-        shares[[query.relevant.any() for query in queries]] = [_at_most(values, u) for u in units]
+        shares[counts] = [_at_most(values, of_one) for of_one in units]
         sizes = np.array([len(query.scores) for query in queries], dtype=np.float64)
         kept = np.stack([_at_most(values, query.scores) for query in queries]) * sizes[:, None]
-        counts = np.array([query.relevant.any() for query in queries], dtype=np.float64)
         rng = np.random.default_rng(0)
         drawn = rng.multinomial(len(queries), np.full(len(queries), 1 / len(queries)), RESAMPLES)
         weights = np.concatenate([np.ones((1, len(queries))), drawn])
@@ -85,7 +85,7 @@ class Pilot:
         mean = of @ shares
         variance = np.maximum(0, of @ shares**2 - mean**2)
         kept = weights @ kept / (weights @ sizes)[:, None]
-        return cls(len(some), mean, variance, kept, bool(np.isin(shares, (0, 1)).all()))
+        return cls(n, mean, variance, kept, bool(np.isin(shares, (0, 1)).all()))
 
     def expected(self, n: int, alpha: float) -> Array:
         """Return the share of snippets that n queries are expected to keep, (1 + resamples,)."""
