@@ -582,7 +582,7 @@ MUTANTS = {
     ],
     "monitoring/monitor.py": [
         (
-            "self._lock = threading.Lock()",
+            "self._lock = threading.RLock()",
             "self._lock = threading.Semaphore(99)",
             "threads that share a monitor lose counts",
         ),

@@ -95,7 +95,7 @@ class Monitor:
             None if calibration.gate is None else Monitor(calibration.gate, level, seed=seed)
         )
         self._state.gate = self._gate._state if self._gate else None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._process: int | None = None  # the one that the last of the sources stands for
 
     def observe(
@@ -148,7 +148,7 @@ class Monitor:
                 state.recent = [*state.recent, newest][-RECENT:]
             if len(finite) and not silent:
                 state.bet_on_rank(after(state.live, at), float(finite.min()), self._ordered)
-            return self._status()
+            return self.status
 
     def observe_judged(self, query: ScoredQuery, *, at: float | None = None) -> MonitorStatus:
         """Observe a query whose relevant snippets are all known, in addition to `observe`.
@@ -169,7 +169,7 @@ class Monitor:
                 self._observe_loss(lost, at)
             if self._gate and query.relevant.any() and not self._gate.calibration.by_group:
                 self._gate._observe_loss(float(bool(query.silenced)), at)
-            return self._status()
+            return self.status
 
     def _observe_loss(self, lost: float, at: float) -> None:
         self._state.counts += Counts(judged=1, lost=lost)
@@ -196,20 +196,17 @@ class Monitor:
     def status(self) -> MonitorStatus:
         """The counts and the evidence so far."""
         with self._lock:
-            return self._status()
-
-    def _status(self) -> MonitorStatus:
-        most = (self._state.most_log_drift, self._state.most_log_harm)
-        drift, harm = (math.exp(min(log, 700.0)) for log in most)
-        recent = [silent for _, silent in self._state.recent]
-        return MonitorStatus(
-            self._state.level,
-            self._state.counts,
-            drift,
-            harm,
-            recent=(sum(recent), len(recent)) if self._of_gate else None,
-            gate=self._gate.status if self._gate else None,
-        )
+            most = (self._state.most_log_drift, self._state.most_log_harm)
+            drift, harm = (math.exp(min(log, 700.0)) for log in most)
+            recent = [silent for _, silent in self._state.recent]
+            return MonitorStatus(
+                self._state.level,
+                self._state.counts,
+                drift,
+                harm,
+                recent=(sum(recent), len(recent)) if self._of_gate else None,
+                gate=self._gate.status if self._gate else None,
+            )
 
     @cached_property
     def _tolerated(self) -> float:
