@@ -11,12 +11,7 @@ from llm_server import fields_of
 from rouge_score.rouge_scorer import RougeScorer
 
 from conformal_retrievers import Snippet
-from conformal_retrievers.labels import (
-    AnsweredQuery,
-    label_by_llm,
-    label_by_source,
-    rouge_l,
-)
+from conformal_retrievers.labels import AnsweredQuery, label_by_llm, label_by_source, rouge_l
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.openai import openai_llm
 from conformal_retrievers.llm.prompt import Prompt

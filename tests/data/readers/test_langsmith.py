@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 from uuid import uuid4
 
 import pytest
+from calibrations import calibration_of
 from langchain_core.callbacks import CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
@@ -15,18 +16,11 @@ from langchain_core.tracers.langchain import get_client
 from langsmith import run_trees, schemas
 from langsmith.utils import get_env_var, get_tracer_project
 from langsmith_server import LangSmithServer
+from lookup import LookupScorer
 
-from conformal_retrievers import (
-    Calibration,
-    ConformalFilter,
-    JudgedQuery,
-    ScoredQuery,
-    Snippet,
-    read,
-)
+from conformal_retrievers import ConformalFilter, JudgedQuery, Snippet, read
 from conformal_retrievers.data import read_langsmith
 from conformal_retrievers.data.queries import with_hits
-from conformal_retrievers.scoring import FunctionScorer
 from langchain_conformal import ConformalRetriever
 
 DOCUMENTS = [
@@ -160,13 +154,9 @@ def test_the_fields_of_examples_may_be_named(tmp_path):
 
 
 def filtering(prefix):
-    scores = {"Ann did.": 0.1, "Wann? 🥐": 0.9, "It rains.": 0.2}
-    scorer = FunctionScorer(lambda query, texts: [scores[text] for text in texts], name="lookup")
-    judged = [ScoredQuery([0.3 * i / 20, 1.0], [True, False]) for i in range(20)]
-    calibration = Calibration.from_scores(judged, alpha=0.1, scorer="lookup")
-    return ConformalRetriever(
-        retriever=Fixed(), filter=ConformalFilter(scorer, calibration), metadata_prefix=prefix
-    )
+    scorer = LookupScorer({"Ann did.": 0.1, "Wann? 🥐": 0.9, "It rains.": 0.2})
+    keeps_two = ConformalFilter(scorer, calibration_of())
+    return ConformalRetriever(retriever=Fixed(), filter=keeps_two, metadata_prefix=prefix)
 
 
 def test_a_function_inside_a_conformal_retriever_is_read(sent, tmp_path):

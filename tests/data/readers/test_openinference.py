@@ -6,22 +6,16 @@ import json
 from pathlib import Path
 
 import pytest
+from calibrations import calibration_of
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from llama_index.core import MockEmbedding, VectorStoreIndex
 from llama_index.core.schema import TextNode
+from lookup import LookupScorer
 from openinference.instrumentation.langchain import LangChainInstrumentor
 from openinference.semconv.trace import SpanAttributes
 
-from conformal_retrievers import (
-    Calibration,
-    ConformalFilter,
-    FunctionScorer,
-    JudgedQuery,
-    ScoredQuery,
-    Snippet,
-    read,
-)
+from conformal_retrievers import ConformalFilter, JudgedQuery, Snippet, read
 from conformal_retrievers.data import read_openinference
 from conformal_retrievers.data.queries import with_hits
 from langchain_conformal import ConformalRetriever
@@ -47,9 +41,7 @@ def langchain_spans(tracing):
 
 
 def conformal_filter():
-    judged = [ScoredQuery([0.3 * i / 20, 1.0], [True, False]) for i in range(20)]
-    scorer = FunctionScorer(lambda query, texts: [TEXTS[text] for text in texts], name="lookup")
-    return ConformalFilter(scorer, Calibration.from_scores(judged, alpha=0.1, scorer="lookup"))
+    return ConformalFilter(LookupScorer(TEXTS), calibration_of())
 
 
 def exported(spans):
