@@ -5,10 +5,8 @@
     at a budget    recall that is lost at the threshold that passes so many tokens a query
 
 Scores are compared on the same resampled queries (paired bootstrap), each at its own threshold. One
-threshold is noisy, so the comparison takes the geometric mean of the costs at half the alpha, at
-this one, and at twice and four times as much: more relevant snippets are near the larger ones. With
-a budget it takes half and twice the tokens. What missed snippets lose already, where they count, is
-no part of an alpha that is halved or doubled.
+threshold is noisy, so the comparison takes the geometric mean of the costs around it, see
+`Aim.around`: more relevant snippets are near larger alphas.
 """
 
 from __future__ import annotations
@@ -53,7 +51,8 @@ class Aim:
         return 1 - tolerance_rank(n, alpha, self.delta) / n
 
     def around(self, lost: float) -> list[Aim]:
-        """Return the aims to compare at, with so much of the guarantee `lost` at any threshold.
+        """Return the aims to compare at: half, two and four times the alpha, or half and twice the
+        tokens. What is `lost` at any threshold is no part of an alpha that is halved or doubled.
 
         >>> [round(aim.alpha, 2) for aim in Aim("query-recall", 0.2).around(0.1)]
         [0.15, 0.2, 0.3, 0.5]

@@ -1,20 +1,10 @@
 """Ways to choose what reaches the model that users have today, in terms of columns of snippets.
 
-With a setting, which `equal_recall.py` chooses in hindsight:
-
-    top k             of a retriever, or of the reciprocal rank fusion of all: documents, with all
-                      of their sentences
-    threshold         on a retriever's own score, the same for all queries
-
-Without one:
-
-    Adaptive-k        the scores before the largest gap of the query's sorted scores
-                      (Taguchi et al. 2025, arXiv 2506.08479)
-    μ + σ             what is better than the mean of the query's scores by a standard deviation
-    borderline mean   at most the mean score of the borderline snippets of 30 to 50 queries, which
-                      is how vendors of rerankers advise to choose a threshold
-
-A snippet that a retriever did not find counts as +inf among its scores.
+Top k, of a retriever or of the reciprocal rank fusion of all, and a threshold on a retriever's own
+score have a setting, which `equal_recall.py` chooses in hindsight. Top k counts documents, with all
+of their sentences. Adaptive-k (Taguchi et al. 2025, arXiv 2506.08479), μ + σ and the borderline
+mean, which is how vendors of rerankers advise to choose a threshold, have none. A snippet that a
+retriever did not find counts as +inf among its scores.
 """
 
 import math

@@ -5,9 +5,8 @@ snippets in all. With R and S their means over queries, s* is chosen for the rec
 
     R(s*) = R(filter),    snippets = S(s*)
 
-Between two neighbouring settings they are mixed: a share λ of the queries gets the second, such
-that (1 − λ) R(s) + λ R(s') = R(filter). That is hindsight, since s* is chosen on the very queries
-that are measured, and the filter's threshold was set before. Intervals and differences are of the
+Two neighbouring settings are mixed, such that (1 − λ) R(s) + λ R(s') = R(filter). That is
+hindsight: s* is chosen on the very queries that are measured. Intervals and differences are of the
 paired bootstrap over queries, which chooses s* anew in each resample.
 """
 

@@ -140,10 +140,7 @@ def test_what_delta_costs_by_hand():
     assert plan(0.1, 1000, guarantee="snippet").outlooks[0].as_alpha is None
 
 
-def test_fifty_queries_in_words():
-    told = " ".join(plan(0.1, 50).told.split())
-    assert "With 50 judged queries, coverage is about 90.2 % [84.6, 95.1] over calib" in told
-    assert "It needs 25 judged queries" in told
+def test_a_plan_says_what_it_knows():
     assert "about" not in plan(0.1, 50, guarantee="all").told
     assert "everything is kept" in plan(0.1, 8).told
     assert "With" not in plan(0.1).told  # nothing is known of n
