@@ -89,18 +89,6 @@ def test_snippets_of_a_query_that_are_kept_together_are_worth_one():
     assert together.design_effect == pytest.approx(200 / 19)
 
 
-def test_the_lowest_score_of_each_query_is_known_whatever_is_relevant():
-    scored = [
-        ScoredQuery([0.2, 0.5, math.nan], [True, False, False]),
-        ScoredQuery([0.4, 0.1], [False, False]),
-        ScoredQuery([math.nan, math.inf], [False, False]),
-        ScoredQuery([], [], missed=2),
-        ScoredQuery([0.3], [True]),
-    ]
-    assert calibration_of(scored).lowest_scores == (0.1, 0.2, 0.3)
-    assert calibration_of(scored).n_without_id == 5
-
-
 def test_infinite_scores_are_never_and_always_kept():
     scored = [relevant(0.1 * i) for i in range(8)]
     scored += [relevant(math.inf, 0.5), relevant(-math.inf)]

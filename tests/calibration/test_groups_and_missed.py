@@ -100,15 +100,9 @@ def test_a_group_that_is_not_a_printable_name_is_refused():
         ("query-recall", 0.64, 0.4),  # 1.83 ≥ 1.8 > 1.5
         ("query-recall", 0.57, 0.9),  # 2.15
         ("query-recall", 0.56, math.inf),  # 2.2
-        # Twelve snippets, seven of them at +inf: the ⌈13 × .4⌉ = 6th is one of those.
-        ("snippet", 0.6, math.inf),
-        ("snippet", 0.65, 0.9),
-        ("snippet", 0.75, 0.4),
-        # The highest are +inf, .2, +inf and +inf, the lowest .1, .2, .4 and +inf.
+        # The highest are +inf, .2, +inf and +inf.
         ("all", 0.8, 0.2),
         ("all", 0.79, math.inf),
-        ("any", 0.4, 0.4),
-        ("any", 0.39, math.inf),
     ],
 )
 def test_the_threshold_if_missed_snippets_count(guarantee, alpha, threshold):
