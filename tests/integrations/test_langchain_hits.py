@@ -29,22 +29,10 @@ class Normalised(InMemoryVectorStore):
         return lambda similarity: (1 + similarity) / 2
 
 
-class WithoutScores(InMemoryVectorStore):
-    def similarity_search(self, query, k=4, **kwargs):
-        return [d for d, _ in super().similarity_search_with_score(query, k, **kwargs)]
-
-    async def asimilarity_search(self, query, k=4, **kwargs):
-        return self.similarity_search(query, k, **kwargs)
-
-    def similarity_search_with_score(self, *args, **kwargs):
-        raise NotImplementedError
-
-    async def asimilarity_search_with_score(self, *args, **kwargs):
-        raise NotImplementedError
-
-
 class Failing(InMemoryVectorStore):
     """Finds documents, but not with scores."""
+
+    error = TypeError
 
     def similarity_search(self, query, k=4, **kwargs):
         return [d for d, _ in super().similarity_search_with_score(query, k)]
@@ -52,21 +40,20 @@ class Failing(InMemoryVectorStore):
     async def asimilarity_search(self, query, k=4, **kwargs):
         return self.similarity_search(query, k)
 
-
-class Broken(Failing):
     def similarity_search_with_score(self, query, k=4):
-        raise ValueError("no index of scores")
+        raise self.error("no index of scores")
 
     async def asimilarity_search_with_score(self, query, k=4):
-        raise ValueError("no index of scores")
+        return self.similarity_search_with_score(query, k)
+
+
+class WithoutScores(Failing):
+    error = NotImplementedError
 
 
 class InWords(Failing):
     def similarity_search_with_score(self, query, k=4):
         return [(document, "near") for document in self.similarity_search(query, k)]
-
-    async def asimilarity_search_with_score(self, query, k=4):
-        return self.similarity_search_with_score(query, k)
 
 
 class Reversed(InMemoryVectorStore):
@@ -181,7 +168,7 @@ async def test_other_searches_have_relevance_scores_or_ranks_only(asked, scores)
 
 @pytest.mark.parametrize(
     ("kind", "options"),
-    [(Broken, {}), (Failing, {}), (Broken, {"filter": red}), (InWords, {}), (Reversed, {})],
+    [(Failing, {}), (Failing, {"filter": red}), (InWords, {}), (Reversed, {})],
 )
 async def test_a_store_that_tells_no_scores_is_asked_as_before(kind, options):
     asked = retriever(kind=kind, kwargs=options)
@@ -199,7 +186,7 @@ async def test_a_store_that_tells_no_scores_is_asked_as_before(kind, options):
 
 
 async def test_the_error_of_a_store_that_cannot_be_asked_at_all_is_raised():
-    asked = retriever(kwargs={"unknown": 1}, kind=type("Down", (Broken,), {}))
+    asked = retriever(kwargs={"unknown": 1}, kind=type("Down", (Failing,), {}))
     asked.vectorstore.similarity_search = asked.vectorstore.asimilarity_search = None
     for call in (asked, with_scores(asked)):
         with pytest.raises(TypeError, match="not callable"):
