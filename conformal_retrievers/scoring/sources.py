@@ -136,7 +136,7 @@ def numbers_of(
         hits[SCORES, only_ranks] = np.log1p(hits[RANKS, only_ranks])
     # In one layout, since sums depend on it in their last bits.
     values = np.ascontiguousarray(np.concatenate([hits[SCORES], *fused, of_scorers]))
-    ranks = np.concatenate([hits[RANKS], average_ranks(values[r:])])
+    ranks = np.concatenate([hits[RANKS], *([average_ranks(x)] for x in values[r:])])
     return known, Numbers(values, ranks, found)
 
 
@@ -171,11 +171,10 @@ def _check_scored(retrievers: Sequence[tuple[str, Kind]], scores: Values, found:
 
 
 def average_ranks(values: Values) -> Values:
-    """Return the ranks (m, n) in each row, from 0; equal values share the mean of theirs.
+    """Return the ranks (n,) from 0, the lowest; equal values share the mean of theirs.
 
-    >>> average_ranks(np.array([[0.3, 0.1, 0.3]]))
-    array([[1.5, 0. , 1.5]])
+    >>> average_ranks(np.array([0.3, 0.1, 0.3]))
+    array([1.5, 0. , 1.5])
     """
-    pairs = [*zip(np.sort(values, axis=1), values, strict=True)]
-    ends = [row.searchsorted(of) + row.searchsorted(of, "right") for row, of in pairs]
-    return (np.array(ends).reshape(values.shape) - 1) / 2
+    ordered = np.sort(values)
+    return (ordered.searchsorted(values) + ordered.searchsorted(values, "right") - 1) / 2

@@ -87,15 +87,10 @@ class Outcome:
     filtered: Any = None  # a Filtered or a FilteredAnswer
     nodes: list[NodeWithScore] = field(default_factory=list)
 
-    @contextmanager
-    def refusals_of(self, calibration: object) -> Iterator[None]:
-        """Report the decision of a filter that raises like any other decision."""
-        try:
-            yield
-        except Refused as error:
-            if error.of(calibration):
-                self.filtered = error.filtered
-            raise
+    def take(self, error: Refused, calibration: object) -> None:
+        """Take the decision of a filter with this calibration that raised, as any other."""
+        if error.of(calibration):
+            self.filtered = error.filtered
 
 
 @contextmanager
@@ -129,8 +124,10 @@ def rerank_events(
             ReRankStartEvent(query=query, nodes=nodes, top_n=len(nodes), model_name=scorer)
         )
     try:
-        with outcome.refusals_of(conformal_filter.calibration):
-            yield outcome
+        yield outcome
+    except Refused as error:
+        outcome.take(error, conformal_filter.calibration)
+        raise
     finally:
         decision = None
         if outcome.filtered is not None:
@@ -151,8 +148,10 @@ def claims_events(query: str, answer_filter: AnswerFilter) -> Iterator[Outcome]:
     outcome, scorer = Outcome(), answer_filter.filter.scorer.name
     dispatcher.event(ConformalClaimsStartEvent(query=query, scorer=scorer))
     try:
-        with outcome.refusals_of(answer_filter.filter.calibration):
-            yield outcome
+        yield outcome
+    except Refused as error:
+        outcome.take(error, answer_filter.filter.calibration)
+        raise
     finally:
         decision = None
         if outcome.filtered is not None:
