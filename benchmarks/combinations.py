@@ -48,10 +48,10 @@ from conformal_retrievers import (
 from conformal_retrievers.data import read_beir
 from conformal_retrievers.scoring import TieBreak
 from conformal_retrievers.scoring.bm25 import BM25Scorer
-from conformal_retrievers.scoring.features import feature_names, features
-from conformal_retrievers.scoring.learned import regress, weights_of
+from conformal_retrievers.scoring.features import Features, feature_names, features
 from conformal_retrievers.scoring.overlap import OVERLAPS
 from conformal_retrievers.scoring.sources import Context, Sources, context_of
+from conformal_retrievers.scoring.stages import fit_stages
 
 RESULTS = Path(__file__).parent / "results" / "combinations.md"
 
@@ -200,7 +200,7 @@ def size_rows(data: Data, deals: list[Deal]) -> Iterator[list[str]]:
         yield [label, *cuts]
 
 
-def learned_tables(data: Data) -> dict[str, list[NDArray[np.float64]]]:
+def learned_tables(data: Data) -> dict[str, list[Features]]:
     """Return the features of each query by what they are made of, from little to much."""
     tables = {"cosine + BM25": data.features("none")}
     if data.context != "none":
@@ -222,7 +222,10 @@ def feature_rows(data: Data, deals: list[Deal]) -> Iterator[list[str]]:
         added = [i for i, name in enumerate(names) if name in group]
         if added:
             chosen = sorted(chosen + added)
-            tables = [table[:, chosen] for table in data.features(data.context)]
+            tables = [
+                of_query._replace(table=of_query.table[:, chosen])
+                for of_query in data.features(data.context)
+            ]
             outcome = over_deals(data, deals, learned(data, tables))
             yield [label, str(len(chosen)), *outcome.cut(plain), spread(outcome.coverage)]
 
@@ -319,12 +322,12 @@ class Data:
         names = [self.cosine.name, self.bm25.name, *(OVERLAPS if overlap else ())]
         return Sources((), tuple(names), context)
 
-    def features(self, context: Context, overlap: bool = False) -> list[NDArray[np.float64]]:
+    def features(self, context: Context, overlap: bool = False) -> list[Features]:
         sources = self.sources(context, overlap)
         columns = [self.cosines, self.bm25s, *(self.overlaps if overlap else ())]
         scores = zip(*columns, strict=True)
         pairs = zip(scores, self.judged, strict=True)
-        return [features(sources, of_query, query.snippets)[1] for of_query, query in pairs]
+        return [features(sources, of_query, query.snippets) for of_query, query in pairs]
 
     @cached_property
     def overlaps(self) -> list[Scores]:
@@ -353,19 +356,17 @@ class Data:
         return context_of([snippet for query in self.judged for snippet in query.snippets])
 
 
-def learned(data: Data, tables: list[NDArray[np.float64]]) -> Callable[[Deal], Scores]:
-    """Return the scores of regressions on the training thirds, as `LearnedScorer` makes them.
+def learned(data: Data, tables: list[Features]) -> Callable[[Deal], Scores]:
+    """Return the scores that are learned on the training thirds, as `LearnedScorer` learns them.
 
     The features are computed once for all deals.
     """
-    whole, ends = np.vstack(tables), np.cumsum([len(table) for table in tables])
 
     def scores_of(deal: Deal) -> Scores:
         training = [tables[i] for i in deal.training]
         relevant = [data.relevant[i] for i in deal.training]
-        joined = np.vstack(training), np.concatenate(relevant)
-        regression = regress(*joined, weights_of(relevant), alpha=0.1)
-        return np.split(-regression.log_odds(whole), ends[:-1])
+        stages = fit_stages(training, relevant, alpha=0.1, trees=True)
+        return [-stages.log_odds(of_query) for of_query in tables]
 
     return scores_of
 

@@ -60,9 +60,9 @@ from conformal_retrievers.data.sentences import cut
 from conformal_retrievers.pruning import open_filter
 from conformal_retrievers.scoring.bm25 import BM25Scorer
 from conformal_retrievers.scoring.features import features
-from conformal_retrievers.scoring.learned import regress, weights_of
 from conformal_retrievers.scoring.overlap import OVERLAPS
 from conformal_retrievers.scoring.sources import sources_of
+from conformal_retrievers.scoring.stages import fit_stages
 
 ALPHA = 0.1
 SIZE = 500  # characters of a chunk of a page
@@ -278,7 +278,7 @@ def over_halvings(
 
 
 def learned(judged: list[JudgedQuery], scorers: Sequence[Scorer]) -> Callable[[Deal], Scores]:
-    """Return the scores of regressions on the fit parts, as `LearnedScorer` makes them.
+    """Return the scores that are learned on the fit parts, as `LearnedScorer` makes them.
 
     The features are computed once for all halvings.
     """
@@ -286,15 +286,14 @@ def learned(judged: list[JudgedQuery], scorers: Sequence[Scorer]) -> Callable[[D
     tables = []
     for query in judged:
         columns = [np.asarray(s.score(query.query, query.snippets)) for s in scorers]
-        tables.append(features(sources, columns, query.snippets)[1])
+        tables.append(features(sources, columns, query.snippets))
     relevant = [np.array(query.relevant) for query in judged]
-    whole, ends = np.vstack(tables), np.cumsum([len(table) for table in tables])
 
     def scores_of(halving: Deal) -> Scores:
         own = [relevant[i] for i in halving.training]
-        joined = np.vstack([tables[i] for i in halving.training]), np.concatenate(own)
-        fitted = regress(*joined, weights_of(own), alpha=ALPHA)
-        return np.split(-fitted.log_odds(whole), ends[:-1])
+        training = [tables[i] for i in halving.training]
+        stages = fit_stages(training, own, alpha=ALPHA, trees=bool(scorers))
+        return [-stages.log_odds(table) for table in tables]
 
     return scores_of
 

@@ -123,20 +123,22 @@ def candidates_of(
 ) -> list[Candidate]:
     """Return the candidates, the simplest first; those that need a scorer's model come last."""
     names = [name for name, _ in sources_of(judged).retrievers]
-    texts: tuple[Scorer, ...] = ()
-    if of_sentences(judged):
-        texts = tuple([Remembered(s, judged, progress=False) for s in OVERLAPS.values()])
-    simple = [Candidate(s.name, s) for s in from_hits(judged, guarantee)] if names or texts else []
+    known = names or of_sentences(judged)
+    simple = [Candidate(s.name, s) for s in from_hits(judged, guarantee)] if known else []
     own = [
         Candidate(scorer.name, scorer, tuple(part for part in with_parts(scorer) if part in given))
         for scorer in from_scorers(given, guarantee)
     ]
     if guarantee == "snippet" or not can_learn(judged):
         return [*simple, *own]
+    # Pieces take longer than all else, and tell sentences apart, whose hits are equal.
+    units = [s for s in OVERLAPS.values() if s != SHARED or of_sentences(judged)]
+    words = tuple([Remembered(unit, judged, progress=False) for unit in units])
+    of_texts = [words] if of_sentences(judged) else [(), words] if names else []
+    alone = [_to_learn(names, [], texts) for texts in of_texts]
     without_one = [[s for s in given if s is not left_out] for left_out in given]
     subsets = [*without_one, [*given]] if len(given) > 1 else [[*given]] if given else []
-    alone = [_to_learn(names, [], texts)] if names or texts else []
-    learned = [_to_learn(names, subset, texts) for subset in subsets]
+    learned = [_to_learn(names, subset, words) for subset in subsets]
     return [*simple, *alone, *own, *learned]
 
 

@@ -4,6 +4,8 @@ They follow from what the sources know of the snippets of one query (`sources.py
 depend on the order of the snippets.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -46,38 +48,46 @@ def feature_names(sources: Sources) -> list[str]:
     return [*names, *(f"found by {name}" for name, _ in sources.retrievers), *of_all]
 
 
-def features(
-    sources: Sources, scores: Sequence[Values], snippets: Sequence[Snippet]
-) -> tuple[Known, Values]:
-    """Return which of a query's snippets can be scored, and the features (n, d) of these n.
+class Features(NamedTuple):
+    """Which of a query's snippets can be scored, and what is known of these n."""
+
+    known: Known  # (number of snippets,)
+    table: Values  # (n, d)
+    context: Context
+    layout: Layout | None  # without documents, and without snippets, there is none
+
+
+def features(sources: Sources, scores: Sequence[Values], snippets: Sequence[Snippet]) -> Features:
+    """Return the features of a query's snippets.
 
     The scores are those of each scorer, one for each snippet. Raises as `numbers_of` does.
 
     >>> sources = Sources((), ("s",), "none")
     >>> scores, snippets = np.array([0.2, np.nan, 0.4]), [Snippet("a"), Snippet("b"), Snippet("c")]
-    >>> known, table = features(sources, [scores], snippets)
+    >>> known, table, *_ = features(sources, [scores], snippets)
     >>> known, feature_names(sources)[:2], table[:, :2].tolist()
     (array([ True, False,  True]), ['score by s', 'gap to best by s'], [[0.2, 0.0], [0.4, 0.2]])
     """
     known, numbers = numbers_of(sources, scores, snippets)
     n, x = np.count_nonzero(known), numbers.values
     if n == 0:
-        return known, np.empty((0, len(feature_names(sources))))
+        return Features(known, np.empty((0, len(feature_names(sources)))), sources.context, None)
     ordered = np.sort(x, axis=1)  # sums of floats depend on the order, features must not
     rows = [*within_query(x, ordered), np.log1p(numbers.ranks)]
     lengths = np.fromiter(map(len, texts_in(snippets)), np.float64, len(snippets))
     of_all = [np.log1p(lengths[known]), np.full(n, np.log(n))]
+    layout = None
     if sources.context != "none":
         if n < len(snippets):
             snippets = [s for s, k in zip(snippets, known.tolist(), strict=True) if k]
         layout = layout_of(snippets, sources.context)
         rows += within_documents(x, ordered, layout)
         of_all += [np.log(layout.sizes[layout.document])]
-    if sources.context == "document+position":
+    if layout is not None and sources.context == "document+position":
         rows += [*neighbours(x, layout, NEIGHBOURS.values())]
         of_all += [layout.number / np.maximum(layout.places - 1, 1)]  # 0 to 1
     columns = np.concatenate([*rows, numbers.found, np.array(of_all)])
-    return known, np.ascontiguousarray(columns.T)
+    return Features(known, np.ascontiguousarray(columns.T), sources.context, layout)
 
 
 def within_query(x: Values, ordered: Values) -> tuple[Values, Values, Values, Values]:

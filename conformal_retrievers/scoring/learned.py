@@ -1,12 +1,10 @@
-"""Hits and scorers as one score, weighed by logistic regression: score = −log-odds of relevance.
-
-    log-odds = intercept + Σ_j coefficient_j (feature_j − mean_j) / scale_j
+"""Hits and scorers as one score, learned from judged queries: score = −log-odds of relevance.
 
 The features (`features.py`) are what each retriever and scorer knows of a snippet, where it stands
-among those of the query, and, if documents and positions are known, in its document. scikit-learn
-fits the regression on queries that must not calibrate; numpy alone scores, and asks no model for
-what the hits have. Given an alpha, it fits twice: the second time, snippets count by how near they
-are to the threshold, since only there the score decides what is kept.
+among those of the query, and, if documents and positions are known, in its document. A regression
+in two stages (`stages.py`) weighs them, with boosted trees (`trees.py`) if there are scorers:
+hits alone are scored in microseconds. scikit-learn fits on queries that must not calibrate; numpy
+alone scores, and asks no model for what the hits have.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import pydantic
@@ -26,93 +24,26 @@ from conformal_retrievers.llm.prompt import short_hash
 from conformal_retrievers.scoring.combine import CombinedScorer
 from conformal_retrievers.scoring.features import feature_names, features
 from conformal_retrievers.scoring.scorer import Scorer, query_digest, score_snippets
-from conformal_retrievers.scoring.sources import Context, Kind, Known, Sources, Values, sources_of
+from conformal_retrievers.scoring.sources import Context, Kind, Sources, Values, sources_of
+from conformal_retrievers.scoring.stages import Stages, StoredStages, fit_stages, standing_names
 from conformal_retrievers.theory.ranks import exact_alpha
 
-FORMAT, VERSION = "conformal-retrievers/learned-scorer", 2
-# The inverse of the L2 penalty on standardised features. Of 0.001, 0.01, 0.1, 1 and 10, tried on
-# three data sets with 20, 60 and 200 queries, it kept at most 3 % more context than the best.
-C = 0.1
+FORMAT, VERSION = "conformal-retrievers/learned-scorer", 3
 
 
-class Regression(NamedTuple):
-    """A logistic regression on d standardised features."""
-
-    means: tuple[float, ...]
-    scales: tuple[float, ...]
-    coefficients: tuple[float, ...]
-    intercept: float
-
-    def log_odds(self, table: Values) -> Values:
-        """Return the log-odds (n,) of features (n, d)."""
-        # Row by row, not as a matrix product: no score depends on another, even in its last bit.
-        means, scales, coefficients = np.array(self[:3])
-        terms = (table - means) / scales * coefficients
-        return np.asarray(terms.sum(axis=1) + self.intercept)
-
-
-def regress(
-    table: Values, relevant: Known, weights: Values | None = None, *, alpha: float | None = None
-) -> Regression:
-    """Fit a logistic regression with an L2 penalty to features (n, d) and judgements (n,).
-
-    Weights (n,) have the mean 1. With an alpha, a second fit has the weights that `focused` gives.
-
-    >>> table = np.array([[0.0], [1.0], [2.0], [3.0]])
-    >>> regress(table, np.array([True, True, False, False])).log_odds(table).round(1)
-    array([ 0.2,  0.1, -0.1, -0.2])
-    """
-    from sklearn.linear_model import LogisticRegression
-
-    means, scales = table.mean(axis=0), table.std(axis=0)
-    scales[np.ptp(table, axis=0) == 0] = 1.0
-    fitted = LogisticRegression(C=C, max_iter=10_000)
-    fitted.fit((table - means) / scales, relevant, sample_weight=weights)
-    rows = [tuple(row.tolist()) for row in (means, scales, fitted.coef_[0])]
-    regression = Regression._make([*rows, float(fitted.intercept_[0])])
-    if alpha is None:
-        return regression
-    every = np.ones(len(table)) if weights is None else weights
-    return regress(table, relevant, focused(every, regression.log_odds(table), relevant, alpha))
-
-
-Numbers = Sequence[pydantic.FiniteFloat]
-
-
-class Fitted(pydantic.BaseModel):
-    """The fields of a provenance that all that is learned has."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", strict=True, frozen=True)
+class Stored(StoredStages):
+    """The fields of a provenance of a `LearnedScorer`."""
 
     format: str
     version: int
     retrievers: dict[str, Kind]
     scorers: list[str]
+    context: Context
     features: list[str]
-    means: Numbers
-    scales: Sequence[Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]]
-    coefficients: Numbers
-    intercept: pydantic.FiniteFloat
     fitted_on: list[str]
 
-    def regression(self, features: int) -> Regression:
-        """Return the regression; ValueError unless it is on so many features."""
-        columns = [self.means, self.scales, self.coefficients]
-        if {len(self.features), *map(len, columns)} != {features}:
-            raise ValueError(
-                "scorer_provenance: features, means, scales and coefficients do not have the "
-                f"length {features} that its retrievers give; calibrate again"
-            )
-        return Regression._make([*map(tuple, columns), self.intercept])
 
-
-class Stored(Fitted):
-    """The fields of a provenance of a `LearnedScorer`."""
-
-    context: Context
-
-
-F = TypeVar("F", bound=Fitted)
+F = TypeVar("F", bound=pydantic.BaseModel)
 
 
 def stored(model: type[F], provenance: Mapping[str, JsonValue], needed: Mapping[str, object]) -> F:
@@ -146,7 +77,7 @@ class LearnedScorer(CombinedScorer):
 
     scorers: tuple[Scorer, ...]
     sources: Sources
-    regression: Regression = field(repr=False)
+    stages: Stages = field(repr=False)
     fitted_on: frozenset[str] = field(repr=False)  # digests of the queries
     relative_to_query: ClassVar[bool] = True
 
@@ -176,21 +107,20 @@ class LearnedScorer(CombinedScorer):
                 f"scorers are {names}, hits are of {len(sources.retrievers)} retrievers; give "
                 "each scorer once, and one or more if the snippets of judged have no hits"
             )
-        rows, relevant = [], [np.empty(0, dtype=bool)]
+        tables, relevant = [], []
         for query in judged:
             columns = [score_snippets(part, query.query, query.snippets) for part in parts]
-            known, table = features(sources, columns, query.snippets)
-            rows.append(table)
-            relevant.append(np.array(query.relevant, dtype=bool)[known])
-        labels = np.concatenate(relevant)
+            tables.append(features(sources, columns, query.snippets))
+            relevant.append(np.array(query.relevant, dtype=bool)[tables[-1].known])
+        labels = np.concatenate([np.empty(0, dtype=bool), *relevant])
         if len(set(labels.tolist())) < 2:
             raise ValueError(
                 f"judged has {labels.sum()} relevant and {(~labels).sum()} irrelevant snippets "
                 "that can be scored; give judged queries with both"
             )
-        regression = regress(np.vstack(rows), labels, weights_of(relevant), alpha=alpha)
+        stages = fit_stages(tables, relevant, alpha=alpha, trees=bool(parts))
         digests = frozenset(query_digest(query.query) for query in judged)
-        return cls(parts, sources, regression, digests)
+        return cls(parts, sources, stages, digests)
 
     @classmethod
     def from_provenance(
@@ -205,8 +135,14 @@ class LearnedScorer(CombinedScorer):
         needed = {"format": FORMAT, "version": VERSION, "scorers": [part.name for part in parts]}
         fields = stored(Stored, provenance, needed)
         sources = Sources(tuple(fields.retrievers.items()), tuple(fields.scorers), fields.context)
-        regression = fields.regression(len(feature_names(sources)))
-        return cls(parts, sources, regression, frozenset(fields.fitted_on))
+        d, names = len(feature_names(sources)), all_names(sources)
+        if fields.features != names:
+            raise ValueError(
+                f"scorer_provenance: features are not the {len(names)} that its retrievers, "
+                "scorers and context give; calibrate again"
+            )
+        stages = fields.stages(d, len(names))
+        return cls(parts, sources, stages, frozenset(fields.fitted_on))
 
     @property
     def parts(self) -> tuple[Scorer, ...]:
@@ -227,8 +163,8 @@ class LearnedScorer(CombinedScorer):
             "retrievers": dict(self.sources.retrievers),
             "scorers": [*self.sources.scorers],
             "context": self.sources.context,
-            "features": [*feature_names(self.sources)],
-            **self.regression._asdict(),
+            "features": [*all_names(self.sources)],
+            **self.stages.as_json(),
             "fitted_on": [*sorted(self.fitted_on)],
         }
 
@@ -241,41 +177,12 @@ class LearnedScorer(CombinedScorer):
 
     def combine(self, columns: Sequence[Values], snippets: Sequence[Snippet]) -> Values:
         """Return −log-odds of each snippet, (n,)."""
-        known, table = features(self.sources, columns, snippets)
+        of_query = features(self.sources, columns, snippets)
         combined = np.full(len(snippets), np.nan)
-        combined[known] = -self.regression.log_odds(table)
+        combined[of_query.known] = -self.stages.log_odds(of_query)
         return combined
 
 
-def weights_of(relevant: Iterable[Known]) -> Values:
-    """Return the weight of each snippet in the fit, of mean 1, from the judgements of each query.
-
-    The guarantee counts a relevant snippet as 1 / N_q of its query's N_q, and what is kept counts
-    an irrelevant one as 1 / n_q of its n_q.
-
-    >>> weights_of([np.array([True, False, False])])
-    array([1.5 , 0.75, 0.75])
-    """
-    weights = [np.where(r, 1 / max(1, r.sum()), 1 / max(1, (~r).sum())) for r in relevant]
-    joined = np.concatenate(weights)
-    return np.asarray(joined / joined.mean())
-
-
-def focused(weights: Values, log_odds: Values, relevant: Known, alpha: float) -> Values:
-    """Return the weights (n,) of a second fit, of mean 1, from those and the log-odds of the first.
-
-    With t the threshold, below which a share alpha of the weight of relevant snippets is, weights
-    are multiplied by 1 / cosh²((log-odds − t) / 4), and those of relevant ones by exp(−t) too, or
-    by e or 1/e if that is nearer to 1: so the second fit has its log-odds 0 nearer to t.
-
-    >>> log_odds, relevant = np.array([-9.0, 0.0, 0.0, 9.0]), np.array([False, False, True, True])
-    >>> focused(np.ones(4), log_odds, relevant, alpha=0.1).round(2)
-    array([0.08, 1.92, 1.92, 0.08])
-    """
-    order = np.argsort(log_odds[relevant])
-    below = np.cumsum(weights[relevant][order]) / weights[relevant].sum()
-    first = int(np.searchsorted(below, alpha, side="right"))
-    t = log_odds[relevant][order][min(first, len(order) - 1)]
-    near = weights / np.cosh((log_odds - t) / 4) ** 2
-    near = np.where(relevant, near * np.exp(np.clip(-t, -1, 1)), near)
-    return np.asarray(near / near.mean())
+def all_names(sources: Sources) -> list[str]:
+    """Return the names of the features of both stages."""
+    return [*feature_names(sources), *standing_names(sources.context)]

@@ -36,10 +36,11 @@ from conformal_retrievers.scoring.answerability import (
     QueryScorer,
     score_query,
 )
-from conformal_retrievers.scoring.learned import Fitted, Regression, regress, stored
+from conformal_retrievers.scoring.learned import stored
 from conformal_retrievers.scoring.overlap import STOP_WORDS, WORD
+from conformal_retrievers.scoring.regression import Regression, StoredRegression, regress
 from conformal_retrievers.scoring.scorer import Scorer, query_digest, score_snippets
-from conformal_retrievers.scoring.sources import Sources, Values, numbers_of, sources_of
+from conformal_retrievers.scoring.sources import Kind, Sources, Values, numbers_of, sources_of
 
 FORMAT, VERSION = "conformal-retrievers/learned-gate", 1
 OF_SOURCES = ("best", "last", "fall")
@@ -47,9 +48,15 @@ TENTH = 10
 FIRST = 5
 
 
-class Stored(Fitted):
+class Stored(StoredRegression):
     """The fields of a provenance of a `LearnedQueryScorer`."""
 
+    format: str
+    version: int
+    retrievers: dict[str, Kind]
+    scorers: list[str]
+    features: list[str]
+    fitted_on: list[str]
     query_scorers: list[str]
     least: Sequence[pydantic.FiniteFloat]
 
@@ -132,8 +139,11 @@ class LearnedQueryScorer(CombinedQueryScorer):
         sources = Sources(tuple(fields.retrievers.items()), tuple(fields.scorers), "none")
         d = len(feature_names(sources, fields.query_scorers))
         regression, least = fields.regression(d), tuple(fields.least)
-        if len(least) != d:
-            raise ValueError(f"scorer_provenance: least has {len(least)} of {d}; calibrate again")
+        if {len(least), len(fields.features)} != {d}:
+            raise ValueError(
+                f"scorer_provenance: least has {len(least)} and features {len(fields.features)} of "
+                f"{d}; calibrate again"
+            )
         return cls(of_snippets, of_queries, sources, regression, least, frozenset(fields.fitted_on))
 
     @property

@@ -2,21 +2,20 @@
 
     score = −Σ weight(u) over the query's units u in the snippet / Σ weight(u) over all of them
 
-Units are words; pairs of words that stand side by side in the snippet; and pieces, four letters of
-a word in a row, which forgive endings. English stop words of the query do not count. Words and
-pairs weigh the same. A piece weighs log(1 + (n − m + ½) / (m + ½)) if m of the query's n snippets
-have it, as a word does in BM25, and nothing if none has it. Alone these scores are poor;
-`LearnedScorer` makes much of them.
+Units are words; pairs of words that stand side by side in the snippet; stems, the first five
+letters of a word, which forgive endings; and pieces, four letters of a word in a row, which forgive
+compounds too and take longer. English stop words of the query do not count. Words and pairs weigh
+the same. A stem or piece weighs log(1 + (n − m + ½) / (m + ½)) if m of the query's n snippets have
+it, as a word does in BM25, and nothing if none has it. Alone these scores are poor; `LearnedScorer`
+makes much of them.
 """
 
-import math
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, ClassVar, Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 from pydantic import JsonValue
@@ -25,7 +24,7 @@ from conformal_retrievers.data.hits import texts_in
 from conformal_retrievers.data.queries import Snippet, as_snippets
 from conformal_retrievers.scoring.scorer import Scores
 
-Unit = Literal["words", "pairs", "pieces"]
+Unit = Literal["words", "pairs", "stems", "pieces"]
 WORD = re.compile(r"\w+")
 STOP_WORDS = frozenset(
     WORD.findall(
@@ -38,7 +37,7 @@ STOP_WORDS = frozenset(
 
 @dataclass(frozen=True)
 class OverlapScorer:
-    """Scores by how much of the query the snippet has, in words, pairs or pieces of words.
+    """Scores by how much of the query the snippet has, in words, pairs, stems or pieces of words.
 
     >>> scorer = OverlapScorer("words")
     >>> scorer.score("the red wine", ["White wine.", "Red wine!", "the water"])
@@ -46,7 +45,7 @@ class OverlapScorer:
     """
 
     unit: Unit
-    relative_to_query: ClassVar[bool] = True  # by the weights of pieces
+    relative_to_query: ClassVar[bool] = True  # by the weights of stems and pieces
 
     def __post_init__(self) -> None:
         if self.unit not in get_args(Unit):
@@ -64,30 +63,27 @@ class OverlapScorer:
 
     def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Return the score of each snippet, from −1 to 0, (n,)."""
-        asked = self._asked([w for w in _words(query) if w not in STOP_WORDS])
-        texts = texts_in(as_snippets(snippets))
-        shared = [self._shared(asked, _words(text)) for text in texts]
-        n, having = len(shared), Counter(unit for units in shared for unit in units)
-        weights = dict.fromkeys(asked, 1.0)
-        if self.unit == "pieces":
-            weights = {u: math.log1p((n - m + 0.5) / (m + 0.5)) for u, m in having.items()}
-        whole = math.fsum(weights.values()) or 1.0
-        return np.array([-math.fsum(weights[u] for u in units) / whole for units in shared])
+        asked = self._asked([word for word in _joined(query).split() if word not in STOP_WORDS])
+        texts = [_joined(text) for text in texts_in(as_snippets(snippets))]
+        has = np.array([[unit in text for unit in asked] for text in texts], dtype=np.float64)
+        has = has.reshape(len(texts), len(asked))
+        weights = np.ones(len(asked))
+        if self.unit in ("stems", "pieces"):
+            n, m = len(texts), has.sum(axis=0)
+            weights = np.where(m > 0, np.log1p((n - m + 0.5) / (m + 0.5)), 0.0)
+        return np.asarray(-(has * weights).sum(axis=1) / (weights.sum() or 1.0))
 
-    def _asked(self, words: Sequence[str]) -> set[Any]:
-        if self.unit == "words":
-            return set(words)
+    def _asked(self, words: Sequence[str]) -> list[str]:
+        """Return the query's units as they stand in a text of words with spaces around each."""
+        units = {f" {word} " for word in words}
         if self.unit == "pairs":
-            return set(pairwise(words))
-        # A word of fewer letters is a piece with the spaces around it.
-        padded = [word if len(word) > 3 else f" {word} " for word in words]
-        return {w[i : i + 4] if w[0] != " " else w for w in padded for i in range(len(w) - 3)}
-
-    def _shared(self, asked: set[Any], words: Sequence[str]) -> set[Any]:
-        if self.unit == "pieces":
-            text = f" {' '.join(words)} "
-            return {piece for piece in asked if piece in text}
-        return asked.intersection(words if self.unit == "words" else pairwise(words))
+            units = {f" {one} {other} " for one, other in pairwise(words)}
+        if self.unit == "stems":
+            units = {f" {word[:5]}" for word in words}
+        if self.unit == "pieces":  # a word of fewer letters is a piece with the spaces around it
+            units = {w[i : i + 4] for w in words for i in range(len(w) - 3)}
+            units |= {f" {word} " for word in words if len(word) < 4}
+        return sorted(units)
 
 
 # Those that a file may name: they need nothing but the texts.
@@ -95,5 +91,6 @@ OVERLAPS = {scorer.name: scorer for scorer in map(OverlapScorer, get_args(Unit))
 
 
 @lru_cache(4096)  # each unit reads the same texts, and a chunk comes back for other queries
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(WORD.findall(text.lower()))
+def _joined(text: str) -> str:
+    """Return the words of a text in lower case, with a space around each."""
+    return f" {' '.join(WORD.findall(text.lower()))} "

@@ -154,9 +154,38 @@ def test_a_score_is_learned_where_two_retrievers_know_more_than_one():
     calibration = calibrate(queries(300), alpha=0.1)
     assert calibration.scorer.startswith("learned(hits of bm25, hits of dense")
     assert calibration.choice.n_fit == 100
-    assert "chosen among 9" in calibration.statement
+    assert "chosen among 10" in calibration.statement
     costs = calibration.choice.costs
     assert costs[calibration.choice.chosen] < costs["rank(dense)"]
+
+
+def about_words(judged):
+    """The queries, each about a town that its relevant snippets and some others name."""
+    named = np.random.default_rng(2).random((len(judged), 12)) < 0.1
+    return [
+        replace(
+            query,
+            query=f"what happened in town{i}",
+            snippets=[
+                replace(s, text=f"{s.text} town{i if query.relevant[j] or named[i, j] else j}")
+                for j, s in enumerate(query.snippets)
+            ],
+        )
+        for i, query in enumerate(judged)
+    ]
+
+
+def test_a_score_is_learned_from_words_too_where_they_tell_more_than_noise(tmp_path):
+    judged = about_words(queries(300, strength=1.0))
+    calibration = calibrate(judged, alpha=0.1)
+    costs, name = calibration.choice.costs, "learned(hits of bm25, hits of dense, words)"
+    assert calibration.choice.chosen == name
+    assert costs[name] < 0.8 * costs["learned(hits of bm25, hits of dense)"]
+    calibration.save(tmp_path / "calibration.json")
+    loaded = Calibration.load(tmp_path / "calibration.json")
+    [new, *_] = about_words(NEW)
+    both = [ConformalFilter.of(one)(new.query, new.snippets) for one in (calibration, loaded)]
+    assert both[0].scores.tolist() == both[1].scores.tolist()
 
 
 def test_the_file_is_enough_for_scores_bit_for_bit(tmp_path):

@@ -236,7 +236,7 @@ def test_the_scores_that_sentences_are_chosen_among_are_these():
         "zscore(number)",
         "learned(hits of bm25, words, number)",
     ]
-    words = ["overlap(words)", "overlap(pairs)", "overlap(pieces)"]
+    words = [f"overlap({unit})" for unit in ("words", "pairs", "stems", "pieces")]
     assert [part.name for part in candidates[-1].parts] == [*words, "number"]
     assert candidates[-1].given == (NUMBER,)
     absolute = candidates_of(sentences, [], "snippet")

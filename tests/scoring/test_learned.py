@@ -10,20 +10,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lookup import LookupScorer
+from sklearn.ensemble import GradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 
 from conformal_retrievers import JudgedQuery, LearnedScorer, Snippet
 from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.scoring.features import feature_names, features
-from conformal_retrievers.scoring.learned import C, focused, regress, weights_of
+from conformal_retrievers.scoring.regression import C, focused, regress, weights_of
 from conformal_retrievers.scoring.scorer import query_digest, relative_to_query
 from conformal_retrievers.scoring.sources import Sources, sources_of
+from conformal_retrievers.scoring.stages import FOLDS, standing_names, with_standing
+from conformal_retrievers.scoring.trees import grow
 
 CONTEXTS = ("none", "document", "document+position")
 
 
 def by_name(sources, scores, snippets):
-    known, table = features(sources, [np.array(x, dtype=float) for x in scores], snippets)
+    known, table, *_ = features(sources, [np.array(x, dtype=float) for x in scores], snippets)
     columns = feature_names(sources)
     assert table.shape == (known.sum(), len(columns))
     assert len(set(columns)) == len(columns)
@@ -155,9 +158,9 @@ def test_features_do_not_depend_on_the_order_of_snippets(rows, random, context):
         ]
         kinds = (("dense", "distance"), ("lexical", "similarity"))
         sources = Sources(kinds, ("s",), context)
-        known, found = features(sources, [np.array([r[0] for r in rows])], snippets)
-        assert known.all()
-        return found
+        found = features(sources, [np.array([r[0] for r in rows])], snippets)
+        assert found.known.all()
+        return with_standing(found, found.table[:, 0] / 50)
 
     order = list(range(len(rows)))
     random.shuffle(order)
@@ -188,16 +191,22 @@ def fitted():
     return LearnedScorer.fit(judged[:30], scorers), judged, scorers
 
 
-def table_of(scorers, query):
+def of_query(scorers, query):
     sources = Sources((), ("one", "two"), "document+position")
     scores = [s.score(query.query, query.snippets) for s in scorers]
-    return features(sources, scores, query.snippets)[1]
+    return features(sources, scores, query.snippets)
 
 
-def test_the_score_is_minus_the_log_odds_of_scikit_learns_regression(fitted):
+def stacked(scorers, queries):
+    """Return features and judgements of the queries, and the weights of these."""
+    tables = [of_query(scorers, query).table for query in queries]
+    relevant = [np.array(query.relevant) for query in queries]
+    return np.vstack(tables), np.concatenate(relevant), weights_of(relevant)
+
+
+def test_the_first_stage_is_scikit_learns_regression(fitted):
     learned, judged, scorers = fitted
-    x = np.vstack([table_of(scorers, query) for query in judged[:30]])
-    y = [relevant for query in judged[:30] for relevant in query.relevant]
+    x, y, _ = stacked(scorers, judged[:30])
     spread = x.std(axis=0)
     spread[spread < 1e-12] = 1
     # A query's relevant snippets weigh 1 in all, and so do its irrelevant ones.
@@ -205,10 +214,92 @@ def test_the_score_is_minus_the_log_odds_of_scikit_learns_regression(fitted):
     model = LogisticRegression(C=C, max_iter=10_000)
     model.fit((x - x.mean(axis=0)) / spread, y, sample_weight=weights / weights.mean())
     for query in judged[30:]:
-        table = table_of(scorers, query)
-        expected = -model.decision_function((table - x.mean(axis=0)) / spread)
-        scores = learned.score(query.query, query.snippets)
-        np.testing.assert_allclose(scores, expected, rtol=1e-9, atol=1e-9)
+        table = of_query(scorers, query).table
+        expected = model.decision_function((table - x.mean(axis=0)) / spread)
+        found = learned.stages.first.log_odds(table)
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+
+
+def second_tables(scorers, queries):
+    """Return the features of the second stage, from regressions that did not see the query."""
+    tables = []
+    for i, query in enumerate(queries):
+        others = [other for j, other in enumerate(queries) if j % FOLDS != i % FOLDS]
+        found = of_query(scorers, query)
+        tables.append(
+            with_standing(found, regress(*stacked(scorers, others)).log_odds(found.table))
+        )
+    return np.vstack(tables)
+
+
+def test_the_second_stage_learns_from_log_odds_of_fits_without_the_query(fitted):
+    learned, judged, scorers = fitted
+    table = second_tables(scorers, judged[:30])
+    _, labels, weights = stacked(scorers, judged[:30])
+    assert learned.stages.second == regress(table, labels, weights)
+    assert learned.stages.trees == grow(table, labels, weights)
+
+
+def test_the_score_is_minus_the_mean_log_odds_of_regression_and_trees(fitted):
+    learned, judged, scorers = fitted
+    first, second, trees = learned.stages
+    for query in judged[30:40]:
+        found = of_query(scorers, query)
+        table = with_standing(found, first.log_odds(found.table))
+        expected = -(second.log_odds(table) + trees.log_odds(table)) / 2
+        np.testing.assert_allclose(learned.score(query.query, query.snippets), expected, rtol=1e-12)
+
+
+def test_trees_score_as_those_of_scikit_learn():
+    rng = np.random.default_rng(4)
+    # Numbers that float32 holds exactly: scikit-learn rounds to it.
+    table = rng.integers(0, 64, (800, 6)) / 8
+    relevant = (table[:, 0] > 4) ^ (table[:, 1] + rng.normal(size=800) > 5)
+    weights = np.where(relevant, 1.5, 0.5)
+    model = GradientBoostingClassifier(
+        n_estimators=50, learning_rate=0.1, max_depth=3, min_samples_leaf=60, max_features=0.2,
+        subsample=0.5, init="zero", random_state=0,
+    ).fit(table, relevant, sample_weight=weights)  # fmt: skip
+    trees = grow(table, relevant, weights)
+    expected = model.decision_function(table)
+    np.testing.assert_allclose(trees.log_odds(table), expected, rtol=1e-12, atol=1e-12)
+    assert trees.log_odds(table[5:6]) == trees.log_odds(table)[5]
+    assert np.ptp(expected) > 1
+    few = grow(table[:20], relevant[:20], weights[:20])  # too few for a question
+    np.testing.assert_allclose(few.log_odds(table[:3]), few.log_odds(table[:1])[0])
+
+
+def test_where_log_odds_stand_by_hand():
+    # Document d has positions 0, 1 and 5; e has one.
+    where = [("d", 1), ("e", 0), ("d", 0), ("d", 5)]
+    snippets = [Snippet("text", document=d, position=p) for d, p in where]
+    sources = Sources((), ("s",), "document+position")
+    found = features(sources, [np.arange(4.0)], snippets)
+    z = np.array([1.0, 3.0, -1.0, 1.0])
+    p = 1 / (1 + np.exp(-z))
+    table = with_standing(found, z)
+    assert np.array_equal(table[:, : found.table.shape[1]], found.table)
+    columns = dict(zip(standing_names("document+position"), table[:, -15:].T, strict=True))
+    expected = {
+        "log-odds": z,
+        "log-odds below best": [2, 0, 4, 2],
+        "log share of odds": z - math.log(2 * math.e + math.e**3 + math.e**-1),
+        "log rank by log-odds": np.log([2.5, 1, 4, 2.5]),
+        "log number expected above": np.log(0.01 + np.array([p[1], 0, p[1] + 2 * p[0], p[1]])),
+        "log number expected": [math.log(p.sum())] * 4,
+        "log-odds of second below best": [2] * 4,
+        "log-odds of fifth below best": [4] * 4,  # the last, if there are fewer
+        "log-odds below best of document": [0, 0, 2, 0],
+        "log-odds 3 before": [-1] * 4,
+        "log-odds 2 before": [-1, -1, -1, -1],
+        "log-odds 1 before": [-1, -1, -1, 1],
+        "log-odds 1 after": [1, -1, 1, -1],
+        "log-odds 2 after": [-1, -1, 1, -1],
+        "log-odds 3 after": [-1] * 4,
+    }
+    assert list(columns) == list(expected)
+    for name, values in expected.items():
+        np.testing.assert_allclose(columns[name], values, rtol=1e-8, atol=1e-12, err_msg=name)
 
 
 def test_the_second_fit_weighs_snippets_by_how_near_they_are_to_the_threshold():
@@ -226,15 +317,18 @@ def test_the_second_fit_weighs_snippets_by_how_near_they_are_to_the_threshold():
     assert not np.allclose(focused(weights, log_odds, relevant, 0.1), found)
 
 
-def test_a_fit_at_an_alpha_is_a_second_regression_with_the_weights_of_the_first(fitted):
-    first, judged, scorers = fitted
-    second = LearnedScorer.fit(judged[:30], scorers, alpha=0.2)
-    table = np.vstack([table_of(scorers, query) for query in judged[:30]])
-    relevant = [np.array(query.relevant) for query in judged[:30]]
-    labels, weights = np.concatenate(relevant), weights_of(relevant)
-    near = focused(weights, first.regression.log_odds(table), labels, 0.2)
-    assert second.regression == regress(table, labels, near) != first.regression
-    assert LearnedScorer.from_provenance(second.provenance, scorers).name == second.name
+def test_at_an_alpha_the_second_stage_is_fitted_again_with_the_weights_of_its_own(fitted):
+    plain, judged, scorers = fitted
+    at_alpha = LearnedScorer.fit(judged[:30], scorers, alpha=0.2)
+    table = second_tables(scorers, judged[:30])
+    _, labels, weights = stacked(scorers, judged[:30])
+    near = focused(weights, plain.stages.second.log_odds(table), labels, 0.2)
+    assert at_alpha.stages.second == regress(table, labels, near) != plain.stages.second
+    assert (at_alpha.stages.first, at_alpha.stages.trees) == (
+        plain.stages.first,
+        plain.stages.trees,
+    )
+    assert LearnedScorer.from_provenance(at_alpha.provenance, scorers).name == at_alpha.name
 
 
 def test_a_feature_that_never_varied_has_no_weight():
@@ -260,20 +354,21 @@ def with_last_snippet(judged, **changes):
 
 
 @pytest.mark.parametrize(
-    ("changes", "context", "number"),
+    ("changes", "context", "number", "more"),
     [
-        ({}, "document+position", 2 * 13 + 4),
-        ({"position": None}, "document", 2 * 9 + 3),
-        ({"document": None}, "none", 2 * 5 + 2),
+        ({}, "document+position", 2 * 13 + 4, 15),
+        ({"position": None}, "document", 2 * 9 + 3, 9),
+        ({"document": None}, "none", 2 * 5 + 2, 8),
     ],
 )
 def test_the_fit_uses_documents_and_positions_that_every_snippet_has(
-    fitted, changes, context, number
+    fitted, changes, context, number, more
 ):
     _, judged, scorers = fitted
     learned = LearnedScorer.fit(with_last_snippet(judged[:30], **changes), scorers)
     assert learned.sources.context == context
-    assert len(learned.regression.coefficients) == number
+    assert len(learned.stages.first.coefficients) == number
+    assert len(learned.stages.second.coefficients) == number + more
     assert learned.name.startswith(f"learned(one, two; context={context}, fit=")
 
 
@@ -300,7 +395,7 @@ def test_a_snippet_that_a_part_cannot_score_does_not_enter_the_fit(fitted):
         first.query, [first.snippets[i] for i in left], [first.relevant[i] for i in left]
     )
     learned = LearnedScorer.fit(judged[:30], [one, broken])
-    assert learned.regression == LearnedScorer.fit([shorter, *judged[1:30]], [one, two]).regression
+    assert learned.stages == LearnedScorer.fit([shorter, *judged[1:30]], [one, two]).stages
 
 
 # --- hits ---------------------------------------------------------------------------------------
@@ -436,7 +531,8 @@ def test_a_scorer_comes_back_from_json_bit_for_bit_and_its_name_is_that_of_the_f
     assert len({again.name, learned.name, *others}) == 3
     assert relative_to_query(again)
     assert provenance["scorers"] == ["one", "two"]
-    assert provenance["features"] == feature_names(learned.sources)
+    names = feature_names(learned.sources) + standing_names(learned.sources.context)
+    assert provenance["features"] == names
     assert provenance["fitted_on"] == sorted(query_digest(q.query) for q in judged[:30])
 
 
@@ -463,24 +559,44 @@ def test_a_provenance_of_other_parts_or_another_version_is_an_error(fitted):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("means", ["a"]),
-        ("means", [0.0]),
-        ("scales", [0.0]),
-        ("coefficients", [math.nan]),
-        ("intercept", math.inf),
-        ("intercept", "1"),
-        ("intercept", 10**400),
         ("retrievers", {"near": "closeness"}),
         ("context", 3),
         ("features", []),
         ("fitted_on", [3]),
         ("surplus", 1),
+        ("first", {}),
+        ("second", None),
     ],
 )
 def test_a_provenance_that_no_fit_writes_is_an_error_that_names_the_field(of_hits, field, value):
     learned, _ = of_hits
     with pytest.raises(ValueError, match=field):
         LearnedScorer.from_provenance({**learned.provenance, field: value})
+
+
+@pytest.mark.parametrize(
+    ("part", "field", "value"),
+    [
+        ("first", "means", ["a"]),
+        ("second", "means", [0.0]),
+        ("first", "scales", [0.0]),
+        ("second", "coefficients", [math.nan]),
+        ("first", "intercept", math.inf),
+        ("first", "intercept", "1"),
+        ("second", "intercept", 10**400),
+        ("trees", "features", [[0] * 6] * 50),
+        ("trees", "features", [[45] * 7] * 50),
+        ("trees", "features", [[-1] * 7] * 50),
+        ("trees", "thresholds", [[math.nan] * 7] * 50),
+        ("trees", "values", []),
+    ],
+)
+def test_a_stage_that_no_fit_writes_is_an_error_that_names_the_field(fitted, part, field, value):
+    learned, _, scorers = fitted
+    assert len(learned.provenance["features"]) == 45
+    broken = {**learned.provenance[part], field: value}
+    with pytest.raises(ValueError, match=field if part != "trees" else f"{part}|{field}"):
+        LearnedScorer.from_provenance({**learned.provenance, part: broken}, scorers)
 
 
 def test_a_fit_needs_scorers_with_different_names_and_both_kinds_of_snippets(fitted):

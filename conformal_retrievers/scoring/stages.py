@@ -1,0 +1,146 @@
+"""A learned score in two stages: the second one knows what the first one says of the whole query.
+
+    first     a regression on the features of a snippet (`features.py`): log-odds z
+    second    a regression on these features and on where z stands among the query's snippets; with
+              boosted trees, the mean of both
+
+So a snippet's score follows from how many of its query's snippets look relevant, and from what
+stands around it in its document. The second stage is fitted on z of regressions that did not see
+the query: one for each of four folds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pydantic
+from pydantic import JsonValue
+
+from conformal_retrievers.scoring.features import Features, neighbours
+from conformal_retrievers.scoring.regression import (
+    Regression,
+    StoredRegression,
+    regress,
+    weights_of,
+)
+from conformal_retrievers.scoring.sources import Context, Known, Values, average_ranks
+from conformal_retrievers.scoring.trees import StoredTrees, Trees, grow
+
+FOLDS = 4
+OF_QUERY = (
+    "log-odds",
+    "log-odds below best",
+    "log share of odds",
+    "log rank by log-odds",
+    "log number expected above",
+    "log number expected",
+    "log-odds of second below best",
+    "log-odds of fifth below best",
+)
+OF_DOCUMENT = "log-odds below best of document"
+AROUND = (-3, -2, -1, 1, 2, 3)
+
+
+class Stages(NamedTuple):
+    """Both stages, as fitted."""
+
+    first: Regression
+    second: Regression
+    trees: Trees | None
+
+    def log_odds(self, features: Features) -> Values:
+        """Return the log-odds (n,) of the snippets of a query from their features."""
+        table = with_standing(features, self.first.log_odds(features.table))
+        log_odds = self.second.log_odds(table)
+        return log_odds if self.trees is None else (log_odds + self.trees.log_odds(table)) / 2
+
+    def as_json(self) -> dict[str, JsonValue]:
+        """Return the fields of `StoredStages`."""
+        parts = {name: part and part._asdict() for name, part in self._asdict().items()}
+        fields: dict[str, JsonValue] = json.loads(json.dumps(parts))  # tuples become lists
+        return fields
+
+
+class StoredStages(pydantic.BaseModel):
+    """The fields of both stages in a provenance."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    first: StoredRegression
+    second: StoredRegression
+    trees: StoredTrees | None
+
+    def stages(self, of_first: int, of_second: int) -> Stages:
+        """Return the stages; ValueError unless they are on so many features each."""
+        trees = None if self.trees is None else self.trees.trees(of_second)
+        return Stages(self.first.regression(of_first), self.second.regression(of_second), trees)
+
+
+def fit_stages(
+    queries: Sequence[Features], relevant: Sequence[Known], *, alpha: float | None, trees: bool
+) -> Stages:
+    """Fit both stages to the features and the judgements (n,) of queries, with trees or without.
+
+    The regression of the second stage is best near the threshold at an alpha, as in `regress`.
+    """
+
+    def first(places: Sequence[int]) -> Regression:
+        tables, labels = [queries[i].table for i in places], [relevant[i] for i in places]
+        return regress(np.vstack(tables), np.concatenate(labels), weights_of(labels))
+
+    of_all, known = first(range(len(queries))), [np.empty(0)] * len(queries)
+    for fold in range(FOLDS):
+        others = [i for i in range(len(queries)) if i % FOLDS != fold]
+        both = {r for i in others for r in relevant[i].tolist()} == {True, False}
+        regression = first(others) if both else of_all
+        for i in range(fold, len(queries), FOLDS):
+            known[i] = regression.log_odds(queries[i].table)
+    table = np.vstack([with_standing(q, z) for q, z in zip(queries, known, strict=True)])
+    labels, weights = np.concatenate(relevant), weights_of(relevant)
+    second = regress(table, labels, weights, alpha=alpha)
+    return Stages(of_all, second, grow(table, labels, weights) if trees else None)
+
+
+def standing_names(context: Context) -> list[str]:
+    """Return the names of the features that the second stage has more than the first."""
+    names = [*OF_QUERY]
+    if context != "none":
+        names.append(OF_DOCUMENT)
+    if context == "document+position":
+        names += [f"log-odds {abs(step)} {'before' if step < 0 else 'after'}" for step in AROUND]
+    return names
+
+
+def with_standing(features: Features, log_odds: Values) -> Values:
+    """Return the features (n, d) of a query's snippets and where their log-odds (n,) stand.
+
+    A number expected is a sum of probabilities: of all snippets, or of those with larger log-odds.
+    Neighbours that are not there have the query's lowest log-odds.
+    """
+    n, layout = len(log_odds), features.layout
+    if n == 0:
+        return np.empty((0, features.table.shape[1] + len(standing_names(features.context))))
+    z = np.sort(log_odds)[::-1]  # sums of floats depend on the order, features must not
+    best, second, fifth = z[0], z[min(1, n - 1)], z[min(4, n - 1)]
+    expected = np.concatenate([[0.0], np.cumsum(1 / (1 + np.exp(-z)))])
+    above = expected[np.searchsorted(-z, -log_odds)]
+    rows = [
+        log_odds,
+        best - log_odds,
+        log_odds - best - np.log(np.exp(z - best).sum()),
+        np.log1p(average_ranks(-log_odds)),
+        np.log(0.01 + above),
+        np.full(n, np.log(expected[-1] + 1e-9)),
+        np.full(n, best - second),
+        np.full(n, best - fifth),
+    ]
+    if layout is not None:
+        first = layout.sizes.cumsum() - layout.sizes
+        of_documents = np.maximum.reduceat(log_odds[layout.order], first)
+        rows.append(of_documents[layout.document] - log_odds)
+    if layout is not None and features.context == "document+position":
+        rows += [*-neighbours(-log_odds[np.newaxis], layout, AROUND)[:, 0]]
+    return np.column_stack([features.table, *rows])
