@@ -54,6 +54,24 @@ def test_a_notebook_says_nothing_that_should_not_be_read(name):
     assert not re.search(r"(?:^|[\s\"'])/(?:home|root|tmp|Users|work)\b", text)
 
 
+def test_the_stand_in_for_an_llm_labels_by_sentence(monkeypatch):
+    pytest.importorskip("openai")
+    from conformal_retrievers.labels import AnsweredQuery, label_by_llm
+    from conformal_retrievers.llm import openai_llm
+
+    monkeypatch.syspath_prepend(COOKBOOK)
+    import stand_in
+
+    texts = ["It rains. Yeast makes the bread rise. Bread is baked."]
+    asked = AnsweredQuery("Does yeast make bread rise?", texts, "Yeast does.", id="q")
+    llm = openai_llm("stand-in", base_url=stand_in.serve())
+    judged = label_by_llm([asked], llm, split="sentences").judged[0]
+    pairs = zip(judged.snippets, judged.relevant, strict=True)
+    marked = [snippet.text.strip() for snippet, relevant in pairs if relevant]
+    assert len(judged.snippets) == 3
+    assert marked == ["Yeast makes the bread rise."]
+
+
 def test_the_readme_lists_every_notebook():
     readme = (COOKBOOK / "README.md").read_text(encoding="utf-8")
     assert set(re.findall(r"\((\w+\.ipynb)\)", readme)) == set(NOTEBOOKS)
