@@ -31,6 +31,7 @@ CONSTANTS = {"conformal_retrievers.llm.wire", "conformal_retrievers.__version__"
 
 
 def test_every_public_name_and_every_name_that_pages_import_is_in_the_reference():
+    pytest.importorskip("ray")  # what runs on a cluster imports it
     documented = set()
     for page in ROOT.glob("docs/reference/*.md"):
         for name in re.findall(r"^::: (\S+)", page.read_text(encoding="utf-8"), re.M):

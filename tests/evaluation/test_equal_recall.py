@@ -269,7 +269,7 @@ def test_intervals_are_those_of_means_and_are_paired():
     assert top.more["snippets"].low > 4  # about 6 − 0.6
     assert ours.more["snippets"] == (0, 0, 0)
     again, _ = of(drawn(np.random.default_rng(3), 400), 0.6)
-    assert again == found
+    assert repr(again) == repr(found)  # there may be NaN
     one, _ = of(drawn(np.random.default_rng(3), 1), 2.0)
     assert "nan" not in str(one)
 
