@@ -20,7 +20,7 @@ retriever that found nothing has the features that speak least for an answer in 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -167,7 +167,7 @@ class LearnedQueryScorer(CombinedQueryScorer):
             "scorers": [*self.sources.scorers],
             "query_scorers": [*query_scorers],
             "features": [*feature_names(self.sources, query_scorers)],
-            **self.regression._asdict(),
+            **asdict(self.regression),
             "least": [*self.least],
             "fitted_on": [*sorted(self.fitted_on)],
         }

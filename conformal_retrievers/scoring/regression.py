@@ -10,7 +10,9 @@ kept.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated
 
 import numpy as np
 import pydantic
@@ -22,7 +24,8 @@ from conformal_retrievers.scoring.sources import Known, Values
 C = 0.1
 
 
-class Regression(NamedTuple):
+@dataclass(frozen=True)
+class Regression:
     """A logistic regression on d standardised features."""
 
     means: tuple[float, ...]
@@ -33,9 +36,13 @@ class Regression(NamedTuple):
     def log_odds(self, table: Values) -> Values:
         """Return the log-odds (n,) of features (n, d)."""
         # Row by row, not as a matrix product: no score depends on another, even in its last bit.
-        means, scales, coefficients = np.array(self[:3])
+        means, scales, coefficients = self._arrays
         terms = (table - means) / scales * coefficients
         return np.asarray(terms.sum(axis=1) + self.intercept)
+
+    @cached_property
+    def _arrays(self) -> Values:
+        return np.array([self.means, self.scales, self.coefficients])
 
 
 def regress(
@@ -55,8 +62,12 @@ def regress(
     scales[np.ptp(table, axis=0) == 0] = 1.0
     fitted = LogisticRegression(C=C, max_iter=10_000)
     fitted.fit((table - means) / scales, relevant, sample_weight=weights)
-    rows = [tuple(row.tolist()) for row in (means, scales, fitted.coef_[0])]
-    regression = Regression._make([*rows, float(fitted.intercept_[0])])
+    regression = Regression(
+        tuple(means.tolist()),
+        tuple(scales.tolist()),
+        tuple(fitted.coef_[0].tolist()),
+        float(fitted.intercept_[0]),
+    )
     if alpha is None:
         return regression
     every = np.ones(len(table)) if weights is None else weights
@@ -84,7 +95,8 @@ class StoredRegression(pydantic.BaseModel):
                 "scorer_provenance: means, scales and coefficients do not have the length "
                 f"{features} that its retrievers give; calibrate again"
             )
-        return Regression._make([*map(tuple, columns), self.intercept])
+        means, scales, coefficients = map(tuple, columns)
+        return Regression(means, scales, coefficients, self.intercept)
 
 
 def weights_of(relevant: Iterable[Known]) -> Values:

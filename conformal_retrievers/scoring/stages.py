@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import NamedTuple
 
 import numpy as np
@@ -59,7 +60,7 @@ class Stages(NamedTuple):
 
     def as_json(self) -> dict[str, JsonValue]:
         """Return the fields of `StoredStages`."""
-        parts = {name: part and part._asdict() for name, part in self._asdict().items()}
+        parts = {name: part and asdict(part) for name, part in self._asdict().items()}
         fields: dict[str, JsonValue] = json.loads(json.dumps(parts))  # tuples become lists
         return fields
 
@@ -123,24 +124,26 @@ def with_standing(features: Features, log_odds: Values) -> Values:
     n, layout = len(log_odds), features.layout
     if n == 0:
         return np.empty((0, features.table.shape[1] + len(standing_names(features.context))))
+    of_first = features.table.shape[1]
+    table = np.empty((n, of_first + len(standing_names(features.context))))
+    table[:, :of_first], columns = features.table, table.T[of_first:]
     z = np.sort(log_odds)[::-1]  # sums of floats depend on the order, features must not
-    best, second, fifth = z[0], z[min(1, n - 1)], z[min(4, n - 1)]
-    expected = np.concatenate([[0.0], np.cumsum(1 / (1 + np.exp(-z)))])
-    above = expected[np.searchsorted(-z, -log_odds)]
-    rows = [
-        log_odds,
-        best - log_odds,
-        log_odds - best - np.log(np.exp(z - best).sum()),
-        np.log1p(average_ranks(-log_odds)),
-        np.log(0.01 + above),
-        np.full(n, np.log(expected[-1] + 1e-9)),
-        np.full(n, best - second),
-        np.full(n, best - fifth),
-    ]
+    best = z[0]
+    expected = np.zeros(n + 1)
+    np.cumsum(1 / (1 + np.exp(-z)), out=expected[1:])
+    columns[0] = log_odds
+    columns[1] = best - log_odds
+    columns[2] = log_odds - best - np.log(np.exp(z - best).sum())
+    columns[3] = np.log1p(average_ranks(-log_odds))
+    columns[4] = np.log(0.01 + expected[np.searchsorted(-z, -log_odds)])
+    columns[5] = np.log(1e-9 + expected[-1])
+    columns[6] = best - z[min(1, n - 1)]
+    columns[7] = best - z[min(4, n - 1)]
     if layout is not None:
-        first = layout.sizes.cumsum() - layout.sizes
-        of_documents = np.maximum.reduceat(log_odds[layout.order], first)
-        rows.append(of_documents[layout.document] - log_odds)
+        of_documents = np.maximum.reduceat(
+            log_odds[layout.order], layout.sizes.cumsum() - layout.sizes
+        )
+        columns[8] = of_documents[layout.document] - log_odds
     if layout is not None and features.context == "document+position":
-        rows += [*-neighbours(-log_odds[np.newaxis], layout, AROUND)[:, 0]]
-    return np.column_stack([features.table, *rows])
+        columns[9:] = -neighbours(-log_odds[np.newaxis], layout, AROUND)[:, 0]
+    return table

@@ -9,10 +9,13 @@ together, which a regression does not. scikit-learn grows the trees, and numpy a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any
 
 import numpy as np
 import pydantic
+from numpy.typing import NDArray
 
 from conformal_retrievers.scoring.sources import Known, Values
 
@@ -23,7 +26,8 @@ QUESTIONS, LEAVES = 2**DEPTH - 1, 2**DEPTH
 TREES, RATE, LEAST_IN_LEAF, SHARE_OF_FEATURES, SHARE_OF_SNIPPETS = 50, 0.1, 60, 0.2, 0.5
 
 
-class Trees(NamedTuple):
+@dataclass(frozen=True)
+class Trees:
     """t trees of 7 questions and 8 leaves; those after question i are 2i + 1 (no) and 2i + 2."""
 
     features: tuple[tuple[int, ...], ...]  # (t, 7)
@@ -32,13 +36,17 @@ class Trees(NamedTuple):
 
     def log_odds(self, table: Values) -> Values:
         """Return the log-odds (n,) of features (n, d)."""
-        features, thresholds, values = map(np.array, self)
+        features, thresholds, values = self._arrays
         rows, trees = np.arange(len(table))[:, np.newaxis], np.arange(len(features))
         above = table[:, features] > thresholds  # (n, t, 7)
         at = np.zeros((len(table), len(features)), dtype=np.intp)
         for _ in range(DEPTH):
             at = 2 * at + 1 + above[rows, trees, at]
         return np.asarray(values[trees, at - QUESTIONS].sum(axis=1))
+
+    @cached_property
+    def _arrays(self) -> tuple[NDArray[np.intp], Values, Values]:
+        return np.array(self.features), np.array(self.thresholds), np.array(self.values)
 
 
 def grow(table: Values, relevant: Known, weights: Values) -> Trees:
