@@ -13,7 +13,8 @@ nq-open, pubmedqa: sections of abstracts), scored by the run's BM25; all sentenc
 pages (wice, wice-titled, ragbench-hotpotqa), scored by BM25 among these sentences; in wice-titled
 the page's title stands before each. Cosines: all-MiniLM-L6-v2.
 
-    python -m benchmarks.combinations --data FOLDER [--sets scifact …] [--cache FOLDER] [--write]
+    python -m benchmarks.combinations --data FOLDER [--sets scifact …] [--tables learned …]
+        [--cache FOLDER] [--write]
 """
 
 from __future__ import annotations
@@ -65,18 +66,19 @@ def main() -> None:
         for name in arguments.sets:
             data = ALL_SETS[name](arguments.data / name, arguments.cache or Path(temporary))
             deals = dealt(len(data.judged), arguments.deals, arguments.seed)
-            for title, table in TABLES.items():
-                for cells in table.rows(data, deals):
-                    rows[title].append(f"| {' | '.join((name, *cells))} |")
-                    print(rows[title][-1], flush=True)
+            for table in arguments.tables:
+                for cells in TABLES[table].rows(data, deals):
+                    rows[table].append(f"| {' | '.join((name, *cells))} |")
+                    print(rows[table][-1], flush=True)
     text = (
         f"# Context kept by combined scorers\n\n{arguments.deals} deals into thirds (seed "
         f"{arguments.seed}), guarantee query-recall, in %, mean ± sd; conformal_retrievers "
         f"{__version__}. `benchmarks/combinations.py` says what the columns are.\n"
     )
-    for title, table in TABLES.items():
-        heading = f"| set | {' | '.join(table.columns)} |\n|{'---|' * (1 + len(table.columns))}"
-        text += f"\n## {title}\n\n" + "\n".join([heading, *rows[title]]) + "\n"
+    for name in arguments.tables:
+        title, columns, _ = TABLES[name]
+        heading = f"| set | {' | '.join(columns)} |\n|{'---|' * (1 + len(columns))}"
+        text += f"\n## {title}\n\n" + "\n".join([heading, *rows[name]]) + "\n"
     if arguments.write:
         RESULTS.write_text(text, encoding="utf-8")
 
@@ -96,6 +98,7 @@ def parsed_arguments() -> argparse.Namespace:
         help="folder that holds the data sets, one folder each; default: $CONFORMAL_DATA",
     )
     parser.add_argument("--sets", nargs="+", default=list(ALL_SETS), choices=ALL_SETS)
+    parser.add_argument("--tables", nargs="+", default=list(TABLES), choices=TABLES)
     parser.add_argument("--deals", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
@@ -282,24 +285,33 @@ def cascade_rows(data: Data, deals: list[Deal]) -> Iterator[list[str]]:
 
 
 class Table(NamedTuple):
+    title: str
     columns: list[str]
     rows: Callable[[Data, list[Deal]], Iterator[list[str]]]
 
 
 KEPT, CUT = ["kept, pooled", "kept, by query"], ["cut, pooled", "cut, by query"]
 TABLES = {
-    "Learned, alpha = 0.1": Table(
-        ["scores", *KEPT, *CUT, "share of the achievable cut by query", "coverage"], learned_rows
+    "learned": Table(
+        "Learned, alpha = 0.1",
+        ["scores", *KEPT, *CUT, "share of the achievable cut by query", "coverage"],
+        learned_rows,
     ),
-    "Cut by query after a fit to so many queries, alpha = 0.1, every other deal": Table(
-        ["scores", *map(str, SIZES)], size_rows
+    "sizes": Table(
+        "Cut by query after a fit to so many queries, alpha = 0.1, every other deal",
+        ["scores", *map(str, SIZES)],
+        size_rows,
     ),
-    "Features added one group after the other, alpha = 0.1, every fourth deal": Table(
-        ["features", "number", *CUT, "coverage"], feature_rows
+    "features": Table(
+        "Features added one group after the other, alpha = 0.1, every fourth deal",
+        ["features", "number", *CUT, "coverage"],
+        feature_rows,
     ),
-    "Ties": Table(["score", "target", "coverage", *KEPT], tie_rows),
-    "A cascade, alpha = 0.1": Table(
-        ["scores", "cosines saved", "relevant dropped by BM25", *KEPT, "coverage"], cascade_rows
+    "ties": Table("Ties", ["score", "target", "coverage", *KEPT], tie_rows),
+    "cascade": Table(
+        "A cascade, alpha = 0.1",
+        ["scores", "cosines saved", "relevant dropped by BM25", *KEPT, "coverage"],
+        cascade_rows,
     ),
 }
 
