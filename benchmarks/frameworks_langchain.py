@@ -41,6 +41,7 @@ from conformal_retrievers import (
     ConformalFilter,
     FunctionScorer,
     JudgedQuery,
+    LearnedScorer,
     RetrievalScorer,
     ScoredQuery,
     Scorer,
@@ -49,6 +50,7 @@ from conformal_retrievers import (
 )
 from conformal_retrievers.cli.docstrings import docstring_corpus
 from conformal_retrievers.data.hits import RETRIEVER, Hit
+from conformal_retrievers.scoring import OverlapScorer
 from langchain_conformal import ConformalCompressor, embedding_scorer
 from langchain_conformal.documents import HITS, kept_documents, to_score, to_snippets
 
@@ -56,6 +58,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # the package that EmbeddingsFilter needs says that it is over
     from langchain_classic.retrievers.document_compressors import EmbeddingsFilter
 
+WORDS = [OverlapScorer(unit) for unit in ("words", "pairs", "stems")]
 RESULTS = Path(__file__).parent / "results" / "frameworks_langchain.md"
 DIMENSIONS = 384
 QUERY = "the query"
@@ -190,14 +193,19 @@ def with_hits(k: int, names: tuple[str, ...], seed: int) -> tuple[list[Snippet],
     return snippets, relevant.tolist()
 
 
-def scorers_of(names: tuple[str, ...], k: int) -> list[Scorer]:
-    """Return the scores that `calibrate` chooses by default, for enough queries and for few."""
-    judged = [JudgedQuery(f"query {i}", *with_hits(k, names, i)) for i in range(150)]
-    return [ConformalFilter.of(calibrate(judged[:n], alpha=0.1)).scorer for n in (150, 59)]
+def scorers_of(names: tuple[str, ...], k: int) -> dict[str, Scorer]:
+    """Return what `calibrate` may choose by default: two learned ones and a simple one."""
+    judged = [JudgedQuery(f"query {i}", *with_hits(k, names, i)) for i in range(59)]
+    simple = ConformalFilter.of(calibrate(judged, alpha=0.1)).scorer
+    return {
+        "learned": LearnedScorer.fit(judged, alpha=0.1),
+        "learned with words": LearnedScorer.fit(judged, WORDS, alpha=0.1),
+        simple.name.split("(")[0]: simple,
+    }
 
 
 def by_hits(case: Case) -> Iterator[tuple[str, ConformalCompressor, list[Document]]]:
-    """Yield the scores that `calibrate` chooses by default, with 100 documents and their hits."""
+    """Yield what `calibrate` may choose by default, with 100 documents and their hits."""
     k = len(case.documents)
     for names in ((RETRIEVER,), ("bm25", "dense")):
         snippets, _ = with_hits(k, names, 99)
@@ -211,11 +219,11 @@ def by_hits(case: Case) -> Iterator[tuple[str, ConformalCompressor, list[Documen
             )
             for document, snippet in zip(case.documents, snippets, strict=True)
         ]
-        for scorer in scorers_of(names, k):
+        for name, scorer in scorers_of(names, k).items():
             scores = np.sort(scorer.score(QUERY, to_snippets(documents)))
             ours = compressor_at(scorer, float(scores[k // 5 - 1 : k // 5 + 1].mean()))
             assert len(ours.compress_documents(documents, QUERY)) == k // 5
-            yield f"{scorer.name.split('(')[0]}, hits of {' and '.join(names)}", ours, documents
+            yield f"{name}, hits of {' and '.join(names)}", ours, documents
 
 
 def hits() -> list[str]:

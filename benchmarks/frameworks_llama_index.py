@@ -151,7 +151,7 @@ def from_hits() -> list[Comparison]:
             else NodeWithHits(node=node.node, score=0.5, hits=snippet.hits)
             for node, snippet in zip(plain, snippets, strict=True)
         ]
-        for scorer in scorers_of(names, k):
+        for score, scorer in scorers_of(names, k).items():
             scores = np.sort(scorer.score(QUERY.query_str, to_snippets(nodes)))
             ours = postprocessor(scorer, float(scores[k // 5 - 1 : k // 5 + 1].mean()))
             assert len(ours.postprocess_nodes(nodes, QUERY)) == k // 5
@@ -160,7 +160,7 @@ def from_hits() -> list[Comparison]:
                 call(lambda p=theirs, n=plain: p.postprocess_nodes(n, QUERY)),
                 repetitions=3000,
             )
-            name = f"{scorer.name.split('(')[0]}, hits of {' and '.join(names)}, K = {k}"
+            name = f"{score}, hits of {' and '.join(names)}, K = {k}"
             comparisons.append(Comparison(name, measured, "SimilarityPostprocessor", reference, 5))
     return comparisons
 
