@@ -130,7 +130,7 @@ def with_standing(features: Features, log_odds: Values) -> Values:
     z = np.sort(log_odds)[::-1]  # sums of floats depend on the order, features must not
     best = z[0]
     expected = np.zeros(n + 1)
-    np.cumsum(1 / (1 + np.exp(-z)), out=expected[1:])
+    np.cumsum(1 / (1 + np.exp(np.minimum(-z, 700))), out=expected[1:])  # exp(710) overflows
     columns[0] = log_odds
     columns[1] = best - log_odds
     columns[2] = log_odds - best - np.log(np.exp(z - best).sum())

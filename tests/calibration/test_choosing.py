@@ -24,7 +24,7 @@ from conformal_retrievers import (
     score_queries,
 )
 from conformal_retrievers.calibration import needed_scorers
-from conformal_retrievers.calibration.candidates import from_hits
+from conformal_retrievers.calibration.candidates import candidates_of, from_hits
 from conformal_retrievers.calibration.choosing import choose, pick, split
 from conformal_retrievers.calibration.costs import Aim, FitPart
 from conformal_retrievers.calibration.guarantees import Units
@@ -186,6 +186,12 @@ def test_a_score_is_learned_from_words_too_where_they_tell_more_than_noise(tmp_p
     [new, *_] = about_words(NEW)
     both = [ConformalFilter.of(one)(new.query, new.snippets) for one in (calibration, loaded)]
     assert both[0].scores.tolist() == both[1].scores.tolist()
+
+
+def test_a_learned_score_of_chunks_reads_all_units_of_words_but_pieces():
+    learned = [one for one in candidates_of(JUDGED, [], "query-recall") if one.scorer is None]
+    words = [f"overlap({unit})" for unit in ("words", "pairs", "stems")]
+    assert [[part.name for part in one.parts] for one in learned] == [[], words]
 
 
 def test_the_file_is_enough_for_scores_bit_for_bit(tmp_path):

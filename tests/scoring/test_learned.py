@@ -302,6 +302,49 @@ def test_where_log_odds_stand_by_hand():
         np.testing.assert_allclose(columns[name], values, rtol=1e-8, atol=1e-12, err_msg=name)
 
 
+def test_the_second_and_the_fifth_log_odds_stand_below_the_best():
+    found = features(Sources((), ("s",), "none"), [np.zeros(7)], [Snippet("text")] * 7)
+    table = with_standing(found, np.array([-9.0, 2.0, 5.0, -3.0, 1.0, -20.0, 4.0]))
+    assert table[:, -2:].tolist() == [[1.0, 8.0]] * 7
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+@pytest.mark.parametrize("z", [[-1e4], [1e4], [1e30, 0.0, -1e30], [-800.0, -800.0]])
+def test_log_odds_of_any_size_stand_somewhere_without_a_warning(z, context):
+    snippets = [Snippet("text", document="d", position=p) for p in range(len(z))]
+    found = features(Sources((), ("s",), context), [np.zeros(len(z))], snippets)
+    with np.errstate(all="raise", under="ignore"):
+        table = with_standing(found, np.array(z))
+        nothing = features(Sources((), ("s",), context), [np.empty(0)], [])
+        assert with_standing(nothing, np.empty(0)).shape == (0, table.shape[1])
+    assert np.isfinite(table).all()
+
+
+@pytest.mark.parametrize("n", [1, 6])
+def test_a_fold_whose_other_queries_have_one_kind_of_snippets_takes_the_fit_on_all(n):
+    judged, scorers = noisy(n)
+    marks = [[False] * 8 for _ in judged]
+    marks[0] = judged[0].relevant if n > 1 else [True, *[False] * 7]
+    assert any(marks[0])
+    judged = [JudgedQuery(q.query, q.snippets, list(m)) for q, m in zip(judged, marks, strict=True)]
+    stages = LearnedScorer.fit(judged, scorers).stages
+    tables, relevant = [of_query(scorers, q) for q in judged], [np.array(m) for m in marks]
+    labels, weights = np.concatenate(relevant), weights_of(relevant)
+    # The queries at 0 and 4 are in one fold, which has all that is relevant; the others keep it.
+    known = []
+    for i, found in enumerate(tables):
+        others = [j for j in range(n) if j % FOLDS != i % FOLDS]
+        first = stages.first
+        if 0 in others:
+            first = regress(
+                np.vstack([tables[j].table for j in others]),
+                np.concatenate([relevant[j] for j in others]),
+                weights_of([relevant[j] for j in others]),
+            )
+        known.append(with_standing(found, first.log_odds(found.table)))
+    assert stages.second == regress(np.vstack(known), labels, weights)
+
+
 def test_the_second_fit_weighs_snippets_by_how_near_they_are_to_the_threshold():
     log_odds = np.array([3.0, -1.0, 1.0, 0.0, 2.0])
     relevant = np.array([True, True, True, False, False])
