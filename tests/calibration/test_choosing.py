@@ -24,7 +24,12 @@ from conformal_retrievers import (
     score_queries,
 )
 from conformal_retrievers.calibration import needed_scorers
-from conformal_retrievers.calibration.candidates import candidates_of, from_hits
+from conformal_retrievers.calibration.candidates import (
+    FOLDS,
+    candidates_of,
+    cross_validated,
+    from_hits,
+)
 from conformal_retrievers.calibration.choosing import choose, pick, split
 from conformal_retrievers.calibration.costs import Aim, FitPart
 from conformal_retrievers.calibration.guarantees import Units
@@ -192,6 +197,28 @@ def test_a_learned_score_of_chunks_reads_all_units_of_words_but_pieces():
     learned = [one for one in candidates_of(JUDGED, [], "query-recall") if one.scorer is None]
     words = [f"overlap({unit})" for unit in ("words", "pairs", "stems")]
     assert [[part.name for part in one.parts] for one in learned] == [[], words]
+
+
+def test_a_learned_candidate_is_scored_by_fits_that_did_not_see_the_query():
+    judged = queries(20)
+    [learned, _] = [c for c in candidates_of(judged, [], "query-recall") if c.scorer is None]
+    scores = cross_validated(learned, judged, 0.2)
+    for i in (0, 7, 19):
+        others = [query for j, query in enumerate(judged) if j % FOLDS != i % FOLDS]
+        fitted = LearnedScorer.fit(others, alpha=0.2)
+        assert scores[i].tolist() == fitted.score(judged[i].query, judged[i].snippets).tolist()
+
+
+def test_nothing_is_learned_where_a_fold_has_one_kind_of_snippets():
+    judged = [replace(query, relevant=[True] * len(query.snippets)) for query in queries(20)]
+    assert all(c.scorer is not None for c in candidates_of(judged, [], "query-recall"))
+
+
+def test_without_hits_the_given_scorers_compete():
+    bare = [replace(q, snippets=[replace(s, hits=()) for s in q.snippets]) for q in queries(20)]
+    length = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
+    names = [c.name for c in candidates_of(bare, [length], "query-recall")]
+    assert names == ["length", "zscore(length)", "learned(words, length)"]
 
 
 def test_the_file_is_enough_for_scores_bit_for_bit(tmp_path):

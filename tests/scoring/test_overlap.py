@@ -79,6 +79,7 @@ def test_a_learned_score_of_overlaps_comes_back_from_its_provenance_alone():
 
 def test_a_word_of_up_to_three_letters_is_one_piece():
     # The pieces are ox, and carts in two; a word with ox in it has none.
+    assert scores("pieces", "the cat", "a cat", "cats") == [-1, 0]
     cart, rare = math.log1p(1.5 / 2.5), math.log1p(2.5 / 1.5)
     found = scores("pieces", "ox carts", "an ox", "fox cart", "carts")
     whole = cart + 2 * rare
