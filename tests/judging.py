@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -67,6 +68,8 @@ def finish(judging, marks_of=lambda query, given: given):
 @contextlib.contextmanager
 def command(*arguments):
     """Run `conformal-retrievers judge` in a process of its own; yield it and its address."""
+    # A shell that runs the tests in the background has them, and what they start, ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
         [sys.executable, "-m", "conformal_retrievers", "judge", *map(str, arguments)],
         stdout=subprocess.PIPE,
