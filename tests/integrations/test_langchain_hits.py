@@ -17,6 +17,7 @@ from conformal_retrievers.data.hits import RETRIEVER, Hit
 from conformal_retrievers.scoring import FusionScorer, HitScorer, RankScorer, RetrievalScorer
 from langchain_conformal import ConformalCompressor, ConformalRetriever, judge_retriever
 from langchain_conformal.around import with_scores
+from langchain_conformal.documents import to_snippets
 
 TEXTS = ["red apple", "green apple", "red car", "blue car", "green pear"]
 QUERY = JudgedQuery("red apple pie", TEXTS, [True, True, False, False, False], id="1")
@@ -294,6 +295,19 @@ def test_the_missing_retriever_is_named_when_a_filter_is_made_or_else_called(sco
     seen = pytest.warns(UserWarning, match="could not score")
     with seen, pytest.warns(UserWarning, match="a hit of 'dense'"):
         assert len(filtered.invoke("q")) == 1
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        ({"relevance_score": 0.3, "conformal_hits": {"dense": [0, 0.9]}}, 0.3),
+        ({"relevance_score": float("nan"), "conformal_hits": {"dense": [0, 0.9]}}, 1 / 61),
+        ({"conformal_hits": {"dense": [0, 0.9]}}, 1 / 61),
+    ],
+)
+def test_the_score_of_a_reranker_comes_before_the_fusion_unless_it_is_missing(known, expected):
+    (snippet,) = to_snippets([Document("a", metadata=known)])
+    assert snippet.retrieval_score == expected
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,10 @@ async def test_a_cascade_asks_the_costly_scorer_only_about_snippets_that_pass():
     assert costly.asked == ("abc",)
 
 
+def test_second_scores_that_differ_by_eight_steps_of_a_float32_are_told_apart():
+    assert np.diff(lexicographic([0.5, 0.5], [1.0, 1.0 + 8 * 2.0**-23])) > 0
+
+
 # --- all of them ----------------------------------------------------------------------------------
 
 
