@@ -87,7 +87,7 @@ def features(sources: Sources, scores: Sequence[Values], snippets: Sequence[Snip
         rows += [*neighbours(x, layout, NEIGHBOURS.values())]
         of_all += [layout.number / np.maximum(layout.places - 1, 1)]  # 0 to 1
     columns = np.concatenate([*rows, numbers.found, np.array(of_all)])
-    return Features(known, np.ascontiguousarray(columns.T), sources.context, layout)
+    return Features(known, columns.T, sources.context, layout)
 
 
 def within_query(x: Values, ordered: Values) -> tuple[Values, Values, Values, Values]:

@@ -36,13 +36,13 @@ class Regression:
     def log_odds(self, table: Values) -> Values:
         """Return the log-odds (n,) of features (n, d)."""
         # Row by row, not as a matrix product: no score depends on another, even in its last bit.
-        means, scales, coefficients = self._arrays
-        terms = (table - means) / scales * coefficients
+        means, weights = self._arrays
+        terms = (table - means) * weights
         return np.asarray(terms.sum(axis=1) + self.intercept)
 
     @cached_property
-    def _arrays(self) -> Values:
-        return np.array([self.means, self.scales, self.coefficients])
+    def _arrays(self) -> tuple[Values, Values]:
+        return np.array(self.means), np.array(self.coefficients) / self.scales
 
 
 def regress(

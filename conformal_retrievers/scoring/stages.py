@@ -27,7 +27,7 @@ from conformal_retrievers.scoring.regression import (
     regress,
     weights_of,
 )
-from conformal_retrievers.scoring.sources import Context, Known, Values, average_ranks
+from conformal_retrievers.scoring.sources import Context, Known, Values
 from conformal_retrievers.scoring.trees import StoredTrees, Trees, grow
 
 FOLDS = 4
@@ -125,17 +125,18 @@ def with_standing(features: Features, log_odds: Values) -> Values:
     if n == 0:
         return np.empty((0, features.table.shape[1] + len(standing_names(features.context))))
     of_first = features.table.shape[1]
-    table = np.empty((n, of_first + len(standing_names(features.context))))
+    table: Values = np.empty((of_first + len(standing_names(features.context)), n)).T
     table[:, :of_first], columns = features.table, table.T[of_first:]
-    z = np.sort(log_odds)[::-1]  # sums of floats depend on the order, features must not
+    ordered = np.sort(-log_odds)  # sums of floats depend on the order, features must not
+    z, above = -ordered, ordered.searchsorted(-log_odds)
     best = z[0]
     expected = np.zeros(n + 1)
-    np.cumsum(1 / (1 + np.exp(np.minimum(-z, 700))), out=expected[1:])  # exp(710) overflows
+    np.cumsum(1 / (1 + np.exp(np.minimum(ordered, 700))), out=expected[1:])  # exp(710) overflows
     columns[0] = log_odds
     columns[1] = best - log_odds
     columns[2] = log_odds - best - np.log(np.exp(z - best).sum())
-    columns[3] = np.log1p(average_ranks(-log_odds))
-    columns[4] = np.log(0.01 + expected[np.searchsorted(-z, -log_odds)])
+    columns[3] = np.log1p((above + ordered.searchsorted(-log_odds, "right") - 1) / 2)
+    columns[4] = np.log(0.01 + expected[above])
     columns[5] = np.log(1e-9 + expected[-1])
     columns[6] = best - z[min(1, n - 1)]
     columns[7] = best - z[min(4, n - 1)]

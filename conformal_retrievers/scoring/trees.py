@@ -36,17 +36,26 @@ class Trees:
 
     def log_odds(self, table: Values) -> Values:
         """Return the log-odds (n,) of features (n, d)."""
-        features, thresholds, values = self._arrays
-        rows, trees = np.arange(len(table))[:, np.newaxis], np.arange(len(features))
-        above = table[:, features] > thresholds  # (n, t, 7)
-        at = np.zeros((len(table), len(features)), dtype=np.intp)
-        for _ in range(DEPTH):
-            at = 2 * at + 1 + above[rows, trees, at]
-        return np.asarray(values[trees, at - QUESTIONS].sum(axis=1))
+        features, thresholds, values, trees = self._arrays
+        above = table.T.take(features, axis=0) > thresholds  # (7, t, n)
+        first = above[0]
+        second = _choose(first, above[1], above[2])
+        no, yes = _choose(second, above[3], above[4]), _choose(second, above[5], above[6])
+        third = _choose(first, no, yes)
+        leaf = 4 * first.view(np.uint8) + 2 * second.view(np.uint8) + third.view(np.uint8)
+        return np.asarray(values.take(trees + leaf).sum(axis=0))
 
     @cached_property
-    def _arrays(self) -> tuple[NDArray[np.intp], Values, Values]:
-        return np.array(self.features), np.array(self.thresholds), np.array(self.values)
+    def _arrays(self) -> tuple[NDArray[np.intp], Values, Values, NDArray[np.intp]]:
+        """Features (7, t), thresholds (7, t, 1), values (8t,) and first leaves of trees (t, 1)."""
+        thresholds = np.array(self.thresholds).T[..., np.newaxis]
+        trees = LEAVES * np.arange(len(self.values))[:, np.newaxis]
+        return np.array(self.features).T, thresholds, np.ravel(self.values), trees
+
+
+def _choose(condition: Known, no: Known, yes: Known) -> Known:
+    """Return yes where the condition is true, and no elsewhere, much faster than `np.where`."""
+    return no ^ (condition & (no ^ yes))
 
 
 def grow(table: Values, relevant: Known, weights: Values) -> Trees:
