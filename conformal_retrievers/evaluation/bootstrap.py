@@ -80,9 +80,9 @@ def spans(drawn: NDArray[np.float64], level: float) -> list[tuple[float, float]]
 def n_to_tell(drawn: NDArray[np.float64], n: int, difference: float) -> float:
     """Return how many queries tell a difference from 0, from its resamples (r,) on n queries.
 
-    It is a multiple of 10, and NaN below 10 queries and where no resample differs.
+    It is a multiple of 10, and NaN below 10 queries, where no resample differs, and for 0.
     """
     error = float(np.std(drawn))
-    if n < FEWEST or not error > 1e-12:
+    if n < FEWEST or not min(error, abs(difference)) > 1e-12:
         return math.nan
     return 10 * math.ceil(n * (TELLS * error / difference) ** 2 / 10)

@@ -46,7 +46,7 @@ class Row:
     more: Mapping[str, Estimate]
     setting: float | None  # the k or threshold that was chosen in hindsight
     equal: bool  # whether its recall is that of the filter
-    needed: float  # queries that tell a difference of 1 snippet with probability 0.8, or NaN
+    needed: float  # queries that tell such a difference in snippets with probability 0.8, or NaN
 
     @property
     def comparable(self) -> bool:
@@ -141,8 +141,7 @@ class EqualRecall:
             if math.isnan(low):
                 found = f"{self.n_queries} queries do not tell from 0; give {FEWEST} or more"
             elif not significant and scale.measure == "snippets" and best.needed < math.inf:
-                one = self.items.removesuffix("s")
-                found += f": a difference of 1 {one} tells on some {best.needed:,.0f} queries"
+                found += f": if it is that large, some {best.needed:,.0f} queries tell it"
             parts.append(
                 f"{scale.parts(best.measured)[0]}: a difference of "
                 f"{scale.written(best.more, '+')}, which {found}."
@@ -227,7 +226,7 @@ def equal_recall(
                 more=estimates(theirs - ours, level, len(known)),
                 setting=None if math.isnan(setting) else setting,
                 equal=equal or way.name == FILTER,
-                needed=n_to_tell((theirs - ours)[1:, 1], len(known), 1),
+                needed=n_to_tell((theirs - ours)[1:, 1], len(known), (theirs - ours)[0, 1]),
             )
         )
     return EqualRecall(

@@ -89,12 +89,18 @@ def test_the_filter_and_the_best_top_k_are_compared_in_words():
     )
     same, _ = of([replace(query, hits={"r": hits(range(4))})] * 10, 0.5)
     assert "+0.00 [+0.00, +0.00], which is not significant." in same.comparison
-    # The filter passes 1 of 20 queries and 3 of 20, and top 2 has its recall: a deviation of 1. The
-    # standard error of 1 on n queries is 1/√n, and 2.80² is nearly 8.
+    # The filter passes 1 of 25 queries and 3 of 15, and top 2 has its recall: differences of 1 and
+    # −1, of mean 0.25 and variance 1 − 0.25². With n queries it is 2.80 standard errors for
+    # n = 2.80² (1 / 0.25² − 1) = 118, give or take what 1,000 resamples tell.
     more = replace(query, scores=[0.1, 0.1, 0.1, 0.9])
-    mixed = [replace(q, hits={"r": hits([1, 0, 2, 3])}) for q in [query, more] * 20]
+    mixed = [replace(q, hits={"r": hits([1, 0, 2, 3])}) for q in [query] * 25 + [more] * 15]
     told, _ = of(mixed, 0.5)
-    assert "not significant: a difference of 1 snippet tells on some 10 queries." in told.comparison
+    assert told.best_top_k.needed == pytest.approx(118, rel=0.15)
+    assert "not significant: if it is that large, some 130 queries tell it." in told.comparison
+    even, _ = of([*mixed[:15], *mixed[25:]], 0.5)
+    assert "a difference of +0.00 [-0.3" in even.comparison
+    assert even.comparison.endswith("which is not significant.")
+    assert math.isnan(even.best_top_k.needed)
     none = {"r": hits([NONE, 0, 1, 2])}
     cannot, _ = of([replace(query, hits=none)] * 9, 0.5)
     assert cannot.best_top_k is None
