@@ -45,8 +45,10 @@ def gate_of(scores, sources=(), alpha=0.2, **options):
     return calibrate_gate(given, others, FIRST, alpha=alpha, **options)
 
 
-def filter_of(rng):
+def filter_of(rng, **options):
     """Return a filter behind a gate, both of the same 200 queries."""
     queries = drawn(rng, 200, "gate")
     gate = calibrate_gate(queries, (), FIRST, alpha=0.1)
-    return ConformalFilter(LAST, calibrate(queries, LAST, alpha=0.2, gate=gate), gate=gate)
+    return ConformalFilter(
+        LAST, calibrate(queries, LAST, alpha=0.2, gate=gate, **options), gate=gate
+    )

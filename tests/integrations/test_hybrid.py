@@ -41,7 +41,15 @@ from conformal_retrievers import (
     Snippet,
     calibrate_gate,
 )
-from conformal_retrievers.data.hits import RETRIEVER, Hit, fusion, hits_in, texts_in
+from conformal_retrievers.data.hits import (
+    RETRIEVER,
+    Hit,
+    documents_in,
+    fusion,
+    hits_in,
+    positions_in,
+    texts_in,
+)
 from conformal_retrievers.monitoring import FilterLog, read_log
 from conformal_retrievers.scoring import (
     FusionScorer,
@@ -90,8 +98,9 @@ class Listed(LangChainRetriever):
         if isinstance(self.items[0], Exception):
             raise self.items[0]
         return [
-            Document(text, id=id, metadata={"relevance_score": score, "source": "s"})
+            Document(text, id=id, metadata=metadata | {"relevance_score": score})
             for id, text, score in self.items
+            for metadata in [{"source": "s", "start_index": len(text)}]
         ]
 
 
@@ -395,12 +404,13 @@ async def test_a_retriever_that_is_skipped_is_logged_once_and_seen_in_the_event(
     await framework.kept(hybrid_in(framework), conformal_filter)
 
 
-async def test_a_gate_is_silent_if_a_retriever_finds_nothing_and_not_if_it_fails(framework):
+@pytest.mark.parametrize("scorer", [FUSED, RetrievalScorer("fusion", higher_is_better=True)])
+async def test_a_gate_is_silent_if_a_retriever_finds_nothing_and_not_if_it_fails(framework, scorer):
     snippets = [Snippet(TEXTS[id], id, hits=hits) for id, hits in HITS.items()]
     answered = JudgedQuery("q", snippets, [True, False, False, False])
     agreement = RankAgreement([*LISTS])  # the gate is silent where they agree less than here
     gate = calibrate_gate([answered], (), agreement, alpha=0.5)
-    always = ConformalFilter(FUSED, filter_of(FUSED, 1.0).calibration, gate=gate)
+    always = ConformalFilter(scorer, filter_of(scorer, 1.0).calibration, gate=gate)
     assert await framework.kept(hybrid_in(framework), always)
     nothing = hybrid_in(framework)
     nothing.retrievers["bm25"] = framework.nothing()
@@ -424,13 +434,17 @@ async def test_scores_from_hits_are_those_of_snippets_without_making_any(
         found, module = hybrid.invoke("q"), langchain_conformal.documents
     else:
         found, module = hybrid.retrieve("q"), llama_index_conformal.nodes
-        for node in found:
+        for i, node in enumerate(found):
             source = RelatedNodeInfo(node_id="s")
             node.node.relationships[NodeRelationship.SOURCE] = source
-    expected = scorer.score("q", module.to_snippets(found))
+            node.node.start_char_idx, node.node.end_char_idx = i, i + 1
+    snippets = module.to_snippets(found)
+    expected = scorer.score("q", snippets)
     assert np.isfinite(expected[:2]).all()
     monkeypatch.setattr(module, "to_snippets", None)
     given = module.to_score(filter_of(scorer, 0), found)
+    assert [*documents_in(given)] == [snippet.document for snippet in snippets]
+    assert [*positions_in(given)] == [snippet.position for snippet in snippets]
     for scores in (
         score_snippets(scorer, "q", given),
         await ascore_snippets(scorer, "q", given),
@@ -468,7 +482,7 @@ def test_kept_documents_have_hits_unless_metadata_are_to_be_unchanged():
             retriever=hybrid, filter=conformal_filter, metadata_prefix=prefix
         )
         for document in filtered.invoke("q"):
-            assert document.metadata.keys() == {"source"} | keys
+            assert document.metadata.keys() == {"source", "start_index"} | keys
 
 
 def test_documents_of_the_retrievers_are_not_changed():

@@ -142,6 +142,15 @@ def test_copies_have_score_and_p_value_as_plain_numbers(compressor):
     assert odd.metadata == {"conformal_score": None, "conformal_p_value": None}
 
 
+def test_a_p_value_is_of_the_group_of_the_query():
+    """Of the scores 0.1 … 0.9 of one group none is 1.5 or more, and of the other 1.1 … 1.9 five."""
+    given = [ScoredQuery([g + i / 10], [True], group=f"{g}") for g in (0, 1) for i in range(1, 10)]
+    of_groups = Calibration.from_scores(given, alpha=0.1, scorer="lookup", by_group=True)
+    grouped = ConformalFilter(LookupScorer({"a": 1.5}), of_groups, group_of=lambda query: query)
+    (kept,) = ConformalCompressor(filter=grouped).compress_documents([Document("a")], "1")
+    assert kept.metadata["conformal_p_value"] == pytest.approx(0.6)  # (1 + 5) / 10
+
+
 @pytest.mark.parametrize(("score", "name"), [(math.inf, "inf"), (-math.inf, "-inf")])
 def test_an_infinite_score_has_a_name_because_json_has_no_number_for_it(score, name):
     everything = ConformalCompressor(filter=lookup_filter({"a": score}, threshold=math.inf))

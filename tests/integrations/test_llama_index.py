@@ -25,6 +25,7 @@ from conformal_retrievers import (
     ScoredQuery,
     Snippet,
 )
+from conformal_retrievers.data.hits import RETRIEVER, Hit
 from conformal_retrievers.scoring import score_snippets
 from llama_index.postprocessor.conformal import (
     ConformalPostprocessor,
@@ -32,6 +33,7 @@ from llama_index.postprocessor.conformal import (
     embedding_scorer,
     reranker_scorer,
 )
+from llama_index.postprocessor.conformal.nodes import to_snippets
 
 SCORES = {"near": 0.1, "far": 0.9, "middle": 0.4, "odd": math.nan}
 KEPT = ["near", "middle", "odd"]
@@ -128,6 +130,11 @@ class BestFirst(RetrievalScorer):
     def score(self, query, snippets):
         scores = super().score(query, snippets)
         return scores - scores.min()
+
+
+def test_the_hits_of_plain_nodes_are_those_of_one_retriever():
+    hits = [s.hits for s in to_snippets([node("a", 0.5), node("b", math.nan), node("c")])]
+    assert hits == [(Hit(RETRIEVER, 0, 0.5),), (Hit(RETRIEVER, 1),), (Hit(RETRIEVER, 2),)]
 
 
 async def test_a_subclass_of_the_retrieval_scorer_decides_by_its_own_score():

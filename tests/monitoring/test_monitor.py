@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from gates import filter_of
 from scipy.stats import binom, binomtest
 
 from conformal_retrievers import Calibration, Monitor, ScoredQuery
@@ -179,6 +180,16 @@ def test_what_is_tolerated_follows_the_losses_where_the_threshold_is_no_rank(n, 
         calibration = certified(base, 100, threshold=fixed)
     kept = np.array([float(i <= calibration.threshold()) for i in in_hashed_order([None] * n)])
     assert Monitor(calibration)._tolerated == 1 - betting_lower(kept, 0.025)
+
+
+def test_behind_a_gate_what_is_tolerated_follows_the_losses():
+    """The gate silences some queries at every threshold, so the number kept is no rank."""
+    calibration = filter_of(np.random.default_rng(4), guarantee="all").calibration
+    scores = [query.scores[query.relevant].max() for query in calibration.queries]
+    ids = calibration.queries.ids.tolist()
+    kept = [scores[i] <= calibration.threshold() < math.inf for i in in_hashed_order(ids)]
+    assert math.inf in scores
+    assert Monitor(calibration)._tolerated == 1 - betting_lower(np.array(kept, float), 0.025)
 
 
 def test_the_alarm_of_harm_goes_off_at_2_by_level_and_not_before():

@@ -129,6 +129,15 @@ def test_the_features_of_hits_by_hand():
     assert (abs(z.mean()) < 1e-12, abs(z.std() - 1) < 1e-12, z.argmin()) == (True, True, 1)
 
 
+def test_a_retriever_that_found_nothing_tells_the_snippets_of_a_query_nothing():
+    sources = Sources((("a", "similarity"), ("b", "similarity")), (), "none")
+    columns = by_name(sources, [], [Snippet("x", hits=(Hit("a", i, -i),)) for i in range(3)])
+    zeros = ("score", "gap to best", "z-score", "log rank", "found")
+    found = {name: columns[f"{name} by b"].tolist() for name in zeros}
+    assert all(values == [0, 0, 0] for values in found.values())
+    assert columns["share of best by b"].tolist() == [1, 1, 1]
+
+
 numbers = st.floats(-100, 100).map(lambda x: round(x, 2))
 snippets_of_a_query = st.lists(
     st.tuples(
@@ -529,6 +538,7 @@ def test_a_query_without_the_hits_that_the_fit_had_is_an_error_that_names_the_re
     [
         ([[0.9, 0.8, 0.7], [0.3, 0.2, 0.1]], "similarity"),
         ([[0.1, 0.2, 0.3], [0.7, 0.7, 0.7]], "distance"),
+        ([[0.9, 0.8, 0.7], [0.3, 0.2, 0.1], [0.1, 9.0]], "similarity"),  # in most queries
         ([[0.9, 0.8, None], [0.3, 0.2, 0.1]], "rank"),
         ([[0.5, 0.5, 0.5]], "rank"),
     ],
@@ -537,14 +547,14 @@ def test_the_direction_of_a_retrievers_score_follows_from_its_ranks(scores, kind
     judged = [
         JudgedQuery(
             f"q{i}",
-            [Snippet(f"{j}", hits=(Hit("r", j, x),)) for j, x in enumerate(row)],
-            [True] + [False] * (len(row) - 1),
+            [Snippet(f"{j}", hits=(Hit("r", j, x),)) for j, x in reversed([*enumerate(row)])],
+            [False] * (len(row) - 1) + [True],
         )
         for i, row in enumerate(scores)
     ]
     learned = LearnedScorer.fit(judged)
     assert learned.sources.retrievers == (("r", kind),)
-    assert learned.score("q", judged[0].snippets).argmin() == 0
+    assert learned.score("q", judged[0].snippets).argmin() == len(scores[0]) - 1
 
 
 def test_scores_that_tie_in_one_retriever_are_ordered_by_another():
