@@ -37,6 +37,7 @@ from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.hits import Hit, fuse
 from conformal_retrievers.data.queries import with_hits
 from conformal_retrievers.scoring import FusionScorer, QueryZScore, RankScorer, relative_to_query
+from conformal_retrievers.scoring.scorer import query_digest
 
 AIM = Aim("query-recall", 0.1)
 
@@ -121,6 +122,7 @@ def test_the_fit_part_leaves_each_group_what_it_needs():
     left = {q.id for q in calibration}
     assert sum(q.id in left for q in JUDGED[:10]) == 9
     assert len(fit) == 1 + 30
+    assert fit == sorted(fit, key=lambda query: query_digest(query.query))
 
 
 # --- the guarantee --------------------------------------------------------------------------------
