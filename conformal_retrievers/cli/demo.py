@@ -133,7 +133,7 @@ def _print_example(conformal: ConformalFilter, judged: Sequence[JudgedQuery]) ->
                 f"{filtered.p_values[i]:.3f}",
                 shorten(query.snippets[i].text, 42, placeholder=" …").ljust(42),
             ]
-            for i in np.argsort(filtered.scores)[: len(filtered.kept) + 4]
+            for i in np.argsort(filtered.scores, kind="stable")[: len(filtered.kept) + 4]
         ),
     )
     say(

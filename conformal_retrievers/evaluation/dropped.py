@@ -59,7 +59,8 @@ def dropped(
                 queries.ids[q],
                 int(relevant[q]),
                 tuple(
-                    Lost(names[i], float(scores[i])) for i in places[np.argsort(-scores[places])]
+                    Lost(names[i], float(scores[i]))
+                    for i in places[np.argsort(-scores[places], kind="stable")]
                 ),
                 float(of_each[q]),
                 bool(queries.silenced[q] == 1),
