@@ -9,6 +9,7 @@ kept.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -56,13 +57,16 @@ def regress(
     >>> regress(table, np.array([True, True, False, False])).log_odds(table).round(1)
     array([ 0.2,  0.1, -0.1, -0.2])
     """
+    from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
     means, scales = table.mean(axis=0), table.std(axis=0)
     scales[np.ptp(table, axis=0) == 0] = 1.0
     # Newton's method to the optimum: other solvers stop on the way, elsewhere on each processor.
-    fitted = LogisticRegression(C=C, solver="newton-cholesky", tol=1e-8)
-    fitted.fit((table - means) / scales, relevant, sample_weight=weights)
+    fitted = LogisticRegression(C=C, solver="newton-cholesky", tol=1e-8, max_iter=10_000)
+    with warnings.catch_warnings():  # where no step is short enough, scikit-learn takes lbfgs
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        fitted.fit((table - means) / scales, relevant, sample_weight=weights)
     regression = Regression(
         tuple(means.tolist()),
         tuple(scales.tolist()),
