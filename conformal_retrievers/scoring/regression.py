@@ -64,7 +64,7 @@ def regress(
     scales[np.ptp(table, axis=0) == 0] = 1.0
     # Newton's method to the optimum: other solvers stop on the way, elsewhere on each processor.
     fitted = LogisticRegression(C=C, solver="newton-cholesky", tol=1e-8, max_iter=10_000)
-    with warnings.catch_warnings():  # where no step is short enough, scikit-learn takes lbfgs
+    with warnings.catch_warnings():  # the start may be the optimum: no step is better
         warnings.simplefilter("ignore", ConvergenceWarning)
         fitted.fit((table - means) / scales, relevant, sample_weight=weights)
     regression = Regression(

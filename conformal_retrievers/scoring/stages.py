@@ -27,7 +27,7 @@ from conformal_retrievers.scoring.regression import (
     regress,
     weights_of,
 )
-from conformal_retrievers.scoring.sources import Context, Known, Values
+from conformal_retrievers.scoring.sources import Context, Known, Values, average_ranks
 from conformal_retrievers.scoring.trees import StoredTrees, Trees, grow
 
 FOLDS = 4
@@ -135,7 +135,7 @@ def with_standing(features: Features, log_odds: Values) -> Values:
     columns[0] = log_odds
     columns[1] = best - log_odds
     columns[2] = log_odds - best - np.log(np.exp(z - best).sum())
-    columns[3] = np.log1p((above + ordered.searchsorted(-log_odds, "right") - 1) / 2)
+    columns[3] = np.log1p(average_ranks(-log_odds))
     columns[4] = np.log(0.01 + expected[above])
     columns[5] = np.log(1e-9 + expected[-1])
     columns[6] = best - z[min(1, n - 1)]

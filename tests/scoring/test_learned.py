@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -227,6 +228,15 @@ def test_the_first_stage_is_the_regression_that_another_method_finds(fitted):
         expected = model.decision_function((table - x.mean(axis=0)) / spread)
         found = learned.stages.first.log_odds(table)
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_constant_features_tell_nothing_and_give_no_warning():
+    relevant = np.arange(240) < 84
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        regression = regress(np.full((240, 2), 7.0), relevant, weights_of([relevant]))
+    assert regression.coefficients == (0.0, 0.0)
+    assert regression.intercept == pytest.approx(0, abs=1e-9)  # both kinds weigh the same
 
 
 def second_tables(scorers, queries):
