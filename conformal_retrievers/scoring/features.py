@@ -69,13 +69,15 @@ def features(sources: Sources, scores: Sequence[Values], snippets: Sequence[Snip
     (array([ True, False,  True]), ['score by s', 'gap to best by s'], [[0.2, 0.0], [0.4, 0.2]])
     """
     known, numbers = numbers_of(sources, scores, snippets)
-    n, x = np.count_nonzero(known), numbers.values
+    x, ordered = numbers.values, numbers.ordered
+    n = x.shape[1]
     if n == 0:
         return Features(known, np.empty((0, len(feature_names(sources)))), sources.context, None)
-    ordered = np.sort(x, axis=1)  # sums of floats depend on the order, features must not
     rows = [*within_query(x, ordered), np.log1p(numbers.ranks)]
     lengths = np.fromiter(map(len, texts_in(snippets)), np.float64, len(snippets))
-    of_all = [np.log1p(lengths[known]), np.full(n, np.log(n))]
+    if n < len(snippets):
+        lengths = lengths[known]
+    of_all = [np.log1p(lengths), np.full(n, np.log(n))]
     layout = None
     if sources.context != "none":
         if n < len(snippets):
@@ -93,8 +95,9 @@ def features(sources: Sources, scores: Sequence[Values], snippets: Sequence[Snip
 def within_query(x: Values, ordered: Values) -> tuple[Values, Values, Values, Values]:
     """Return scores (m, n) of a query, gaps to the best, z-scores, shares of the best: (m, n) each.
 
-    `ordered` are the scores of each row, ascending. The best has the share 1 and the worst 0. If
-    all are equal, z-scores are 0 and shares 1.
+    `ordered` are the scores of each row, ascending: sums of floats depend on the order, features
+    must not. The best has the share 1 and the worst 0. If all are equal, z-scores are 0 and shares
+    1.
 
     >>> x = np.array([[0.0, 1.0, 4.0]])
     >>> [round(float(row[0, 1]), 3) for row in within_query(x, x)]
@@ -107,8 +110,8 @@ def within_query(x: Values, ordered: Values) -> tuple[Values, Values, Values, Va
     gap = x - best
     part = gap / scale
     n = x.shape[1]
-    mean = parts.sum(axis=1, keepdims=True) / n  # `mean` and `std` take several times as long
-    sd = np.sqrt(np.square(parts - mean).sum(axis=1, keepdims=True) / n)
+    mean = np.add.reduce(parts, axis=1, keepdims=True) / n  # `mean` and `std` take far longer
+    sd = np.sqrt(np.add.reduce(np.square(parts - mean), axis=1, keepdims=True) / n)
     return x, gap, (part - mean) / (sd + equal), 1 - part
 
 
@@ -173,7 +176,7 @@ def within_documents(x: Values, ordered: Values, layout: Layout) -> tuple[Values
     first = len(sizes) * np.arange(len(x))[:, np.newaxis]  # the row's first document, of all
     of_sorted = document[np.argsort(x, axis=1)] + first  # sums of floats depend on the order
     sums = np.bincount(of_sorted.ravel(), ordered.ravel(), minlength=best.size)
-    mean, rank = sums.reshape(best.shape) / sizes, np.log1p([average_ranks(row) for row in best])
+    mean, rank = sums.reshape(best.shape) / sizes, np.log1p([average_ranks(row, np.sort(row)) for row in best])
     best, mean, rank = np.array([best, mean, rank])[..., document]
     return best, mean, x - best, rank
 

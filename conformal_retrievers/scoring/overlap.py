@@ -26,6 +26,7 @@ from conformal_retrievers.scoring.scorer import Scores
 
 Unit = Literal["words", "pairs", "stems", "pieces"]
 WORD = re.compile(r"\w+")
+SPACES = "".join(c if WORD.match(c) else " " for c in map(chr, range(128)))
 STOP_WORDS = frozenset(
     WORD.findall(
         "a an and are as at be been by can did do does during for from had has have how in into "
@@ -64,9 +65,15 @@ class OverlapScorer:
     def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Return the score of each snippet, from −1 to 0, (n,)."""
         asked = self._asked([word for word in _joined(query).split() if word not in STOP_WORDS])
-        texts = [_joined(text) for text in texts_in(as_snippets(snippets))]
-        has = np.array([[unit in text for unit in asked] for text in texts], dtype=np.float64)
-        has = has.reshape(len(texts), len(asked))
+        texts = tuple(map(_joined, texts_in(as_snippets(snippets))))
+        found = [
+            i * len(asked) + column
+            for column, unit in enumerate(asked)
+            for i in _with(_begin(unit), texts)
+            if unit in texts[i]
+        ]
+        has = np.zeros((len(texts), len(asked)))
+        has.put(np.array(found, dtype=np.intp), 1.0)
         weights = np.ones(len(asked))
         if self.unit in ("stems", "pieces"):
             n, m = len(texts), has.sum(axis=0)
@@ -93,4 +100,17 @@ OVERLAPS = {scorer.name: scorer for scorer in map(OverlapScorer, get_args(Unit))
 @lru_cache(4096)  # each unit reads the same texts, and a chunk comes back for other queries
 def _joined(text: str) -> str:
     """Return the words of a text in lower case, with a space around each."""
-    return f" {' '.join(WORD.findall(text.lower()))} "
+    lower = text.lower()
+    words = lower.translate(SPACES).split() if lower.isascii() else WORD.findall(lower)
+    return f" {' '.join(words)} "
+
+
+def _begin(unit: str) -> str:
+    """Return how a unit begins: its first word's stem, which a text with the unit has."""
+    return f" {unit.split()[0][:5]}" if unit[0] == " " else unit
+
+
+@lru_cache(64)  # words, pairs and stems of a query begin alike
+def _with(begin: str, texts: tuple[str, ...]) -> list[int]:
+    """Return the places of the texts that have it."""
+    return [i for i, text in enumerate(texts) if begin in text]

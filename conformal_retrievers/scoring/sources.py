@@ -45,6 +45,7 @@ class Numbers(NamedTuple):
     """What m sources know of the n snippets that all of them can score."""
 
     values: Values  # (m, n), finite
+    ordered: Values  # (m, n), the values of each source, ascending
     ranks: Values  # (m, n), from 0, the best
     found: Known  # (number of retrievers, n)
 
@@ -105,8 +106,8 @@ def numbers_of(
     (array([ True, False]), array([[0.5]]))
     """
     n, r = len(snippets), len(sources.retrievers)
-    of_scorers = np.array(scores).reshape(len(scores), n)
-    known = np.asarray(np.isfinite(of_scorers).all(axis=0))
+    of_scorers = np.array(scores) if scores else np.empty((0, n))
+    known: Known = np.isfinite(of_scorers).all(axis=0) if scores else np.ones(n, dtype=bool)
     places: list[Sequence[str | int | None]] = []
     if sources.context != "none":
         places.append(documents_in(snippets))
@@ -116,19 +117,20 @@ def numbers_of(
         if None in of_each:
             known &= np.array([one is not None for one in of_each], dtype=bool)
     hits = _of_hits(sources.retrievers, snippets)
-    found: Known = hits[RANKS] < np.inf
-    lost = found & ~np.isfinite(hits[SCORES])
-    if lost.any():
-        _check_scored(sources.retrievers, hits[SCORES], found)
-        known &= ~lost.any(axis=0)
-    if not (all_found := found.all()):
+    found = hits[RANKS] < np.inf
+    complete = bool(np.isfinite(hits).all())  # all retrievers found, and scored, all snippets
+    if not complete:
+        lost = found & ~np.isfinite(hits[SCORES])
+        if lost.any():
+            _check_scored(sources.retrievers, hits[SCORES], found)
+            known &= ~lost.any(axis=0)
         known &= found.any(axis=0)
     if not known.all():
         of_scorers, hits, found = of_scorers[:, known], hits[..., known], found[:, known]
     fused = []
     if r > 1:
         fused.append(-(1 / (C + 1 + hits[RANKS])).sum(axis=0, keepdims=True))  # 1 / inf = 0
-    if not all_found:
+    if not complete:
         last = hits.max(axis=2, keepdims=True, where=found, initial=-np.inf)
         last[RANKS] += 1
         hits = np.where(found, hits, np.where(last > -np.inf, last, 0.0))
@@ -136,8 +138,9 @@ def numbers_of(
         hits[SCORES, only_ranks] = np.log1p(hits[RANKS, only_ranks])
     # In one layout, since sums depend on it in their last bits.
     values = np.ascontiguousarray(np.concatenate([hits[SCORES], *fused, of_scorers]))
-    ranks = np.concatenate([hits[RANKS], *([average_ranks(x)] for x in values[r:])])
-    return known, Numbers(values, ranks, found)
+    ordered = np.sort(values, axis=1)
+    of_rest = [[average_ranks(values[i], ordered[i])] for i in range(r, len(values))]
+    return known, Numbers(values, ordered, np.concatenate([hits[RANKS], *of_rest]), found)
 
 
 def _of_hits(retrievers: Sequence[tuple[str, Kind]], snippets: Sequence[Snippet]) -> Values:
@@ -148,8 +151,9 @@ def _of_hits(retrievers: Sequence[tuple[str, Kind]], snippets: Sequence[Snippet]
     """
     n = len(snippets)
     hits = hits_in(snippets) if retrievers else {}
-    if n and retrievers:
-        check_found("the learned score", [name for name, _ in retrievers], hits)
+    names = [name for name, _ in retrievers]
+    if n and not hits.keys() >= {*names}:
+        check_found("the learned score", names, hits)
     ranks, scores = [], []
     for name, kind in retrievers:
         of = hits.get(name) or HitColumns(np.full(n, np.inf), np.full(n, np.nan))
@@ -170,11 +174,12 @@ def _check_scored(retrievers: Sequence[tuple[str, Kind]], scores: Values, found:
             )
 
 
-def average_ranks(values: Values) -> Values:
-    """Return the ranks (n,) from 0, the lowest; equal values share the mean of theirs.
+def average_ranks(values: Values, ordered: Values) -> Values:
+    """Return the ranks (n,) from 0, the lowest, of values, which are `ordered` as well.
 
-    >>> average_ranks(np.array([0.3, 0.1, 0.3]))
+    Equal values share the mean of their ranks.
+
+    >>> average_ranks(np.array([0.3, 0.1, 0.3]), np.array([0.1, 0.3, 0.3]))
     array([1.5, 0. , 1.5])
     """
-    ordered = np.sort(values)
     return (ordered.searchsorted(values) + ordered.searchsorted(values, "right") - 1) / 2

@@ -127,15 +127,16 @@ def with_standing(features: Features, log_odds: Values) -> Values:
     of_first = features.table.shape[1]
     table: Values = np.empty((of_first + len(standing_names(features.context)), n)).T
     table[:, :of_first], columns = features.table, table.T[of_first:]
-    ordered = np.sort(-log_odds)  # sums of floats depend on the order, features must not
-    z, above = -ordered, ordered.searchsorted(-log_odds)
+    low = -log_odds
+    ordered = np.sort(low)  # sums of floats depend on the order, features must not
+    z, above = -ordered, ordered.searchsorted(low)
     best = z[0]
     expected = np.zeros(n + 1)
     np.cumsum(1 / (1 + np.exp(np.minimum(ordered, 700))), out=expected[1:])  # exp(710) overflows
     columns[0] = log_odds
     columns[1] = best - log_odds
     columns[2] = log_odds - best - np.log(np.exp(z - best).sum())
-    columns[3] = np.log1p(average_ranks(-log_odds))
+    columns[3] = np.log1p(average_ranks(low, ordered))
     columns[4] = np.log(0.01 + expected[above])
     columns[5] = np.log(1e-9 + expected[-1])
     columns[6] = best - z[min(1, n - 1)]
@@ -146,5 +147,5 @@ def with_standing(features: Features, log_odds: Values) -> Values:
         )
         columns[8] = of_documents[layout.document] - log_odds
     if layout is not None and features.context == "document+position":
-        columns[9:] = -neighbours(-log_odds[np.newaxis], layout, AROUND)[:, 0]
+        columns[9:] = -neighbours(low[np.newaxis], layout, AROUND)[:, 0]
     return table
