@@ -5,7 +5,9 @@
     calibration part   the others: give the threshold of the winner
 
 The guarantee is exact, because the calibration part never sees the choice. The winner is the
-simplest of the scores whose cost is within half a standard error, over queries, of the lowest.
+score that is learned from hits and words, unless a simpler one proves as good: its cost, and half a
+standard error over queries, is at most 2 % above that one's. With few queries, noise is larger than
+what a better score saves, and the learned one is the better bet.
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ from conformal_retrievers.scoring.scorer import (
 SHARE = 3  # the fit part is one of so many
 MOST = 300  # queries in the fit part
 NOISE = 0.5  # standard errors
+SAME = math.log(1.02)  # a cost that is 2 % higher is as good
 FEWEST = 20  # queries with a relevant snippet in a fit part: 60 judged queries in all
 
 
@@ -155,6 +158,9 @@ def choose(
     scores = [cross_validated(candidate, parts.fit, at) for candidate in candidates]
     costs, logs = fit.compared(scores, aim)
     best, chosen = pick(logs)
+    free = [i for i, candidate in enumerate(candidates) if not candidate.given]
+    if chosen in free and candidates[free[-1]].scorer is None:  # learned from hits and words
+        chosen = free[as_good(logs[free])]
     winner, names = candidates[chosen], [candidate.name for candidate in candidates]
     choice = Choice(
         chosen=winner.name,
@@ -268,5 +274,24 @@ def pick(logs: NDArray[np.float64], noise: float = NOISE) -> tuple[int, int]:
     (2, 1)
     """
     best = int(np.argmin(logs[:, 0]))
-    se = (logs[:, 1:] - logs[best, 1:]).std(axis=1)
-    return best, int(np.argmax(logs[:, 0] <= logs[best, 0] + noise * se))
+    return best, int(np.argmax(logs[:, 0] <= logs[best, 0] + noise * _errors(logs, best)))
+
+
+def as_good(logs: NDArray[np.float64]) -> int:
+    """Return the first candidate that proves as good as the last, and is as good as the best such.
+
+    `logs` are those of `pick`. To prove it, a cost is at most 2 % higher with half a standard error
+    added. The best is the last itself if no other proves it.
+
+    >>> logs = np.array([[0.0, 0.2, -0.2], [0.01, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    >>> as_good(logs)  # the standard error of the first is 0.2, that of the second 0
+    1
+    """
+    proves = logs[:, 0] + NOISE * _errors(logs, -1) <= logs[-1, 0] + SAME
+    lowest = logs[proves, 0].min()
+    return int(np.argmax(proves & (logs[:, 0] <= lowest + SAME)))
+
+
+def _errors(logs: NDArray[np.float64], reference: int) -> NDArray[np.float64]:
+    """Return the standard error of each candidate's difference from a reference, (c,)."""
+    return np.asarray((logs[:, 1:] - logs[reference, 1:]).std(axis=1))

@@ -176,7 +176,8 @@ def within_documents(x: Values, ordered: Values, layout: Layout) -> tuple[Values
     first = len(sizes) * np.arange(len(x))[:, np.newaxis]  # the row's first document, of all
     of_sorted = document[np.argsort(x, axis=1)] + first  # sums of floats depend on the order
     sums = np.bincount(of_sorted.ravel(), ordered.ravel(), minlength=best.size)
-    mean, rank = sums.reshape(best.shape) / sizes, np.log1p([average_ranks(row, np.sort(row)) for row in best])
+    ranks = [average_ranks(row, np.sort(row)) for row in best]
+    mean, rank = sums.reshape(best.shape) / sizes, np.log1p(ranks)
     best, mean, rank = np.array([best, mean, rank])[..., document]
     return best, mean, x - best, rank
 

@@ -107,7 +107,7 @@ def numbers_of(
     """
     n, r = len(snippets), len(sources.retrievers)
     of_scorers = np.array(scores) if scores else np.empty((0, n))
-    known: Known = np.isfinite(of_scorers).all(axis=0) if scores else np.ones(n, dtype=bool)
+    known: Known = np.asarray(np.isfinite(of_scorers).all(axis=0))
     places: list[Sequence[str | int | None]] = []
     if sources.context != "none":
         places.append(documents_in(snippets))
