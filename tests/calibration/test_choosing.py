@@ -30,7 +30,7 @@ from conformal_retrievers.calibration.candidates import (
     cross_validated,
     from_hits,
 )
-from conformal_retrievers.calibration.choosing import choose, pick, split
+from conformal_retrievers.calibration.choosing import as_good, choose, pick, split
 from conformal_retrievers.calibration.costs import Aim, FitPart
 from conformal_retrievers.calibration.guarantees import Units
 from conformal_retrievers.data.columns import ScoredQueries
@@ -243,6 +243,27 @@ def test_noise_is_not_preferred_to_what_is_simpler():
     assert pick(logs) == (2, 2)  # the others cost more in every resample: se 0.1 and 0.3
     logs[2] = [-0.11, -0.1, -0.12]
     assert pick(logs) == (2, 1)
+
+
+def test_a_simpler_score_must_prove_as_good_as_what_is_learned_from_most():
+    last = [0.0, 0.0, 0.0]
+    assert as_good(np.array([[0.0, 0.0, 0.0], last])) == 0  # costs the same in every resample
+    assert as_good(np.array([[0.019, 0.0, 0.0], last])) == 0  # 2 % more is as good
+    assert as_good(np.array([[0.021, 0.0, 0.0], last])) == 1
+    assert as_good(np.array([[-0.1, 0.3, -0.3], last])) == 1  # se 0.3: −0.1 + 0.15 is too much
+    assert as_good(np.array([[-0.1, 0.2, -0.2], last])) == 0  # se 0.2: −0.1 + 0.1 is not
+    both = np.array([[-0.1, -0.1, -0.1], [-0.3, -0.3, -0.3], last])
+    assert as_good(both) == 1  # the first proves as good as the last, not as the second
+    both[0] = -0.29
+    assert as_good(both) == 0
+
+
+def test_with_few_queries_what_is_learned_from_most_wins():
+    choice = calibrate(queries(60, seed=2, strength=1.0), alpha=0.1).choice
+    assert choice.n_fit == 20
+    without, with_words = list(choice.costs)[-2:]
+    assert choice.costs[without] == choice.costs[with_words]
+    assert choice.chosen == with_words  # 20 queries do not prove that words can be spared
 
 
 def test_a_given_scorer_is_asked_once_for_each_query():

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from conformal_retrievers import JudgedQuery, LearnedScorer, Snippet
 from conformal_retrievers.scoring import OverlapScorer, scorer_of
@@ -84,3 +88,33 @@ def test_a_word_of_up_to_three_letters_is_one_piece():
     found = scores("pieces", "ox carts", "an ox", "fox cart", "carts")
     whole = cart + 2 * rare
     np.testing.assert_allclose(found, -np.array([rare, cart, cart + rare]) / whole, rtol=1e-14)
+
+
+WORDS = st.sampled_from(
+    ["a", "cat", "cats", "split", "splitting", "splits", "Straße", "ÉTÉ", "x_1", "٣", "ſo"]
+)
+TEXTS = st.lists(st.tuples(WORDS, st.sampled_from([" ", ", ", "\n", "-", "", "  ("]))).map(
+    lambda parts: "".join(word + between for word, between in parts)
+)
+
+
+def shares(unit: str, asked: list[str], text: str) -> list[bool]:
+    """Which of the query's units a text has, by their definition, in the order of `asked`."""
+    words = re.findall(r"\w+", text.lower())
+    if unit == "words":
+        return [word in words for word in asked]
+    if unit == "pairs":
+        return [pair in [*pairwise(words)] for pair in pairwise(asked)]
+    return [any(word.startswith(one[:5]) for word in words) for one in asked]
+
+
+@given(st.lists(WORDS, min_size=1, max_size=4), st.lists(TEXTS, min_size=1, max_size=4))
+def test_a_unit_is_found_in_exactly_the_texts_that_have_it(query, texts):
+    asked = [word for word in " ".join(query).lower().split() if word != "a"]
+    for unit in ("words", "pairs", "stems"):
+        found = scores(unit, " ".join(query), *texts)
+        expected = [shares(unit, asked, text) for text in texts]
+        # Weights are positive for stems that some text has, and so for all that count.
+        assert [score < 0 for score in found] == [any(of_text) for of_text in expected]
+        of_all = {*map(tuple, expected)}
+        assert len({*np.round(found, 12)}) <= len(of_all)  # what has the same scores the same
