@@ -29,6 +29,7 @@ OF_SOURCES = ("score", "gap to best", "z-score", "share of best", "log rank")
 OF_DOCUMENTS = ("best of document", "mean of document", "gap to best of document")
 RANK_OF_DOCUMENT = "log rank of document"
 NEIGHBOURS = {"score two before": -2, "score before": -1, "score after": 1, "score two after": 2}
+STEPS = (-3, -2, -1, 1, 2, 3)  # all that a layout knows; the second stage takes them all
 
 
 def feature_names(sources: Sources) -> list[str]:
@@ -122,6 +123,7 @@ class Layout(NamedTuple):
     """Where n snippets stand in their documents.
 
     Snippets of one document and position share a place. Places are in the order of a document.
+    Without positions, a document is one place, and `there` is empty.
     """
 
     document: Places  # (n,)
@@ -131,6 +133,7 @@ class Layout(NamedTuple):
     place: Places  # (n,), among all
     number: Places  # (n,), of the place in its document, from 0
     places: Places  # (n,), how many its document has
+    there: Places  # (STEPS, n), the place so many on in the document, or -1
 
 
 def layout_of(snippets: Sequence[Snippet], context: Context) -> Layout:
@@ -156,8 +159,13 @@ def layout_of(snippets: Sequence[Snippet], context: Context) -> Layout:
     place[order] = new.cumsum() - 1
     first = np.flatnonzero(new)
     places = np.bincount(document_in_order[first])
-    number = place - (places.cumsum() - places)[document]
-    return Layout(document, np.bincount(document), order, first, place, number, places[document])
+    number, places = place - (places.cumsum() - places)[document], places[document]
+    there = np.empty((0, n), dtype=np.intp)
+    if context == "document+position":
+        step = np.array(STEPS)[:, np.newaxis]
+        to = number + step
+        there = np.where((to >= 0) & (to < places), place + step, -1)
+    return Layout(document, np.bincount(document), order, first, place, number, places, there)
 
 
 def within_documents(x: Values, ordered: Values, layout: Layout) -> tuple[Values, ...]:
@@ -172,29 +180,26 @@ def within_documents(x: Values, ordered: Values, layout: Layout) -> tuple[Values
     (array([[1., 1., 2.]]), array([[2., 2., 2.]]), array([[0., 2., 0.]]), array([[0. , 0. , 0.7]]))
     """
     document, sizes = layout.document, layout.sizes
-    best = np.minimum.reduceat(x[:, layout.order], sizes.cumsum() - sizes, axis=1)
+    best = np.minimum.reduceat(x.take(layout.order, axis=1), sizes.cumsum() - sizes, axis=1)
     first = len(sizes) * np.arange(len(x))[:, np.newaxis]  # the row's first document, of all
     of_sorted = document[np.argsort(x, axis=1)] + first  # sums of floats depend on the order
     sums = np.bincount(of_sorted.ravel(), ordered.ravel(), minlength=best.size)
     ranks = [average_ranks(row, np.sort(row)) for row in best]
     mean, rank = sums.reshape(best.shape) / sizes, np.log1p(ranks)
-    best, mean, rank = np.array([best, mean, rank])[..., document]
+    best, mean, rank = np.array([best, mean, rank]).take(document, axis=2)
     return best, mean, x - best, rank
 
 
 def neighbours(x: Values, layout: Layout, steps: Iterable[int]) -> Values:
     """Return the best scores so many places on in the document, or the query's worst.
 
-    From scores (m, n): (steps, m, n).
+    From scores (m, n), for some of `STEPS`: (steps, m, n).
 
     >>> snippets = [Snippet("a", document="d", position=p) for p in (0, 9)]
     >>> neighbours(np.array([[1.0, 3.0]]), layout_of(snippets, "document+position"), [1])
     array([[[3., 3.]]])
     """
-    of_places = np.minimum.reduceat(x[:, layout.order], layout.first, axis=1)
-    worst = x.max(axis=1, keepdims=True)
-    step = np.array([*steps])[:, np.newaxis]
-    number = layout.number + step
-    there = np.where((number >= 0) & (number < layout.places), layout.place + step, -1)
-    known = np.concatenate([of_places, worst], axis=1)  # the worst is the last
-    return np.asarray(known[:, there].swapaxes(0, 1))
+    of_places = np.minimum.reduceat(x.take(layout.order, axis=1), layout.first, axis=1)
+    known = np.concatenate([of_places, x.max(axis=1, keepdims=True)], axis=1)  # the worst is last
+    there = layout.there[[STEPS.index(step) for step in steps]]
+    return np.asarray(known.take(there, axis=1).swapaxes(0, 1))

@@ -20,7 +20,7 @@ import numpy as np
 import pydantic
 from pydantic import JsonValue
 
-from conformal_retrievers.scoring.features import Features, neighbours
+from conformal_retrievers.scoring.features import STEPS, Features, Layout, Places, neighbours
 from conformal_retrievers.scoring.regression import (
     Regression,
     StoredRegression,
@@ -42,7 +42,7 @@ OF_QUERY = (
     "log-odds of fifth below best",
 )
 OF_DOCUMENT = "log-odds below best of document"
-AROUND = (-3, -2, -1, 1, 2, 3)
+IN_DOCUMENT = ("log number expected before", "log places from best of document")
 
 
 class Stages(NamedTuple):
@@ -111,15 +111,17 @@ def standing_names(context: Context) -> list[str]:
     if context != "none":
         names.append(OF_DOCUMENT)
     if context == "document+position":
-        names += [f"log-odds {abs(step)} {'before' if step < 0 else 'after'}" for step in AROUND]
+        names += IN_DOCUMENT
+        names += [f"log-odds {abs(step)} {'before' if step < 0 else 'after'}" for step in STEPS]
     return names
 
 
 def with_standing(features: Features, log_odds: Values) -> Values:
     """Return the features (n, d) of a query's snippets and where their log-odds (n,) stand.
 
-    A number expected is a sum of probabilities: of all snippets, or of those with larger log-odds.
-    Neighbours that are not there have the query's lowest log-odds.
+    A number expected is a sum of probabilities: of all snippets, of those with larger log-odds, or
+    of the places before it in its document. Neighbours that are not there have the query's lowest
+    log-odds.
     """
     n, layout = len(log_odds), features.layout
     if n == 0:
@@ -130,9 +132,9 @@ def with_standing(features: Features, log_odds: Values) -> Values:
     low = -log_odds
     ordered = np.sort(low)  # sums of floats depend on the order, features must not
     z, above = -ordered, ordered.searchsorted(low)
-    best = z[0]
+    best, p = z[0], 1 / (1 + np.exp(np.minimum(ordered, 700)))  # exp(710) overflows
     expected = np.zeros(n + 1)
-    np.cumsum(1 / (1 + np.exp(np.minimum(ordered, 700))), out=expected[1:])  # exp(710) overflows
+    np.cumsum(p, out=expected[1:])
     columns[0] = log_odds
     columns[1] = best - log_odds
     columns[2] = log_odds - best - np.log(np.exp(z - best).sum())
@@ -142,10 +144,26 @@ def with_standing(features: Features, log_odds: Values) -> Values:
     columns[6] = best - z[min(1, n - 1)]
     columns[7] = best - z[min(4, n - 1)]
     if layout is not None:
-        of_documents = np.maximum.reduceat(
-            log_odds[layout.order], layout.sizes.cumsum() - layout.sizes
-        )
+        starts = layout.sizes.cumsum() - layout.sizes
+        of_documents = np.maximum.reduceat(log_odds.take(layout.order), starts)
         columns[8] = of_documents[layout.document] - log_odds
     if layout is not None and features.context == "document+position":
-        columns[9:] = -neighbours(low[np.newaxis], layout, AROUND)[:, 0]
+        columns[9] = np.log(0.01 + _expected_before(p[above], layout))
+        columns[10] = np.log1p(_places_from_best(columns[8] == 0, layout))
+        columns[11:] = -neighbours(low[np.newaxis], layout, STEPS)[:, 0]
     return table
+
+
+def _expected_before(p: Values, layout: Layout) -> Values:
+    """Return Σ p over the places before a snippet's own in its document, (n,), from p (n,)."""
+    # In whole billionths, whose sums do not depend on the order of the documents.
+    of_places = np.rint(1e9 * np.maximum.reduceat(p.take(layout.order), layout.first))
+    before = of_places.cumsum() - of_places
+    return np.asarray(1e-9 * (before[layout.place] - before[layout.place - layout.number]))
+
+
+def _places_from_best(best: Known, layout: Layout) -> Places:
+    """Return how many places lie between a snippet and the first best one of its document, (n,)."""
+    number = np.where(best, layout.number, len(best)).take(layout.order)
+    first = np.minimum.reduceat(number, layout.sizes.cumsum() - layout.sizes)
+    return np.asarray(np.abs(layout.number - first[layout.document]))

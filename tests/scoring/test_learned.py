@@ -298,7 +298,7 @@ def test_where_log_odds_stand_by_hand():
     p = 1 / (1 + np.exp(-z))
     table = with_standing(found, z)
     assert np.array_equal(table[:, : found.table.shape[1]], found.table)
-    columns = dict(zip(standing_names("document+position"), table[:, -15:].T, strict=True))
+    columns = dict(zip(standing_names("document+position"), table[:, -17:].T, strict=True))
     expected = {
         "log-odds": z,
         "log-odds below best": [2, 0, 4, 2],
@@ -309,6 +309,9 @@ def test_where_log_odds_stand_by_hand():
         "log-odds of second below best": [2] * 4,
         "log-odds of fifth below best": [4] * 4,  # the last, if there are fewer
         "log-odds below best of document": [0, 0, 2, 0],
+        "log number expected before": np.log(0.01 + np.array([p[2], 0, 0, p[2] + p[0]])),
+        # Of the two best of d, the first counts.
+        "log places from best of document": np.log([1, 1, 2, 2]),
         "log-odds 3 before": [-1] * 4,
         "log-odds 2 before": [-1, -1, -1, -1],
         "log-odds 1 before": [-1, -1, -1, 1],
@@ -418,7 +421,7 @@ def with_last_snippet(judged, **changes):
 @pytest.mark.parametrize(
     ("changes", "context", "number", "more"),
     [
-        ({}, "document+position", 2 * 13 + 4, 15),
+        ({}, "document+position", 2 * 13 + 4, 17),
         ({"position": None}, "document", 2 * 9 + 3, 9),
         ({"document": None}, "none", 2 * 5 + 2, 8),
     ],
@@ -648,7 +651,7 @@ def test_a_provenance_that_no_fit_writes_is_an_error_that_names_the_field(of_hit
         ("first", "intercept", "1"),
         ("second", "intercept", 10**400),
         ("trees", "features", [[0] * 6] * 50),
-        ("trees", "features", [[45] * 7] * 50),
+        ("trees", "features", [[47] * 7] * 50),
         ("trees", "features", [[-1] * 7] * 50),
         ("trees", "thresholds", [[math.nan] * 7] * 50),
         ("trees", "values", []),
@@ -656,7 +659,7 @@ def test_a_provenance_that_no_fit_writes_is_an_error_that_names_the_field(of_hit
 )
 def test_a_stage_that_no_fit_writes_is_an_error_that_names_the_field(fitted, part, field, value):
     learned, _, scorers = fitted
-    assert len(learned.provenance["features"]) == 45
+    assert len(learned.provenance["features"]) == 47
     broken = {**learned.provenance[part], field: value}
     with pytest.raises(ValueError, match=field if part != "trees" else f"{part}|{field}"):
         LearnedScorer.from_provenance({**learned.provenance, part: broken}, scorers)
