@@ -350,9 +350,19 @@ MUTANTS = {
             "the queries of the choice calibrate, too",
         ),
         (
-            "np.argmax(logs[:, 0] <= logs[best, 0] + noise * se)",
+            "np.argmax(logs[:, 0] <= logs[best, 0] + noise * _errors(logs, best))",
             "best",
             "noise preferred to what is simpler",
+        ),
+        (
+            "logs[:, 0] + NOISE * _errors(logs, -1) <=",
+            "logs[:, 0] <=",
+            "a simpler score taken as good without a proof",
+        ),
+        (
+            "proves & (logs[:, 0] <= lowest + SAME)",
+            "proves",
+            "a score taken that is simpler and worse than another that proves as good",
         ),
     ],
     "calibration/candidates.py": [

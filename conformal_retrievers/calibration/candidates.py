@@ -121,7 +121,7 @@ def from_scorers(given: Sequence[Scorer], guarantee: Guarantee) -> list[Scorer]:
 def candidates_of(
     judged: Sequence[JudgedQuery], given: Sequence[Scorer], guarantee: Guarantee
 ) -> list[Candidate]:
-    """Return the candidates, the simplest first; those that need a scorer's model come last."""
+    """Return the candidates, the simplest first; those that need one of `given` come last."""
     names = [name for name, _ in sources_of(judged).retrievers]
     known = names or of_sentences(judged)
     simple = [Candidate(s.name, s) for s in from_hits(judged, guarantee)] if known else []

@@ -5,9 +5,10 @@
     calibration part   the others: give the threshold of the winner
 
 The guarantee is exact, because the calibration part never sees the choice. The winner is the
-score that is learned from hits and words, unless a simpler one proves as good: its cost, and half a
-standard error over queries, is at most 2 % above that one's. With few queries, noise is larger than
-what a better score saves, and the learned one is the better bet.
+score that is learned from hits and words, unless a simpler one proves as good: its cost, plus half
+a standard error of the difference, is at most 2 % above that of the learned one. With few queries,
+the noise is larger than what a better choice saves. A score that needs one of the user's scorers
+wins if none of the others is within half a standard error of it.
 """
 
 from __future__ import annotations
@@ -157,10 +158,7 @@ def choose(
     at = fit.share_to_lose(aim)
     scores = [cross_validated(candidate, parts.fit, at) for candidate in candidates]
     costs, logs = fit.compared(scores, aim)
-    best, chosen = pick(logs)
-    free = [i for i, candidate in enumerate(candidates) if not candidate.given]
-    if chosen in free and candidates[free[-1]].scorer is None:  # learned from hits and words
-        chosen = free[as_good(logs[free])]
+    best, chosen = picked(candidates, logs)
     winner, names = candidates[chosen], [candidate.name for candidate in candidates]
     choice = Choice(
         chosen=winner.name,
@@ -277,11 +275,22 @@ def pick(logs: NDArray[np.float64], noise: float = NOISE) -> tuple[int, int]:
     return best, int(np.argmax(logs[:, 0] <= logs[best, 0] + noise * _errors(logs, best)))
 
 
-def as_good(logs: NDArray[np.float64]) -> int:
-    """Return the first candidate that proves as good as the last, and is as good as the best such.
+def picked(candidates: Sequence[Candidate], logs: NDArray[np.float64]) -> tuple[int, int]:
+    """Return the best candidate, and the one that wins, from what `FitPart.compared` returns."""
+    best, chosen = pick(logs)
+    free = sum(not candidate.given for candidate in candidates)  # those come first
+    if chosen < free and candidates[free - 1].scorer is None:  # learned from hits and words
+        winner = as_good(logs[:free])
+        if best < free or logs[winner, 0] <= logs[best, 0] + NOISE * _errors(logs, best)[winner]:
+            chosen = winner
+    return best, chosen
 
-    `logs` are those of `pick`. To prove it, a cost is at most 2 % higher with half a standard error
-    added. The best is the last itself if no other proves it.
+
+def as_good(logs: NDArray[np.float64]) -> int:
+    """Return the first candidate within 2 % of the cheapest one that proves as good as the last.
+
+    The last proves it of itself. `logs` are those of `pick`. To prove it, a cost is at most 2 %
+    higher with half a standard error added.
 
     >>> logs = np.array([[0.0, 0.2, -0.2], [0.01, 0.0, 0.0], [0.0, 0.0, 0.0]])
     >>> as_good(logs)  # the standard error of the first is 0.2, that of the second 0

@@ -148,7 +148,7 @@ def _choice(c: Thresholds) -> Iterator[str]:
         + "."
     )
     if made.best != made.chosen:
-        yield f"{made.best} is better by less than the noise."
+        yield f"{made.best} is better by less than the noise, or by at most 2 %."
     for name, cost in made.adds.items():
         yield (
             f"With {name} the best {does.format(percent(cost.with_it))}, without it "

@@ -29,7 +29,7 @@ OF_SOURCES = ("score", "gap to best", "z-score", "share of best", "log rank")
 OF_DOCUMENTS = ("best of document", "mean of document", "gap to best of document")
 RANK_OF_DOCUMENT = "log rank of document"
 NEIGHBOURS = {"score two before": -2, "score before": -1, "score after": 1, "score two after": 2}
-STEPS = (-3, -2, -1, 1, 2, 3)  # all that a layout knows; the second stage takes them all
+STEPS = (-3, -2, -1, 1, 2, 3)  # to neighbours: the first stage uses four, the second all
 
 
 def feature_names(sources: Sources) -> list[str]:

@@ -64,16 +64,13 @@ class OverlapScorer:
 
     def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Return the score of each snippet, from −1 to 0, (n,)."""
-        asked = self._asked([word for word in _joined(query).split() if word not in STOP_WORDS])
-        texts = tuple(map(_joined, texts_in(as_snippets(snippets))))
-        found = [
-            i * len(asked) + column
-            for column, unit in enumerate(asked)
-            for i in _with(_begin(unit), texts)
-            if unit in texts[i]
-        ]
+        words = tuple(word for word in _joined(query).split() if word not in STOP_WORDS)
+        asked, texts = self._asked(words), tuple(map(_joined, texts_in(as_snippets(snippets))))
+        places = {} if self.unit == "pieces" else _with_stems(words, texts)
         has = np.zeros((len(texts), len(asked)))
-        has.put(np.array(found, dtype=np.intp), 1.0)
+        for column, unit in enumerate(asked):  # a text has a unit only if it has the first stem
+            among = places.get(f" {unit.split()[0][:5]}", range(len(texts)))
+            has[[i for i in among if unit in texts[i]], column] = 1.0
         weights = np.ones(len(asked))
         if self.unit in ("stems", "pieces"):
             n, m = len(texts), has.sum(axis=0)
@@ -105,12 +102,8 @@ def _joined(text: str) -> str:
     return f" {' '.join(words)} "
 
 
-def _begin(unit: str) -> str:
-    """Return how a unit begins: its first word's stem, which a text with the unit has."""
-    return f" {unit.split()[0][:5]}" if unit[0] == " " else unit
-
-
-@lru_cache(64)  # words, pairs and stems of a query begin alike
-def _with(begin: str, texts: tuple[str, ...]) -> list[int]:
-    """Return the places of the texts that have it."""
-    return [i for i, text in enumerate(texts) if begin in text]
+@lru_cache(4)  # words, pairs and stems of a query begin alike
+def _with_stems(words: tuple[str, ...], texts: tuple[str, ...]) -> dict[str, list[int]]:
+    """Return the places of the texts that have it, for the stem of each word behind a space."""
+    stems = {f" {word[:5]}" for word in words}
+    return {stem: [i for i, text in enumerate(texts) if stem in text] for stem in stems}

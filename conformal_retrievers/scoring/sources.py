@@ -139,8 +139,8 @@ def numbers_of(
     # In one layout, since sums depend on it in their last bits.
     values = np.ascontiguousarray(np.concatenate([hits[SCORES], *fused, of_scorers]))
     ordered = np.sort(values, axis=1)
-    of_rest = [[average_ranks(values[i], ordered[i])] for i in range(r, len(values))]
-    return known, Numbers(values, ordered, np.concatenate([hits[RANKS], *of_rest]), found)
+    of_rest = [average_ranks(values[i], ordered[i]) for i in range(r, len(values))]
+    return known, Numbers(values, ordered, np.vstack([hits[RANKS], *of_rest]), found)
 
 
 def _of_hits(retrievers: Sequence[tuple[str, Kind]], snippets: Sequence[Snippet]) -> Values:
@@ -175,7 +175,7 @@ def _check_scored(retrievers: Sequence[tuple[str, Kind]], scores: Values, found:
 
 
 def average_ranks(values: Values, ordered: Values) -> Values:
-    """Return the ranks (n,) from 0, the lowest, of values, which are `ordered` as well.
+    """Return the ranks (n,) of values (n,) from 0, the lowest; `ordered` are the same, ascending.
 
     Equal values share the mean of their ranks.
 

@@ -120,8 +120,8 @@ def with_standing(features: Features, log_odds: Values) -> Values:
     """Return the features (n, d) of a query's snippets and where their log-odds (n,) stand.
 
     A number expected is a sum of probabilities: of all snippets, of those with larger log-odds, or
-    of the places before it in its document. Neighbours that are not there have the query's lowest
-    log-odds.
+    of the places before it in its document (of the best snippet of each). Neighbours that are not
+    there have the query's lowest log-odds.
     """
     n, layout = len(log_odds), features.layout
     if n == 0:
@@ -163,7 +163,7 @@ def _expected_before(p: Values, layout: Layout) -> Values:
 
 
 def _places_from_best(best: Known, layout: Layout) -> Places:
-    """Return how many places lie between a snippet and the first best one of its document, (n,)."""
+    """Return how many places a snippet is away from the first best one of its document, (n,)."""
     number = np.where(best, layout.number, len(best)).take(layout.order)
     first = np.minimum.reduceat(number, layout.sizes.cumsum() - layout.sizes)
     return np.asarray(np.abs(layout.number - first[layout.document]))

@@ -26,11 +26,12 @@ from conformal_retrievers import (
 from conformal_retrievers.calibration import needed_scorers
 from conformal_retrievers.calibration.candidates import (
     FOLDS,
+    Candidate,
     candidates_of,
     cross_validated,
     from_hits,
 )
-from conformal_retrievers.calibration.choosing import as_good, choose, pick, split
+from conformal_retrievers.calibration.choosing import as_good, choose, pick, picked, split
 from conformal_retrievers.calibration.costs import Aim, FitPart
 from conformal_retrievers.calibration.guarantees import Units
 from conformal_retrievers.data.columns import ScoredQueries
@@ -256,6 +257,21 @@ def test_a_simpler_score_must_prove_as_good_as_what_is_learned_from_most():
     assert as_good(both) == 1  # the first proves as good as the last, not as the second
     both[0] = -0.29
     assert as_good(both) == 0
+
+
+def test_a_user_s_scorer_wins_only_if_no_other_is_within_the_noise_of_it():
+    simple, learned = Candidate("simple", RankScorer()), Candidate("learned", None)
+    costly = Candidate("costly", None, (RankScorer(),))
+    three = [simple, learned, costly]
+    logs = np.array([[0.0, 0.6, -0.6], [0.1, 0.0, 0.0], [-0.05, 0.0, 0.0]])
+    # The simple one is within the noise of the costly one, the learned one is not.
+    assert picked(three, logs) == (2, 0)
+    logs[1] = [-0.02, 0.1, -0.1]
+    assert picked(three, logs) == (2, 1)  # as good as the costly one, and simple proves nothing
+    logs[:2] = [[0.3, 0.3, 0.3], [0.2, 0.2, 0.2]]
+    logs[2] = -0.05
+    assert picked(three, logs) == (2, 2)
+    assert picked([simple], logs[:1]) == (0, 0)  # nothing is learned
 
 
 def test_with_few_queries_what_is_learned_from_most_wins():

@@ -19,9 +19,11 @@ from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.scoring.features import feature_names, features
 from conformal_retrievers.scoring.regression import C, focused, regress, weights_of
 from conformal_retrievers.scoring.scorer import query_digest, relative_to_query
-from conformal_retrievers.scoring.sources import Sources, sources_of
+from conformal_retrievers.scoring.sources import Sources, numbers_of, sources_of
 from conformal_retrievers.scoring.stages import FOLDS, standing_names, with_standing
 from conformal_retrievers.scoring.trees import grow
+
+BEFORE = "log number expected before"
 
 CONTEXTS = ("none", "document", "document+position")
 
@@ -322,6 +324,38 @@ def test_where_log_odds_stand_by_hand():
     assert list(columns) == list(expected)
     for name, values in expected.items():
         np.testing.assert_allclose(columns[name], values, rtol=1e-8, atol=1e-12, err_msg=name)
+
+
+def test_of_snippets_at_one_place_the_best_is_what_is_expected_there():
+    snippets = [Snippet("text", document="d", position=p) for p in (0, 0, 7)]
+    found = features(Sources((), ("s",), "document+position"), [np.arange(3.0)], snippets)
+    names = standing_names("document+position")
+    before = with_standing(found, np.array([0.0, 2.0, 1.0]))[:, names.index(BEFORE) - len(names)]
+    p = 1 / (1 + math.exp(-2))
+    np.testing.assert_allclose(before, np.log([0.01, 0.01, 0.01 + p]), rtol=1e-8)
+
+
+def test_what_is_expected_before_does_not_depend_on_the_order_of_snippets():
+    rng = np.random.default_rng(0)
+    sources = Sources((), ("s",), "document+position")
+    for _ in range(20):
+        log_odds = rng.normal(size=30)
+        places = [(str(rng.integers(4)), int(rng.integers(9))) for _ in range(30)]
+        snippets = [Snippet("text", document=d, position=p) for d, p in places]
+        order = rng.permutation(30)
+        table = with_standing(features(sources, [-log_odds], snippets), log_odds)
+        moved = [snippets[i] for i in order]
+        again = with_standing(features(sources, [-log_odds[order]], moved), log_odds[order])
+        assert np.array_equal(again, table[order])
+
+
+def test_a_snippet_without_the_score_of_a_retriever_that_found_it_is_left_out():
+    snippets = [Snippet("a", hits=(Hit("r", i, s),)) for i, s in enumerate([3.0, None, 1.0])]
+    sources = Sources((("r", "similarity"),), (), "none")
+    known, numbers = numbers_of(sources, [], snippets)
+    assert known.tolist() == [True, False, True]
+    assert numbers.values.tolist() == [[-3.0, -1.0]]
+    assert numbers.ranks.tolist() == [[0.0, 2.0]]
 
 
 def test_the_second_and_the_fifth_log_odds_stand_below_the_best():
