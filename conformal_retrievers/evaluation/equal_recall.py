@@ -31,6 +31,7 @@ MOST = 10_000  # queries that are resampled: more take minutes, and tell no more
 MEASURES = ("recall", "snippets", "tokens")
 FILTER = "the filter"
 EQUAL = 1e-12  # recalls that differ by less are equal: they are sums in another order
+MANY = 100_000  # queries that would tell a difference: from here on, the number is of no use
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ class EqualRecall:
             found = f"is {'' if significant else 'not '}significant"
             if math.isnan(low):
                 found = f"{self.n_queries} queries do not tell from 0; give {FEWEST} or more"
-            elif not significant and scale.measure == "snippets" and best.needed < math.inf:
+            elif not significant and scale.measure == "snippets" and best.needed < MANY:
                 found += f": if it is that large, some {best.needed:,.0f} queries tell it"
             parts.append(
                 f"{scale.parts(best.measured)[0]}: a difference of "

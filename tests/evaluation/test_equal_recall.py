@@ -97,6 +97,9 @@ def test_the_filter_and_the_best_top_k_are_compared_in_words():
     told, _ = of(mixed, 0.5)
     assert told.best_top_k.needed == pytest.approx(118, rel=0.15)
     assert "not significant: if it is that large, some 130 queries tell it." in told.comparison
+    level, _ = of([*mixed[:1]] * 1001 + [*mixed[-1:]] * 1000, 0.5)
+    assert level.best_top_k.needed > 1e5  # a number that is of no use
+    assert "tell it" not in level.comparison
     even, _ = of([*mixed[:15], *mixed[25:]], 0.5)
     assert "a difference of +0.00 [-0.3" in even.comparison
     assert even.comparison.endswith("which is not significant.")
