@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from math import log1p
 from typing import ClassVar, Literal, get_args
 
 import numpy as np
@@ -65,17 +66,20 @@ class OverlapScorer:
     def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Return the score of each snippet, from −1 to 0, (n,)."""
         words = tuple(word for word in _joined(query).split() if word not in STOP_WORDS)
-        asked, texts = self._asked(words), tuple(map(_joined, texts_in(as_snippets(snippets))))
-        places = {} if self.unit == "pieces" else _with_stems(words, texts)
-        has = np.zeros((len(texts), len(asked)))
-        for column, unit in enumerate(asked):  # a text has a unit only if it has the first stem
-            among = places.get(f" {unit.split()[0][:5]}", range(len(texts)))
-            has[[i for i in among if unit in texts[i]], column] = 1.0
-        weights = np.ones(len(asked))
-        if self.unit in ("stems", "pieces"):
-            n, m = len(texts), has.sum(axis=0)
-            weights = np.where(m > 0, np.log1p((n - m + 0.5) / (m + 0.5)), 0.0)
-        return np.asarray(-(has * weights).sum(axis=1) / (weights.sum() or 1.0))
+        texts, places = _searched(words, tuple(texts_in(as_snippets(snippets))))
+        n, total = len(texts), 0.0
+        shared = [0.0] * n
+        for unit in self._asked(words):  # a text has a unit only if it has the first stem
+            among = range(n) if self.unit == "pieces" else places[f" {unit.split()[0][:5]}"]
+            if self.unit != "stems":
+                among = [i for i in among if unit in texts[i]]
+            weight, m = 1.0, len(among)
+            if self.unit in ("stems", "pieces"):
+                weight = log1p((n - m + 0.5) / (m + 0.5)) if m else 0.0
+            total += weight
+            for i in among:
+                shared[i] += weight
+        return -np.array(shared) / (total or 1.0)
 
     def _asked(self, words: Sequence[str]) -> list[str]:
         """Return the query's units as they stand in a text of words with spaces around each."""
@@ -103,7 +107,9 @@ def _joined(text: str) -> str:
 
 
 @lru_cache(4)  # words, pairs and stems of a query begin alike
-def _with_stems(words: tuple[str, ...], texts: tuple[str, ...]) -> dict[str, list[int]]:
-    """Return the places of the texts that have it, for the stem of each word behind a space."""
-    stems = {f" {word[:5]}" for word in words}
-    return {stem: [i for i, text in enumerate(texts) if stem in text] for stem in stems}
+def _searched(
+    words: tuple[str, ...], texts: tuple[str, ...]
+) -> tuple[list[str], dict[str, list[int]]]:
+    """Return the joined texts, and by the stem of each word, a space before it, where it is."""
+    joined, stems = [*map(_joined, texts)], {f" {word[:5]}" for word in words}
+    return joined, {stem: [i for i, text in enumerate(joined) if stem in text] for stem in stems}
