@@ -23,6 +23,7 @@ from conformal_retrievers.scoring.scorer import (
     with_parts,
 )
 from conformal_retrievers.scoring.sources import sources_of
+from conformal_retrievers.scoring.zfusion import STEMS, ZFusionScorer
 
 FOLDS = 5
 SHARED = OverlapScorer("pieces")  # tells sentences of a document apart, whose hits are equal
@@ -62,17 +63,16 @@ class Remembered:
 def from_hits(judged: Sequence[JudgedQuery], guarantee: Guarantee) -> list[Scorer]:
     """Return the scorers that hits allow without a fit: fusion, rank, score, and z-scores.
 
-    The fusion of several retrievers comes first: it scores all snippets, which a single rank does
-    not. A retriever's own rank and score need a hit of it in every query. Equal scores go by rank.
+    The fusions of several retrievers come first and last: they score all snippets, which a single
+    rank does not. A retriever's own rank and score need a hit of it in every query. Equal scores go
+    by rank.
     Equal scores of sentences go by the pieces of words that they share with the query. The last
     scorer of sentences goes by these first, and needs no hits; equal ones go by document and place.
     """
     simple = _of_hits(judged, guarantee)
     if guarantee == "snippet" or not of_sentences(judged):
         return simple
-    fusion = [scorer for scorer in simple if isinstance(scorer, FusionScorer)][:1]
-    [first] = fusion or simple[-1:] or [SHARED]
-    by_text = TieBreak(SHARED, then=OrderScorer(first))
+    by_text = TieBreak(SHARED, then=OrderScorer([*simple, SHARED][0]))
     return [*(TieBreak(scorer, then=SHARED) for scorer in simple), by_text]
 
 
@@ -84,32 +84,42 @@ def of_sentences(judged: Iterable[JudgedQuery]) -> bool:
 def _of_hits(judged: Sequence[JudgedQuery], guarantee: Guarantee) -> list[Scorer]:
     sources = sources_of(judged)
     everywhere = set.intersection(*({*query.hits} for query in judged if query.snippets))
-    names = [name for name, _ in sources.retrievers]
+    kinds = dict(sources.retrievers)
+    names = [*kinds]
     scored = [
         HitScorer(name, higher_is_better=kind == "similarity")
         for name, kind in sources.retrievers
         if name in everywhere and kind != "rank"
     ]
+    if not kinds:
+        return []
     if guarantee == "snippet":  # only scores that do not depend on the query's other snippets
         return [*scored]
     fusion = [FusionScorer(names)] if len(names) > 1 else []
+    by_rank = FusionScorer(names) if len(names) > 1 else RankScorer(names[0])
+    z_fusions = [*([ZFusionScorer(kinds)] if fusion else []), ZFusionScorer(kinds, [STEMS])]
     return [
         *fusion,
         *(RankScorer(name) for name in names if name in everywhere),
-        *(_without_ties(scorer, scorer.retriever, judged) for scorer in scored),
+        *(_without_ties(s, RankScorer(s.retriever), judged) for s in scored),
         *map(QueryZScore, fusion),
-        *(_without_ties(QueryZScore(scorer), scorer.retriever, judged) for scorer in scored),
+        *(_without_ties(QueryZScore(s), RankScorer(s.retriever), judged) for s in scored),
+        *(_without_ties(scorer, by_rank, judged) for scorer in z_fusions),
     ]
 
 
-def _without_ties(scorer: Scorer, retriever: str, judged: Sequence[JudgedQuery]) -> Scorer:
-    """Return the scorer, with equal scores in the order of the retriever if there are many."""
+def _without_ties(
+    scorer: Scorer, by_rank: RankScorer | FusionScorer, judged: Sequence[JudgedQuery]
+) -> Scorer:
+    """Return the scorer, with equal scores by rank if a retriever gives many of them."""
     if of_sentences(judged):  # those of a document have one rank
         return scorer
-    scores = [query.hits[retriever].scores for query in judged if query.snippets]
-    found = [s[np.isfinite(s)] for s in scores]
+    hits = [
+        hits for query in judged for name, hits in query.hits.items() if name in by_rank.retrievers
+    ]
+    found = [scores[np.isfinite(scores)] for _, scores in hits]
     n, different = sum(map(len, found)), sum(len(np.unique(s)) for s in found)
-    return scorer if different >= 0.95 * n else TieBreak(scorer, then=RankScorer(retriever))
+    return scorer if different >= 0.95 * n else TieBreak(scorer, then=by_rank)
 
 
 def from_scorers(given: Sequence[Scorer], guarantee: Guarantee) -> list[Scorer]:

@@ -36,7 +36,6 @@ from conformal_retrievers.calibration.costs import Aim, FitPart
 from conformal_retrievers.calibration.record import Added, Choice
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.scoring.combine import QueryZScore
-from conformal_retrievers.scoring.hits import FusionScorer
 from conformal_retrievers.scoring.learned import LearnedScorer
 from conformal_retrievers.scoring.overlap import OVERLAPS
 from conformal_retrievers.scoring.scorer import (
@@ -132,7 +131,7 @@ def choose(
     check_unique_ids(query.id for query in judged)
     parts = split(judged, needed=needed, groups=groups)
     too_few = sum(any(query.relevant) for query in parts.fit) < FEWEST
-    if not (given or of_sentences(judged)):  # a single rank: a calibrated top k, or nothing at all
+    if not (given or of_sentences(judged)):  # a single score, or none at all
         too_few |= len(from_hits(parts.fit or judged, aim.guarantee)) <= 1
     if too_few and aim.tokens is None:
         simple = by_default(judged, given, aim)
@@ -207,12 +206,12 @@ def check_given(judged: Sequence[JudgedQuery], given: Sequence[Scorer]) -> None:
 def by_default(judged: Sequence[JudgedQuery], given: Sequence[Scorer], aim: Aim) -> Scorer:
     """Return the score where there is nothing to choose on.
 
-    It is the z-score of the first given scorer or of the only retriever's score, the rank if that
-    has none, or the fusion of several retrievers. For "snippet" it is the score itself. Sentences
-    go by the pieces of words that they share with the query, then by that score. The
-    direction of a score, and whether it has many ties, are read from all judged queries without
-    their judgements: facts about the retriever, which one query more does not change unless they
-    are in doubt.
+    It is the z-score of the first given scorer, or else the mean z-score of the retrievers' scores,
+    or ranks, and of the stems that a snippet shares with the query. For "snippet" it is the score
+    itself. Sentences go by the pieces of words that they share with the query, then by
+    that score. The direction of a score, and whether it has many ties, are read from all judged
+    queries without their judgements: facts about the retriever, which one query more does not
+    change unless they are in doubt.
     Raises ValueError if there is none.
     """
     if given:
@@ -220,8 +219,7 @@ def by_default(judged: Sequence[JudgedQuery], given: Sequence[Scorer], aim: Aim)
     simple = from_hits(judged, aim.guarantee)
     if not simple:
         raise _none_absolute(given)
-    fusions = [scorer for scorer in simple if isinstance(scorer, FusionScorer)]
-    return fusions[0] if fusions else simple[-1]
+    return simple[-1]
 
 
 def _none_absolute(given: Sequence[Scorer]) -> ValueError:

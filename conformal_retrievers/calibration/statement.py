@@ -110,9 +110,7 @@ def _choice(c: Thresholds) -> Iterator[str]:
     """Yield the sentences on how the score was chosen."""
     if (made := c.choice) is None:
         return
-    if not made.n_fit and not made.given and [*_top_k(c)]:
-        yield "Ranks are all that is known of the snippets."
-    elif not made.n_fit:
+    if not made.n_fit:
         needs = f"with a relevant retrieved {c.subject.item}, or where a single score is possible"
         if c.subject == QUERIES:
             needs = "that are answerable, or on fewer than 30 unanswerable ones"

@@ -147,8 +147,8 @@ Scorer = Annotated[
     str | None,
     option(
         "NAME",
-        "What scores a snippet: rank, fusion, zscore, learned, retrieval (the retriever's own "
-        "score), embedding or bm25. Default: the best, chosen on a third of the queries.",
+        "What scores a snippet: rank, fusion, zfusion, zscore, learned, retrieval (the retriever's "
+        "own score), embedding or bm25. Default: the best, chosen on a third of the queries.",
     ),
 ]
 Better = Annotated[

@@ -28,10 +28,11 @@ from conformal_retrievers.scoring import (
     RankScorer,
     RetrievalScorer,
     Scorer,
+    ZFusionScorer,
 )
 from conformal_retrievers.scoring.sources import Kind, sources_of
 
-NAMES = ("rank", "fusion", "zscore", "learned", "retrieval", "embedding", "bm25")
+NAMES = ("rank", "fusion", "zfusion", "zscore", "learned", "retrieval", "embedding", "bm25")
 
 
 class Models(NamedTuple):
@@ -112,6 +113,8 @@ def score_of_hits(
     kinds = dict(sources_of(judged).retrievers)
     if name == "fusion" and kinds:
         return FusionScorer(kinds)
+    if name == "zfusion" and kinds:
+        return ZFusionScorer(kinds)
     if not kinds:
         if name not in ("retrieval", "zscore"):
             raise ValueError(

@@ -32,6 +32,7 @@ from conformal_retrievers.scoring.scorer import (
 )
 from conformal_retrievers.scoring.summary import RankAgreement, ScoreSummary
 from conformal_retrievers.scoring.verdict import LLMVerdict
+from conformal_retrievers.scoring.zfusion import ZFusionScorer
 
 __all__ = [
     "By",
@@ -60,6 +61,7 @@ __all__ = [
     "Scorer",
     "Scores",
     "TieBreak",
+    "ZFusionScorer",
     "ascore_query",
     "ascore_snippets",
     "judged_queries",

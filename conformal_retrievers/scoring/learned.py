@@ -2,9 +2,11 @@
 
 The features (`features.py`) are what each retriever and scorer knows of a snippet, where it stands
 among those of the query, and, if documents and positions are known, in its document. A regression
-in two stages (`stages.py`) weighs them, with boosted trees (`trees.py`) if there are scorers:
-hits alone are scored in microseconds. scikit-learn fits on queries that must not calibrate; numpy
-alone scores, and asks no model for what the hits have.
+in two stages (`stages.py`) weighs them, with boosted trees (`trees.py`) if there are scorers. Its
+log-odds are averaged with those of two stages that know only what all sources say on average
+(`zfusion.py`), which a few queries teach enough. Hits alone are scored in microseconds.
+scikit-learn fits on queries that must not calibrate; numpy alone scores, and asks no model for what
+the hits have.
 """
 
 from __future__ import annotations
@@ -26,9 +28,10 @@ from conformal_retrievers.scoring.features import feature_names, features
 from conformal_retrievers.scoring.scorer import Scorer, query_digest, score_snippets
 from conformal_retrievers.scoring.sources import Context, Kind, Sources, Values, sources_of
 from conformal_retrievers.scoring.stages import Stages, StoredStages, fit_stages, standing_names
+from conformal_retrievers.scoring.zfusion import consensus
 from conformal_retrievers.theory.ranks import exact_alpha
 
-FORMAT, VERSION = "conformal-retrievers/learned-scorer", 3
+FORMAT, VERSION = "conformal-retrievers/learned-scorer", 4
 
 
 class Stored(StoredStages):
@@ -40,6 +43,7 @@ class Stored(StoredStages):
     scorers: list[str]
     context: Context
     features: list[str]
+    consensus: StoredStages
     fitted_on: list[str]
 
 
@@ -79,6 +83,7 @@ class LearnedScorer(CombinedScorer):
     scorers: tuple[Scorer, ...]
     sources: Sources
     stages: Stages = field(repr=False)
+    consensus: Stages = field(repr=False)
     fitted_on: frozenset[str] = field(repr=False)  # digests of the queries
     relative_to_query: ClassVar[bool] = True
 
@@ -120,8 +125,10 @@ class LearnedScorer(CombinedScorer):
                 "that can be scored; give judged queries with both"
             )
         stages = fit_stages(tables, relevant, alpha=alpha, trees=bool(parts))
+        means = [consensus(sources, table) for table in tables]
+        of_means = fit_stages(means, relevant, alpha=alpha, trees=False)
         digests = frozenset(query_digest(query.query) for query in judged)
-        return cls(parts, sources, stages, digests)
+        return cls(parts, sources, stages, of_means, digests)
 
     @classmethod
     def from_provenance(
@@ -143,7 +150,8 @@ class LearnedScorer(CombinedScorer):
                 "scorers and context give; calibrate again"
             )
         stages = fields.stages(d, len(names))
-        return cls(parts, sources, stages, frozenset(fields.fitted_on))
+        of_means = fields.consensus.stages(1, 1 + len(names) - d)
+        return cls(parts, sources, stages, of_means, frozenset(fields.fitted_on))
 
     @property
     def parts(self) -> tuple[Scorer, ...]:
@@ -166,6 +174,7 @@ class LearnedScorer(CombinedScorer):
             "context": self.sources.context,
             "features": [*all_names(self.sources)],
             **self.stages.as_json(),
+            "consensus": self.consensus.as_json(),
             "fitted_on": [*sorted(self.fitted_on)],
         }
 
@@ -180,7 +189,8 @@ class LearnedScorer(CombinedScorer):
         """Return −log-odds of each snippet, (n,)."""
         of_query = features(self.sources, columns, snippets)
         combined = np.full(len(snippets), np.nan)
-        combined[of_query.known] = -self.stages.log_odds(of_query)
+        means = self.consensus.log_odds(consensus(self.sources, of_query))
+        combined[of_query.known] = -(self.stages.log_odds(of_query) + means) / 2
         return combined
 
 

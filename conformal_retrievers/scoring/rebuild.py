@@ -17,6 +17,7 @@ from conformal_retrievers.scoring.overlap import OVERLAPS, OverlapScorer
 from conformal_retrievers.scoring.retrieval import RetrievalScorer
 from conformal_retrievers.scoring.scorer import Named, Scorer, with_parts
 from conformal_retrievers.scoring.summary import RankAgreement, ScoreSummary
+from conformal_retrievers.scoring.zfusion import ZFusionScorer
 
 Provenance = Mapping[str, Any]
 Given = Mapping[str, Any]  # scorers by name
@@ -24,6 +25,10 @@ Given = Mapping[str, Any]  # scorers by name
 KINDS: Mapping[str, Callable[[Provenance, Given], Scorer | QueryScorer]] = {
     "rank": lambda p, given: RankScorer(_text(p["retriever"])),
     "fusion": lambda p, given: FusionScorer(map(_text, p["retrievers"])),
+    "zfusion": lambda p, given: ZFusionScorer(
+        {_text(name): kind for name, kind in p["retrievers"].items()},
+        [_made(part, given) for part in p["scorers"]],
+    ),
     "hit": lambda p, given: HitScorer(_text(p["retriever"]), _flag(p["higher_is_better"])),
     "retrieval": lambda p, given: RetrievalScorer(
         _text(p["retriever"]), _flag(p["higher_is_better"])
@@ -112,6 +117,7 @@ def _names(provenance: Provenance) -> list[str]:
         names = [*provenance["scorers"], *provenance.get("query_scorers", [])]
         return [name for name in names if name not in OVERLAPS]
     parts = [provenance[part] for part in ("scorer", "then") if part in provenance]
+    parts += provenance.get("scorers", [])
     return [name for part in parts for name in _names(part)]
 
 

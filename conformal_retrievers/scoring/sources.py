@@ -40,6 +40,12 @@ class Sources(NamedTuple):
         fusion = ["fusion"] * (len(self.retrievers) > 1)
         return [*(name for name, _ in self.retrievers), *fusion, *self.scorers]
 
+    @property
+    def own(self) -> list[int]:
+        """The places of all sources but the fusion, which says again what the ranks do."""
+        r, m = len(self.retrievers), len(self.names)
+        return [*range(r), *range(r + (r > 1), m)]
+
 
 class Numbers(NamedTuple):
     """What m sources know of the n snippets that all of them can score."""
@@ -153,7 +159,7 @@ def _of_hits(retrievers: Sequence[tuple[str, Kind]], snippets: Sequence[Snippet]
     hits = hits_in(snippets) if retrievers else {}
     names = [name for name, _ in retrievers]
     if n and not hits.keys() >= {*names}:
-        check_found("the learned score", names, hits)
+        check_found("the score", names, hits)
     ranks, scores = [], []
     for name, kind in retrievers:
         of = hits.get(name) or HitColumns(np.full(n, np.inf), np.full(n, np.nan))

@@ -16,6 +16,7 @@ from sklearn.linear_model import LogisticRegression
 
 from conformal_retrievers import JudgedQuery, LearnedScorer, Snippet
 from conformal_retrievers.data.hits import Hit
+from conformal_retrievers.scoring.combine import z_scores
 from conformal_retrievers.scoring.features import feature_names, features
 from conformal_retrievers.scoring.regression import C, focused, regress, weights_of
 from conformal_retrievers.scoring.scorer import query_digest, relative_to_query
@@ -261,14 +262,20 @@ def test_the_second_stage_learns_from_log_odds_of_fits_without_the_query(fitted)
     assert learned.stages.trees == grow(table, labels, weights)
 
 
-def test_the_score_is_minus_the_mean_log_odds_of_regression_and_trees(fitted):
+def test_the_score_is_minus_the_mean_log_odds_of_regression_and_trees_and_of_the_consensus(fitted):
     learned, judged, scorers = fitted
     first, second, trees = learned.stages
+    assert learned.consensus.trees is None
     for query in judged[30:40]:
         found = of_query(scorers, query)
         table = with_standing(found, first.log_odds(found.table))
-        expected = -(second.log_odds(table) + trees.log_odds(table)) / 2
-        np.testing.assert_allclose(learned.score(query.query, query.snippets), expected, rtol=1e-12)
+        own = (second.log_odds(table) + trees.log_odds(table)) / 2
+        z = [z_scores(scorer.score(query.query, query.snippets)) for scorer in scorers]
+        means = found._replace(table=np.mean(z, axis=0)[:, np.newaxis])
+        odds = learned.consensus.first.log_odds(means.table)
+        odds = learned.consensus.second.log_odds(with_standing(means, odds))
+        expected = -(own + odds) / 2
+        np.testing.assert_allclose(learned.score(query.query, query.snippets), expected, rtol=1e-9)
 
 
 def test_trees_score_as_those_of_scikit_learn():
