@@ -378,7 +378,8 @@ def learned(data: Data, tables: list[Features]) -> Callable[[Deal], Scores]:
         training = [tables[i] for i in deal.training]
         relevant = [data.relevant[i] for i in deal.training]
         stages = fit_stages(training, relevant, alpha=0.1, trees=True)
-        return [-stages.log_odds(of_query) for of_query in tables]
+        means = fit_stages([t.consensus for t in training], relevant, alpha=0.1, trees=False)
+        return [-(stages.log_odds(t) + means.log_odds(t.consensus)) / 2 for t in tables]
 
     return scores_of
 

@@ -293,7 +293,8 @@ def learned(judged: list[JudgedQuery], scorers: Sequence[Scorer]) -> Callable[[D
         own = [relevant[i] for i in halving.training]
         training = [tables[i] for i in halving.training]
         stages = fit_stages(training, own, alpha=ALPHA, trees=bool(scorers))
-        return [-stages.log_odds(table) for table in tables]
+        means = fit_stages([t.consensus for t in training], own, alpha=ALPHA, trees=False)
+        return [-(stages.log_odds(t) + means.log_odds(t.consensus)) / 2 for t in tables]
 
     return scores_of
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from conformal_retrievers.data.hits import documents_in, positions_in, texts_in
 from conformal_retrievers.data.queries import Snippet
+from conformal_retrievers.scoring.overlap import OVERLAPS
 from conformal_retrievers.scoring.sources import (
     Context,
     Known,
@@ -29,6 +30,7 @@ OF_SOURCES = ("score", "gap to best", "z-score", "share of best", "log rank")
 OF_DOCUMENTS = ("best of document", "mean of document", "gap to best of document")
 RANK_OF_DOCUMENT = "log rank of document"
 NEIGHBOURS = {"score two before": -2, "score before": -1, "score after": 1, "score two after": 2}
+LIKE_STEMS = {*OVERLAPS} - {"overlap(stems)"}
 STEPS = (-3, -2, -1, 1, 2, 3)  # to neighbours: the first stage uses four, the second all
 
 
@@ -56,6 +58,12 @@ class Features(NamedTuple):
     table: Values  # (n, d)
     context: Context
     layout: Layout | None  # without documents, and without snippets, there is none
+    means: Values  # (n, 1), of the z-scores of the sources
+
+    @property
+    def consensus(self) -> Features:
+        """The same with nothing but the mean z-score, see `zfusion.py`."""
+        return self._replace(table=self.means)
 
 
 def features(sources: Sources, scores: Sequence[Values], snippets: Sequence[Snippet]) -> Features:
@@ -73,8 +81,10 @@ def features(sources: Sources, scores: Sequence[Values], snippets: Sequence[Snip
     x, ordered = numbers.values, numbers.ordered
     n = x.shape[1]
     if n == 0:
-        return Features(known, np.empty((0, len(feature_names(sources)))), sources.context, None)
+        none = np.empty((0, len(feature_names(sources)))), sources.context, None, np.empty((0, 1))
+        return Features(known, *none)
     rows = [*within_query(x, ordered), np.log1p(numbers.ranks)]
+    means = rows[OF_SOURCES.index("z-score")][counted(sources)].mean(axis=0)[:, np.newaxis]
     lengths = np.fromiter(map(len, texts_in(snippets)), np.float64, len(snippets))
     if n < len(snippets):
         lengths = lengths[known]
@@ -90,7 +100,22 @@ def features(sources: Sources, scores: Sequence[Values], snippets: Sequence[Snip
         rows += [*neighbours(x, layout, NEIGHBOURS.values())]
         of_all += [layout.number / np.maximum(layout.places - 1, 1)]  # 0 to 1
     columns = np.concatenate([*rows, numbers.found, np.array(of_all)])
-    return Features(known, columns.T, sources.context, layout)
+    return Features(known, columns.T, sources.context, layout, means)
+
+
+def counted(sources: Sources) -> list[int]:
+    """Return the places of the sources whose z-scores are averaged.
+
+    They are all but the fusion, which says again what the ranks do, and of words, pairs, stems and
+    pieces, which say much the same, stems alone.
+
+    >>> scorers = ("overlap(words)", "overlap(stems)")
+    >>> counted(Sources((("a", "rank"), ("b", "rank")), scorers, "none"))  # 2 is the fusion
+    [0, 1, 4]
+    """
+    r, names = len(sources.retrievers), sources.names
+    scorers = [i for i in range(r + (r > 1), len(names)) if names[i] not in LIKE_STEMS]
+    return [*range(r), *scorers]
 
 
 def within_query(x: Values, ordered: Values) -> tuple[Values, Values, Values, Values]:

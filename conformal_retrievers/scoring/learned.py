@@ -28,7 +28,6 @@ from conformal_retrievers.scoring.features import feature_names, features
 from conformal_retrievers.scoring.scorer import Scorer, query_digest, score_snippets
 from conformal_retrievers.scoring.sources import Context, Kind, Sources, Values, sources_of
 from conformal_retrievers.scoring.stages import Stages, StoredStages, fit_stages, standing_names
-from conformal_retrievers.scoring.zfusion import consensus
 from conformal_retrievers.theory.ranks import exact_alpha
 
 FORMAT, VERSION = "conformal-retrievers/learned-scorer", 4
@@ -125,8 +124,7 @@ class LearnedScorer(CombinedScorer):
                 "that can be scored; give judged queries with both"
             )
         stages = fit_stages(tables, relevant, alpha=alpha, trees=bool(parts))
-        means = [consensus(sources, table) for table in tables]
-        of_means = fit_stages(means, relevant, alpha=alpha, trees=False)
+        of_means = fit_stages([t.consensus for t in tables], relevant, alpha=alpha, trees=False)
         digests = frozenset(query_digest(query.query) for query in judged)
         return cls(parts, sources, stages, of_means, digests)
 
@@ -189,8 +187,8 @@ class LearnedScorer(CombinedScorer):
         """Return −log-odds of each snippet, (n,)."""
         of_query = features(self.sources, columns, snippets)
         combined = np.full(len(snippets), np.nan)
-        means = self.consensus.log_odds(consensus(self.sources, of_query))
-        combined[of_query.known] = -(self.stages.log_odds(of_query) + means) / 2
+        of_means = self.consensus.log_odds(of_query.consensus)
+        combined[of_query.known] = -(self.stages.log_odds(of_query) + of_means) / 2
         return combined
 
 

@@ -40,12 +40,6 @@ class Sources(NamedTuple):
         fusion = ["fusion"] * (len(self.retrievers) > 1)
         return [*(name for name, _ in self.retrievers), *fusion, *self.scorers]
 
-    @property
-    def own(self) -> list[int]:
-        """The places of all sources but the fusion, which says again what the ranks do."""
-        r, m = len(self.retrievers), len(self.names)
-        return [*range(r), *range(r + (r > 1), m)]
-
 
 class Numbers(NamedTuple):
     """What m sources know of the n snippets that all of them can score."""

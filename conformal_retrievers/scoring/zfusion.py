@@ -18,13 +18,12 @@ from pydantic import JsonValue
 from conformal_retrievers.data.checks import check_names
 from conformal_retrievers.data.queries import Snippet
 from conformal_retrievers.scoring.combine import CombinedScorer
-from conformal_retrievers.scoring.features import OF_SOURCES, Features, within_query
-from conformal_retrievers.scoring.overlap import OVERLAPS, OverlapScorer
+from conformal_retrievers.scoring.features import within_query
+from conformal_retrievers.scoring.overlap import OverlapScorer
 from conformal_retrievers.scoring.scorer import Scorer, Scores, reference
 from conformal_retrievers.scoring.sources import Kind, Sources, numbers_of
 
 STEMS = OverlapScorer("stems")
-Z = OF_SOURCES.index("z-score")
 
 
 @dataclass(frozen=True)
@@ -88,17 +87,9 @@ class ZFusionScorer(CombinedScorer):
         known, numbers = numbers_of(sources, columns, snippets)
         scores = np.full(len(snippets), np.nan)
         if known.any():
-            z = within_query(numbers.values[sources.own], numbers.ordered[sources.own])[2]
+            r, m = len(self.kinds), len(numbers.values)  # between them, the fusion of several ranks
+            own = [*range(r), *range(m - len(self.scorers), m)]
+            z = within_query(numbers.values[own], numbers.ordered[own])[2]
             mean = z.mean(axis=0, keepdims=True)
             scores[known] = within_query(mean, np.sort(mean))[2][0]
         return scores
-
-
-def consensus(sources: Sources, of_query: Features) -> Features:
-    """Return a query's features with one in place of all: the mean z-score, as in the formula.
-
-    Of words, pairs and pieces, which say much the same as stems, only the stems count.
-    """
-    m, again = len(sources.names), {*OVERLAPS} - {STEMS.name}
-    z = [Z * m + i for i in sources.own if sources.names[i] not in again]
-    return of_query._replace(table=of_query.table[:, z].mean(axis=1, keepdims=True))

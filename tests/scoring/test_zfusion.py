@@ -24,7 +24,6 @@ from conformal_retrievers.scoring.combine import z_scores
 from conformal_retrievers.scoring.features import features, within_query
 from conformal_retrievers.scoring.rebuild import needs
 from conformal_retrievers.scoring.sources import Sources
-from conformal_retrievers.scoring.zfusion import consensus
 
 # Similarities of a, distances of b, ranks of c. b did not find the second, nor c the first.
 HITS = [
@@ -48,9 +47,9 @@ def test_a_score_is_the_z_score_of_the_mean_z_score():
     scores = ZFusionScorer(KINDS).score("q", SNIPPETS)
     expected = z_scores(np.mean([z_scores(values) for values in BY_HAND], axis=0))
     np.testing.assert_allclose(scores, expected, rtol=1e-12)
-    scorer = ZFusionScorer(KINDS, [LENGTH, OverlapScorer("stems")])
-    stems = OverlapScorer("stems").score("red wine", TEXTS)
-    of_all = [*BY_HAND, [len(text) for text in TEXTS], stems]
+    scorer = ZFusionScorer(KINDS, [LENGTH, OverlapScorer("words")])
+    words = OverlapScorer("words").score("red wine", TEXTS)
+    of_all = [*BY_HAND, [len(text) for text in TEXTS], words]
     expected = z_scores(np.mean([z_scores(values) for values in of_all], axis=0))
     np.testing.assert_allclose(scorer.score("red wine", SNIPPETS), expected, rtol=1e-12)
     found = asyncio.run(ascore_snippets(scorer, "red wine", SNIPPETS))
@@ -105,7 +104,7 @@ def test_the_consensus_of_a_learned_score_counts_words_once_and_ranks_not_twice(
     units = [OverlapScorer(unit) for unit in ("words", "pairs", "stems")]
     sources = Sources(tuple(KINDS.items()), tuple(unit.name for unit in units), "none")
     columns = [unit.score("red wine", TEXTS) for unit in units]
-    found = consensus(sources, features(sources, columns, SNIPPETS))
+    found = features(sources, columns, SNIPPETS).consensus
     z = [z_scores(values) for values in (*BY_HAND, columns[2])]
     np.testing.assert_allclose(found.table[:, 0], np.mean(z, axis=0), rtol=1e-12)
     fusion = ZFusionScorer(KINDS, [units[2]]).score("red wine", SNIPPETS)
