@@ -50,6 +50,7 @@ from conformal_retrievers.data import read_beir
 from conformal_retrievers.scoring import TieBreak
 from conformal_retrievers.scoring.bm25 import BM25Scorer
 from conformal_retrievers.scoring.features import Features, feature_names, features
+from conformal_retrievers.scoring.learned import weighted
 from conformal_retrievers.scoring.overlap import OVERLAPS
 from conformal_retrievers.scoring.sources import Context, Sources, context_of
 from conformal_retrievers.scoring.stages import fit_stages
@@ -379,7 +380,8 @@ def learned(data: Data, tables: list[Features]) -> Callable[[Deal], Scores]:
         relevant = [data.relevant[i] for i in deal.training]
         stages = fit_stages(training, relevant, alpha=0.1, trees=True)
         means = fit_stages([t.consensus for t in training], relevant, alpha=0.1, trees=False)
-        return [-(stages.log_odds(t) + means.log_odds(t.consensus)) / 2 for t in tables]
+        pairs = [(stages.log_odds(t), means.log_odds(t.consensus)) for t in tables]
+        return [-weighted(*pair, len(training)) for pair in pairs]
 
     return scores_of
 

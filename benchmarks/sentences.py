@@ -60,6 +60,7 @@ from conformal_retrievers.data.sentences import cut
 from conformal_retrievers.pruning import open_filter
 from conformal_retrievers.scoring.bm25 import BM25Scorer
 from conformal_retrievers.scoring.features import features
+from conformal_retrievers.scoring.learned import weighted
 from conformal_retrievers.scoring.overlap import OVERLAPS
 from conformal_retrievers.scoring.sources import sources_of
 from conformal_retrievers.scoring.stages import fit_stages
@@ -294,7 +295,8 @@ def learned(judged: list[JudgedQuery], scorers: Sequence[Scorer]) -> Callable[[D
         training = [tables[i] for i in halving.training]
         stages = fit_stages(training, own, alpha=ALPHA, trees=bool(scorers))
         means = fit_stages([t.consensus for t in training], own, alpha=ALPHA, trees=False)
-        return [-(stages.log_odds(t) + means.log_odds(t.consensus)) / 2 for t in tables]
+        pairs = [(stages.log_odds(t), means.log_odds(t.consensus)) for t in tables]
+        return [-weighted(*pair, len(training)) for pair in pairs]
 
     return scores_of
 

@@ -141,15 +141,22 @@ def candidates_of(
     ]
     if guarantee == "snippet" or not can_learn(judged):
         return [*simple, *own]
-    # Pieces take longer than all else, and tell sentences apart, whose hits are equal.
-    units = [s for s in OVERLAPS.values() if s != SHARED or of_sentences(judged)]
-    words = tuple([Remembered(unit, judged, progress=False) for unit in units])
+    words = tuple([Remembered(unit, judged, progress=False) for unit in words_of(judged)])
     of_texts = [words] if of_sentences(judged) else [(), words] if names else []
     alone = [_to_learn(names, [], texts) for texts in of_texts]
     without_one = [[s for s in given if s is not left_out] for left_out in given]
     subsets = [*without_one, [*given]] if len(given) > 1 else [[*given]] if given else []
     learned = [_to_learn(names, subset, words) for subset in subsets]
     return [*simple, *alone, *own, *learned]
+
+
+def words_of(judged: Iterable[JudgedQuery]) -> tuple[OverlapScorer, ...]:
+    """Return the units of words to learn from.
+
+    Pieces take longer than all else, and tell sentences apart, whose hits are equal.
+    """
+    sentences = of_sentences(judged)
+    return tuple(unit for unit in OVERLAPS.values() if unit != SHARED or sentences)
 
 
 def _to_learn(

@@ -24,13 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.candidates import (
-    SHARED,
     Candidate,
     can_learn,
     cross_validated,
     of_sentences,
+    words_of,
 )
-from conformal_retrievers.calibration.choosing import FEWEST, split
+from conformal_retrievers.calibration.choosing import FEWEST, by_default, split
+from conformal_retrievers.calibration.costs import Aim
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.evaluation.baselines import threshold_on
@@ -39,10 +40,7 @@ from conformal_retrievers.evaluation.equal_recall import at_recall, estimates, k
 from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.tables import Scale, aligned
 from conformal_retrievers.llm.ask import with_bar
-from conformal_retrievers.scoring.combine import TieBreak
-from conformal_retrievers.scoring.hits import FusionScorer, RankScorer
-from conformal_retrievers.scoring.overlap import OVERLAPS
-from conformal_retrievers.scoring.scorer import Scorer, judged_queries
+from conformal_retrievers.scoring.scorer import judged_queries
 from conformal_retrievers.theory.intervals import percent
 from conformal_retrievers.theory.ranks import check_probability
 
@@ -118,7 +116,7 @@ class Depths:
     def notes(self) -> list[str]:
         """What a reader of the table must know, in sentences."""
         of = f"{self.n_queries} of {self.n_judged} judged queries"
-        score = "the learned score" if self.learned else "the rank or the fusion"
+        score = "the learned score" if self.learned else "the mean z-score"
         notes = [
             f"Measured on {of}. Leave these out when you calibrate (`ids`), so that the choice of "
             f"K costs no guarantee. K is that of each retriever. Found and passed: {self.items} "
@@ -254,11 +252,10 @@ def _passed(
     judged: Sequence[JudgedQuery], union: Sequence[str], wanted: float, learned: bool
 ) -> Estimate:
     """Return how many snippets per query a threshold passes on at an end-to-end recall."""
-    simple: Scorer = FusionScorer(union) if len(union) > 1 else RankScorer(union[0])
-    texts = tuple(OVERLAPS.values()) if of_sentences(judged) else ()
-    unfitted = TieBreak(simple, then=SHARED) if texts else simple
     learns = learned and can_learn(judged)
-    candidate = Candidate(simple.name, None if learns else unfitted, texts=texts)
+    simple = by_default(judged, (), Aim("query-recall", 1 - wanted))
+    scorer = None if learns else simple
+    candidate = Candidate(_named(union), scorer, texts=words_of(judged) if learns else ())
     scores = cross_validated(candidate, judged)
     scored = [
         ScoredQuery(of_query, np.array(query.relevant, dtype=bool), missed=query.missed)
