@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.gate import Gate, Gated, gate_for
+from conformal_retrievers.calibration.gate import Gate, Gated, gate_for, lacks
 from conformal_retrievers.calibration.scorer import scorer_for
 from conformal_retrievers.calibration.statement import why_none
 from conformal_retrievers.calibration.subjects import RETRIEVED, SNIPPETS, OnUnscorable
@@ -67,7 +67,8 @@ class ConformalFilter:
         If no snippet passes: return none, add the one with the lowest score (which cannot break
         the guarantee), or raise `NothingKept`.
     on_unscorable
-        Keep a snippet without a score, which preserves the guarantee, or raise `Unscorable`.
+        Keep a snippet without a score, which preserves the guarantee, or raise `Unscorable`. None
+        has a score if a retriever that the scorer reads failed.
     group_of
         Returns the group of a query from its text, for calibrations by group.
     gate
@@ -188,9 +189,9 @@ class ConformalFilter:
     ) -> Filtered:
         """Score the snippets of a query and decide which to keep.
 
-        A gate lets a query pass if one of the retrievers that it reads is among those that
-        `failed`. Warns if there are more snippets than the retriever was asked for, or none can be
-        scored.
+        If one of the retrievers that the scorer reads is among those that `failed`, no snippet can
+        be scored; a gate that reads it lets the query pass. Warns if there are more snippets than
+        the retriever was asked for, or none can be scored.
         """
         snippets = self._as_taken(snippets)
         group = self._checked(query, len(snippets), group)
@@ -262,23 +263,35 @@ class ConformalFilter:
     ) -> tuple[Scores, Gated | None]:
         """Return the scores of the snippets, and what the gate decides."""
         if self.gate is None:
-            return score_snippets(self.scorer, query, snippets), None
+            return self._score(query, snippets, failed), None
         with scored_once():
             gated = self.gate(query, snippets, group, failed=failed)
-            return score_snippets(self.scorer, query, snippets), gated
+            return self._score(query, snippets, failed), gated
 
     async def _ascored(
         self, query: str, snippets: Sequence[Snippet], group: str | None, failed: Collection[str]
     ) -> tuple[Scores, Gated | None]:
         """Return the scores of the snippets, and what the gate decides at the same time."""
         if self.gate is None:
-            return await ascore_snippets(self.scorer, query, snippets), None
+            return await self._ascore(query, snippets, failed), None
         async with ascored_once():
             scores, gated = await at_once(
-                ascore_snippets(self.scorer, query, snippets),
+                self._ascore(query, snippets, failed),
                 self.gate.acall(query, snippets, group, failed=failed),
             )
         return scores, gated
+
+    def _score(self, query: str, snippets: Sequence[Snippet], failed: Collection[str]) -> Scores:
+        if lacks(self.scorer, failed):  # to score without its hits is to lose what it alone finds
+            return np.full(len(snippets), np.nan)
+        return score_snippets(self.scorer, query, snippets)
+
+    async def _ascore(
+        self, query: str, snippets: Sequence[Snippet], failed: Collection[str]
+    ) -> Scores:
+        if lacks(self.scorer, failed):
+            return np.full(len(snippets), np.nan)
+        return await ascore_snippets(self.scorer, query, snippets)
 
     def _decided(self, filtered: AFiltered) -> AFiltered:
         """Return a decision by the threshold alone, as the options say."""

@@ -35,7 +35,7 @@ from conformal_retrievers.scoring.answerability import (
     score_query,
 )
 from conformal_retrievers.scoring.hits import retrievers_of
-from conformal_retrievers.scoring.scorer import Scorer, query_digest
+from conformal_retrievers.scoring.scorer import Named, Scorer, query_digest
 
 GateDecision = Literal["speaks", "undecided", "silent"]
 
@@ -127,7 +127,7 @@ class Gate:
 
         The score is unknown if one of the retrievers that it reads is among those that `failed`.
         """
-        if self._lacks(failed):
+        if lacks(self.scorer, failed):
             return self.decide(math.nan, group)
         return self.decide(score_query(self.scorer, query, snippets), group)
 
@@ -140,12 +140,9 @@ class Gate:
         failed: Collection[str] = (),
     ) -> Gated:
         """Decide without blocking the event loop."""
-        if self._lacks(failed):
+        if lacks(self.scorer, failed):
             return self.decide(math.nan, group)
         return self.decide(await ascore_query(self.scorer, query, snippets), group)
-
-    def _lacks(self, failed: Collection[str]) -> bool:
-        return bool(failed) and not {*failed}.isdisjoint(retrievers_of(self.scorer))
 
     def decide(self, score: float, group: str | None = None) -> Gated:
         """Decide from a query score, NaN if it is unknown."""
@@ -188,6 +185,11 @@ class Gate:
     @cached_property
     def _lowest(self) -> dict[str | None, float]:
         return {}
+
+
+def lacks(scorer: Named, failed: Collection[str]) -> bool:
+    """Return whether one of the retrievers that a scorer reads is among those that `failed`."""
+    return bool(failed) and not {*failed}.isdisjoint(retrievers_of(scorer))
 
 
 def check_gate(gate: object) -> None:

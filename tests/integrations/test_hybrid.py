@@ -50,6 +50,7 @@ from conformal_retrievers.data.hits import (
     positions_in,
     texts_in,
 )
+from conformal_retrievers.decisions import Unscorable
 from conformal_retrievers.monitoring import FilterLog, read_log
 from conformal_retrievers.scoring import (
     FusionScorer,
@@ -373,6 +374,7 @@ async def test_an_error_cancels_the_others(framework):
     assert stopped == [1]
 
 
+@pytest.mark.filterwarnings("ignore:.*could not score any snippet")
 async def test_a_retriever_that_is_skipped_is_logged_once_and_seen_in_the_event(
     framework, caplog, tmp_path
 ):
@@ -399,11 +401,23 @@ async def test_a_retriever_that_is_skipped_is_logged_once_and_seen_in_the_event(
         finally:
             dispatcher.event_handlers.remove(handler)
     event = next(read_log(log.path))
-    assert (event["failed_retrievers"], event["kept"]) == (["bm25"], [0])
+    assert (event["failed_retrievers"], event["kept"]) == (["bm25"], [0, 1, 2])
     assert "retrievers that failed: bm25" in caplog.text
     await framework.kept(hybrid_in(framework), conformal_filter)
 
 
+@pytest.mark.filterwarnings("ignore:.*could not score any snippet")
+async def test_all_are_kept_if_a_retriever_that_the_score_reads_fails(framework):
+    hybrid = hybrid_in(framework, FAILING, on_error="skip")
+    for scorer in (FUSED, LEARNED, RankScorer("bm25")):
+        assert await framework.kept(hybrid, filter_of(scorer, -np.inf)) == ["1", "2", "3"]
+    assert await framework.kept(hybrid, filter_of(RankScorer("dense"), 0)) == ["1"]
+    calibration = filter_of(FUSED, -np.inf).calibration
+    with pytest.raises(Unscorable, match=r"snippets \[0, 1, 2\]"):
+        await framework.kept(hybrid, ConformalFilter(FUSED, calibration, on_unscorable="raise"))
+
+
+@pytest.mark.filterwarnings("ignore:.*could not score any snippet")
 @pytest.mark.parametrize("scorer", [FUSED, RetrievalScorer("fusion", higher_is_better=True)])
 async def test_a_gate_is_silent_if_a_retriever_finds_nothing_and_not_if_it_fails(framework, scorer):
     snippets = [Snippet(TEXTS[id], id, hits=hits) for id, hits in HITS.items()]

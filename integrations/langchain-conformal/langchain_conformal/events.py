@@ -108,14 +108,13 @@ def filter_run(
     callbacks
         Those of the run above. None means the run that is current in this context.
     """
-    given = to_score(conformal_filter, documents)
-    failed = failed_in(documents) if conformal_filter.gate is not None else []
+    given, failed = to_score(conformal_filter, documents), failed_in(documents)
     return FilterRun(
         EVENT,
         conformal_filter.calibration,
         lambda: conformal_filter(query, given, failed=failed),
         lambda: conformal_filter.acall(query, given, failed=failed),
-        lambda filtered: event_of(filtered, query=query, failed=failed_in(documents)),
+        lambda filtered: event_of(filtered, query=query, failed=failed),
         {"query": query, "k": len(documents)},
         ensure_config({"callbacks": callbacks}),
     )

@@ -34,8 +34,8 @@ class HybridRetriever(Around):
         The retrievers by name. Keep the names: the calibration has them.
     on_error
         "raise", or "skip": a retriever that fails is left out, and is None in `conformal_hits`;
-        the error is logged, and raised if the others find nothing. The calibration was made with
-        all of them.
+        the error is logged, and raised if the others find nothing. A score that reads its hits
+        keeps all documents of the query.
 
     Raises
     ------

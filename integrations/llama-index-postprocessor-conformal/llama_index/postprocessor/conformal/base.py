@@ -165,8 +165,8 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         query, nodes = _checked(query_bundle), as_nodes(nodes)
         keep = self.filter.behind(self.gate)
         with rerank_events(query, nodes, keep, self.callback_manager) as outcome:
-            failed = failed_in(nodes) if keep.gate is not None else []
-            filtered = keep(query.query_str, to_score(keep, nodes), failed=failed)
+            given, failed = to_score(keep, nodes), failed_in(nodes)
+            filtered = keep(query.query_str, given, failed=failed)
             outcome.filtered, outcome.nodes = filtered, kept_nodes(nodes, filtered)
         return outcome.nodes
 
@@ -177,8 +177,8 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         query, nodes = _checked(query_bundle), as_nodes(nodes)
         keep = self.filter.behind(self.gate)
         with rerank_events(query, nodes, keep, self.callback_manager) as outcome:
-            failed = failed_in(nodes) if keep.gate is not None else []
-            filtered = await keep.acall(query.query_str, to_score(keep, nodes), failed=failed)
+            given, failed = to_score(keep, nodes), failed_in(nodes)
+            filtered = await keep.acall(query.query_str, given, failed=failed)
             outcome.filtered, outcome.nodes = filtered, kept_nodes(nodes, filtered)
         return outcome.nodes
 

@@ -28,8 +28,8 @@ class HybridRetriever(BaseRetriever):
         The retrievers by name. Keep the names: the calibration has them.
     on_error
         "raise", or "skip": a retriever that fails is left out, and named in each node's `failed`;
-        the error is logged, and raised if the others find nothing. The calibration was made with
-        all of them.
+        the error is logged, and raised if the others find nothing. A score that reads its hits
+        keeps all nodes of the query.
     options
         Those of LlamaIndex's `BaseRetriever`.
 
