@@ -7,7 +7,7 @@ ids of their own. The union has the order of reciprocal rank fusion, see `fuse`.
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args
@@ -80,6 +80,22 @@ def check_retrievers(retrievers: Any, on_error: object, kind: type, example: str
             )
     if on_error not in get_args(OnError):
         raise ValueError(f"on_error is {on_error!r}; give one of {get_args(OnError)}")
+
+
+def check_asked(read: Iterable[str], asked: Collection[str]) -> None:
+    """Raise ValueError if a score reads the hits of a retriever that is not among those asked.
+
+    >>> check_asked(["bm25", "dense"], ["dense"])
+    Traceback (most recent call last):
+    ValueError: retriever gives the hits of 'dense', but the calibration's score needs those of \
+'bm25'; give the retriever that was calibrated with
+    """
+    if missing := [name for name in read if name not in asked]:
+        raise ValueError(
+            f"retriever gives the hits of {', '.join(map(repr, asked))}, but the calibration's "
+            f"score needs those of {', '.join(map(repr, missing))}; give the retriever that was "
+            "calibrated with"
+        )
 
 
 def name_and_depth(parts: Mapping[str, tuple[str, int | None]]) -> tuple[str, int | None]:

@@ -154,6 +154,9 @@ class InLangChain:
     def filtered(self, hybrid, conformal_filter):
         return ConformalRetriever(retriever=hybrid, filter=conformal_filter)
 
+    def filter_once(self, hybrid, conformal_filter):
+        self.filtered(hybrid, conformal_filter).invoke("q")
+
     async def kept(self, hybrid, conformal_filter, query="q"):
         filtered = self.filtered(hybrid, conformal_filter)
         chain = ContextualCompressionRetriever(
@@ -178,6 +181,10 @@ class InLlamaIndex:
         assert all(node.node.metadata == {} for node in nodes)
         assert all(node.get_content(MetadataMode.LLM) == TEXTS[node.node_id] for node in nodes)
         return [(node.node_id, node.hits) for node in nodes]
+
+    def filter_once(self, hybrid, conformal_filter):
+        postprocessor = ConformalPostprocessor(filter=conformal_filter)
+        postprocessor.postprocess_nodes(hybrid.retrieve("q"), query_str="q")
 
     async def kept(self, hybrid, conformal_filter, query="q"):
         engine = RetrieverQueryEngine.from_args(
@@ -318,6 +325,18 @@ def test_a_hybrid_retriever_refuses_what_is_not_a_retriever_or_a_name(framework)
             hybrid(retrievers)
     with pytest.raises(ValueError, match="on_error"):
         hybrid({"dense": good}, on_error="ignore")
+
+
+def test_a_hybrid_retriever_without_one_that_the_score_reads_is_refused(framework):
+    hybrid = hybrid_in(framework, {"dense": LISTS["dense"]})
+    agreement = RankAgreement([*LISTS])
+    snippets = [Snippet(TEXTS[id], id, hits=hits) for id, hits in HITS.items()]
+    gate = calibrate_gate([JudgedQuery("q", snippets, [True] * 4)], (), agreement, alpha=0.5)
+    dense = filter_of(RankScorer("dense"), 0)
+    for needs_both in (filter_of(LEARNED, 0), dense.behind(gate)):
+        with pytest.raises(ValueError, match="hits of 'dense', .* needs those of 'bm25'"):
+            framework.filter_once(hybrid, needs_both)
+    framework.filter_once(hybrid, dense)
 
 
 @pytest.mark.parametrize("names", [("vectors", "bm25"), ("dense", "words"), (RETRIEVER,)])

@@ -19,7 +19,7 @@ from conformal_retrievers.data.judging import judge_retrieved
 from conformal_retrievers.data.retrieved import with_questions
 from conformal_retrievers.data.sentences import Split
 from conformal_retrievers.data.sentences import splitter as as_splitter
-from conformal_retrievers.data.union import name_and_depth, parts_in
+from conformal_retrievers.data.union import check_asked, name_and_depth, parts_in
 from conformal_retrievers.llm import wire
 from conformal_retrievers.scoring import QueryScorer, retrievers_of
 from langchain_conformal.around import with_scores
@@ -149,13 +149,7 @@ def check_hits(scorer: Scorer | QueryScorer, retriever: RetrieverLike) -> None:
     """Raise ValueError if a retriever is known not to give hits that a scorer reads."""
     within, _ = unbound(retriever)
     if isinstance(within, HybridRetriever | VectorStoreRetriever):
-        known = [*parts_of(within)] or [RETRIEVER]
-        if missing := [name for name in retrievers_of(scorer) if name not in known]:
-            raise ValueError(
-                f"retriever gives the hits of {', '.join(map(repr, known))}, but the calibration's "
-                f"score needs those of {', '.join(map(repr, missing))}; give the retriever that "
-                "was calibrated with"
-            )
+        check_asked(retrievers_of(scorer), [*parts_of(within)] or [RETRIEVER])
 
 
 def difference(

@@ -24,7 +24,13 @@ from conformal_retrievers.filtering import GroupOf, OnEmpty, OnSilence
 from conformal_retrievers.pruning import GAP, open_filter
 from conformal_retrievers.scoring import QueryScorer
 from llama_index.postprocessor.conformal.events import rerank_events
-from llama_index.postprocessor.conformal.nodes import as_nodes, failed_in, kept_nodes, to_score
+from llama_index.postprocessor.conformal.nodes import (
+    as_nodes,
+    check_hits,
+    failed_in,
+    kept_nodes,
+    to_score,
+)
 from llama_index.postprocessor.conformal.scorers import AnyScorer, as_llm, as_scorer
 
 dispatcher = get_dispatcher(__name__)
@@ -36,8 +42,8 @@ class ConformalPostprocessor(BaseNodePostprocessor):
     Give it nodes in the order in which the retriever returns them: their order is their rank. It
     does not know the retriever, so that it cannot notice another one, fewer nodes than were
     calibrated at, nodes in another order, or a postprocessor in front that drops some. With
-    `HybridRetriever({"name": retriever})`, also of one retriever, nodes carry the name: a score
-    that needs other names says so.
+    `HybridRetriever({"name": retriever})`, also of one retriever, nodes carry the names that were
+    asked: a score that needs another raises ValueError.
 
     Nodes are scored against the query's text, `query_str`, even if the query is embedded by other
     texts. The guarantee is about nodes as the calibrated retriever returns them: put the
@@ -164,6 +170,7 @@ class ConformalPostprocessor(BaseNodePostprocessor):
     ) -> list[NodeWithScore]:
         query, nodes = _checked(query_bundle), as_nodes(nodes)
         keep = self.filter.behind(self.gate)
+        check_hits(keep, nodes)
         with rerank_events(query, nodes, keep, self.callback_manager) as outcome:
             given, failed = to_score(keep, nodes), failed_in(nodes)
             filtered = keep(query.query_str, given, failed=failed)
@@ -176,6 +183,7 @@ class ConformalPostprocessor(BaseNodePostprocessor):
     ) -> list[NodeWithScore]:
         query, nodes = _checked(query_bundle), as_nodes(nodes)
         keep = self.filter.behind(self.gate)
+        check_hits(keep, nodes)
         with rerank_events(query, nodes, keep, self.callback_manager) as outcome:
             given, failed = to_score(keep, nodes), failed_in(nodes)
             filtered = await keep.acall(query.query_str, given, failed=failed)

@@ -69,12 +69,19 @@ class HybridRetriever(BaseRetriever):
         return self._united(await aask(calls, self.on_error, self._logged))
 
     def _united(self, found: Mapping[str, list[NodeWithScore]]) -> list[NodeWithScore]:
-        failed = tuple(name for name in self.retrievers if name not in found)
+        asked = tuple(self.retrievers)
+        failed = tuple(name for name in asked if name not in found)
         lists = {
             name: [Item(node.node_id, text_of(node.node), node.score) for node in nodes]
             for name, nodes in found.items()
         }
         return [
-            NodeWithHits(node=found[name][place].node, score=fusion(hits), hits=hits, failed=failed)
+            NodeWithHits(
+                node=found[name][place].node,
+                score=fusion(hits),
+                hits=hits,
+                failed=failed,
+                asked=asked,
+            )
             for (name, place), hits in unite(lists).items()
         ]

@@ -16,7 +16,9 @@ from conformal_retrievers import (
 from conformal_retrievers.data import Hit
 from conformal_retrievers.data.hits import RETRIEVER, HitColumns, Retrieved, hit_columns
 from conformal_retrievers.data.models import with_fields
+from conformal_retrievers.data.union import check_asked
 from conformal_retrievers.pruning import Pruned
+from conformal_retrievers.scoring import retrievers_of
 
 
 class NodeWithHits(NodeWithScore):
@@ -27,6 +29,7 @@ class NodeWithHits(NodeWithScore):
 
     hits: tuple[Hit, ...]  # of each retriever that found it
     failed: tuple[str, ...] = ()  # retrievers that were left out
+    asked: tuple[str, ...] = ()  # all that were asked; none if unknown
 
     @classmethod
     def class_name(cls) -> str:
@@ -90,6 +93,14 @@ def failed_in(nodes: Iterable[NodeWithScore]) -> list[str]:
     """Return the names of the retrievers that failed and were left out."""
     found = [node.failed for node in nodes if isinstance(node, NodeWithHits)]
     return sorted({name for failed in found for name in failed})
+
+
+def check_hits(conformal_filter: ConformalFilter, nodes: Iterable[NodeWithScore]) -> None:
+    """Raise ValueError if nodes come without asking a retriever whose hits a score reads."""
+    asked = next((node.asked for node in nodes if isinstance(node, NodeWithHits)), ())
+    gate = conformal_filter.gate
+    for scorer in (conformal_filter.scorer, *([gate.scorer] if gate else ())) if asked else ():
+        check_asked(retrievers_of(scorer), asked)
 
 
 def columns_of(nodes: Sequence[NodeWithScore]) -> dict[str, HitColumns]:
