@@ -7,9 +7,10 @@ ids of their own. The union has the order of reciprocal rank fusion, see `fuse`.
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 from conformal_retrievers.data.checks import check_names
@@ -20,6 +21,7 @@ logger = logging.getLogger("conformal_retrievers")
 T = TypeVar("T")
 OnError = Literal["raise", "skip"]
 Place: TypeAlias = tuple[str, int]  # a retriever and a rank
+_judging = ContextVar("judging", default=False)
 NAME, PART = "HybridRetriever(", re.compile(r"([^:;]+): (.+?), k = (\d+|None)(?:; |$)")
 
 
@@ -120,19 +122,40 @@ def parts_in(name: str) -> dict[str, tuple[str, int | None]]:
     return {key: (one, None if k == "None" else int(k)) for key, one, k in PART.findall(inside)}
 
 
+@contextmanager
+def judging() -> Iterator[None]:
+    """Let no retriever be skipped inside: judged without one, queries are not what is filtered."""
+    token = _judging.set(True)
+    try:
+        yield
+    finally:
+        _judging.reset(token)
+
+
+def failure(query: str, error: Exception) -> RuntimeError:
+    """Return the error of a query that could not be judged, which names what failed."""
+    notes = getattr(error, "__notes__", ())
+    text = "; ".join([f"query {query!r:.80}: the retriever raised {error!r}", *notes])
+    return RuntimeError(f"{text}. Judge again once it answers")
+
+
 def answers(
     outcomes: Mapping[str, T | BaseException], on_error: OnError, logged: set[object]
 ) -> dict[str, T]:
     """Return what each retriever returned; those that failed are left out if on_error="skip".
 
-    Raises the first error if on_error="raise" or the others found nothing, so that no failure stays
-    unseen, and one that is not an Exception. Outcomes are what each returned or raised; a kind of
+    Raises the first error, with a note that names the retriever, if on_error="raise", while judging
+    or if the others found nothing, so that no failure stays unseen, and one that is not an
+    Exception. Outcomes are what each returned or raised; a kind of
     error that is not in `logged` is logged, and added to it.
     """
     errors = {name: e for name, e in outcomes.items() if isinstance(e, BaseException)}
     found = {name: one for name, one in outcomes.items() if not isinstance(one, BaseException)}
+    skips = on_error == "skip" and not _judging.get() and any(found.values())
     for name, error in errors.items():
-        if on_error == "raise" or not any(found.values()) or not isinstance(error, Exception):
+        if not (skips and isinstance(error, Exception)):
+            # What `add_note` does from Python 3.11 on.
+            vars(error).setdefault("__notes__", []).append(f"the retriever {name!r} failed")
             raise error
         if (name, type(error)) not in logged:
             logged.add((name, type(error)))

@@ -353,11 +353,23 @@ FAILING = {**LISTS, "bm25": [Down("the store is down")]}
 
 
 async def test_a_retriever_that_fails_is_an_error_by_default(framework):
-    with pytest.raises(Down):
+    with pytest.raises(Down) as caught:
         await framework.found(hybrid_in(framework, FAILING))
+    assert caught.value.__notes__[0] == "the retriever 'bm25' failed"
     all_failing = {name: [Down(name)] for name in LISTS}
     with pytest.raises(Down, match="dense"):
         await framework.found(hybrid_in(framework, all_failing, on_error="skip"))
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_judging_raises_if_a_retriever_fails_and_names_it_and_the_query(
+    framework, on_error, caplog
+):
+    hybrid = hybrid_in(framework, FAILING, on_error=on_error)
+    with pytest.raises(RuntimeError, match=r"query 'why\?': .*the store is down.*'bm25'") as caught:
+        framework.package.judge_retriever(hybrid, [JudgedQuery.from_ids("why?", ["1"])])
+    assert isinstance(caught.value.__cause__, Down)
+    assert not caplog.records  # nothing was calibrated with what failed
 
 
 async def test_a_failure_is_raised_if_the_others_find_nothing(framework):

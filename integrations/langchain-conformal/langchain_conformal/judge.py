@@ -19,7 +19,7 @@ from conformal_retrievers.data.judging import judge_retrieved
 from conformal_retrievers.data.retrieved import with_questions
 from conformal_retrievers.data.sentences import Split
 from conformal_retrievers.data.sentences import splitter as as_splitter
-from conformal_retrievers.data.union import check_asked, name_and_depth, parts_in
+from conformal_retrievers.data.union import check_asked, failure, judging, name_and_depth, parts_in
 from conformal_retrievers.llm import wire
 from conformal_retrievers.scoring import QueryScorer, retrievers_of
 from langchain_conformal.around import with_scores
@@ -78,6 +78,8 @@ def judge_retriever(
         was retrieved has any of ten relevant ids or more. With `split` or key="evidence", for a
         query with relevant documents and no evidence, or evidence that does not fit what is
         retrieved.
+    RuntimeError
+        If a retriever fails, also one that a `HybridRetriever` would skip; it names the query.
 
     Warns
     -----
@@ -108,13 +110,18 @@ def retrieve(
 ) -> tuple[list[list[Document]], str, int | None]:
     """Return the documents for each question, the retriever's name, and its depth if it is known.
 
-    Raises TypeError for anything but a retriever, and ValueError for a filtered one.
+    Raises TypeError for anything but a retriever, ValueError for a filtered one, and RuntimeError,
+    naming the query, if one of the retrievers fails.
     """
     check_retriever(retriever)
     check_unfiltered(retriever)
-    retrieved = with_scores(retriever).batch(
-        list(questions), config={"max_concurrency": max_concurrency}
-    )
+    with judging():
+        retrieved = with_scores(retriever).batch(
+            list(questions), {"max_concurrency": max_concurrency}, return_exceptions=True
+        )
+    for text, outcome in zip(questions, retrieved, strict=True):
+        if isinstance(outcome, Exception):
+            raise failure(text, outcome) from outcome
     asked = depth_of(retriever)
     # A retriever may return more than it is asked for.
     k = None if asked is None else max([asked, *map(len, retrieved)])

@@ -13,7 +13,7 @@ from conformal_retrievers.data.judging import judge_retrieved
 from conformal_retrievers.data.retrieved import with_questions
 from conformal_retrievers.data.sentences import Split
 from conformal_retrievers.data.sentences import splitter as as_splitter
-from conformal_retrievers.data.union import name_and_depth
+from conformal_retrievers.data.union import failure, judging, name_and_depth
 from llama_index.postprocessor.conformal.hybrid import HybridRetriever
 from llama_index.postprocessor.conformal.nodes import to_snippets
 
@@ -66,6 +66,8 @@ def judge_retriever(
         For a key that no metadata have; if nothing that was retrieved has any of ten relevant ids
         or more. With `split` or key="evidence", for a query with relevant nodes and no evidence, or
         evidence that does not fit what is retrieved.
+    RuntimeError
+        If a retriever fails, also one that a `HybridRetriever` would skip; it names the query.
 
     Warns
     -----
@@ -95,18 +97,24 @@ def retrieve(
 ) -> tuple[list[list[NodeWithScore]], str, int | None]:
     """Return the nodes for each question, the retriever's name, and its depth if it is known.
 
-    Raises TypeError for anything but a retriever.
+    Raises TypeError for anything but a retriever, and RuntimeError, naming the query, if one of
+    the retrievers fails.
     """
     if not isinstance(retriever, BaseRetriever):
         raise TypeError(
             f"retriever is a {type(retriever).__name__}; give the retriever that the engine or "
             "tool asks, such as index.as_retriever(similarity_top_k=20)"
         )
-    with ThreadPoolExecutor(max_concurrency) as threads:
+
+    def ask(text: str) -> list[NodeWithScore]:
+        try:
+            return retriever.retrieve(text)
+        except Exception as error:
+            raise failure(text, error) from error
+
+    with judging(), ThreadPoolExecutor(max_concurrency) as threads:
         # Each in a copy of the context, which holds LlamaIndex's current span.
-        running = [
-            threads.submit(copy_context().run, retriever.retrieve, text) for text in questions
-        ]
+        running = [threads.submit(copy_context().run, ask, text) for text in questions]
         found = [one.result() for one in running]
     known, asked = _name_and_depth(retriever)
     # A node that stands for several is returned as those: more than were asked for.
