@@ -1,6 +1,6 @@
 """Whether judged queries are retrieved: they have what a retriever returned for them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from conformal_retrievers.data.checks import all_of
@@ -26,12 +26,18 @@ def with_questions(
 ) -> list[JudgedQuery]:
     """Return the queries; a plain question becomes an unjudged query whose id is the question.
 
-    Raises what `queries_to_judge` raises, and ValueError for a question that occurs twice.
+    Raises what `queries_to_judge` raises, TypeError for a mapping, and ValueError for a question
+    that occurs twice.
     """
     if isinstance(judged, str):
         raise TypeError(
             f"{name} is the text {judged!r:.60}; give a list, such as the lines of a file: "
             "Path(file).read_text().splitlines()"
+        )
+    if isinstance(judged, Mapping):  # iterating over it would lose the values
+        raise TypeError(
+            f"{name} is a {type(judged).__name__}; give a list: "
+            "[JudgedQuery.from_ids(query, ids) for query, ids in relevant.items()]"
         )
     given: list[Any] = list(judged)
     places: dict[str, int] = {}
