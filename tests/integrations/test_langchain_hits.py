@@ -186,6 +186,18 @@ async def test_a_store_that_tells_no_scores_is_asked_as_before(kind, options):
     ]
 
 
+class Late(Failing):
+    error = TimeoutError
+
+
+async def test_a_store_that_is_down_is_not_taken_for_one_without_scores():
+    asked = with_scores(retriever(kind=Late))
+    with pytest.raises(TimeoutError):
+        asked.invoke("red")
+    with pytest.raises(TimeoutError):
+        await asked.ainvoke("red")
+
+
 async def test_the_error_of_a_store_that_cannot_be_asked_at_all_is_raised():
     asked = retriever(kwargs={"unknown": 1}, kind=type("Down", (Failing,), {}))
     asked.vectorstore.similarity_search = asked.vectorstore.asimilarity_search = None

@@ -21,6 +21,8 @@ from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 from langchain_conformal.documents import Found
 
 logger = logging.getLogger("conformal_retrievers")
+# What stores raise that have no scores, or none for some arguments; others are down.
+NO_SCORES = (NotImplementedError, TypeError, ValueError)
 _logged: set[object] = set()  # kinds of stores and errors
 
 
@@ -91,7 +93,7 @@ class _Scored(VectorStoreRetriever):
         if search := _search_with_scores(self, ""):
             try:
                 return Found(search(query, **{**self.search_kwargs, **kwargs}))
-            except Exception as error:
+            except NO_SCORES as error:
                 _log(self, error)
         return super()._get_relevant_documents(query, run_manager=run_manager, **kwargs)
 
@@ -101,7 +103,7 @@ class _Scored(VectorStoreRetriever):
         if search := _search_with_scores(self, "a"):
             try:
                 return Found(await search(query, **{**self.search_kwargs, **kwargs}))
-            except Exception as error:
+            except NO_SCORES as error:
                 _log(self, error)
         return await super()._aget_relevant_documents(query, run_manager=run_manager, **kwargs)
 
