@@ -8,14 +8,20 @@ import pytest
 from frameworks import MiniLMEmbeddings, cosine
 from langchain_classic.retrievers import ContextualCompressionRetriever, EnsembleRetriever
 from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.documents import Document
+from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.runnables import ConfigurableField, RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStoreRetriever
 
 from conformal_retrievers import Calibration, ConformalFilter, JudgedQuery, ScoredQuery
 from conformal_retrievers.data.hits import RETRIEVER, Hit
 from conformal_retrievers.scoring import FusionScorer, HitScorer, RankScorer, RetrievalScorer
-from langchain_conformal import ConformalCompressor, ConformalRetriever, judge_retriever
+from langchain_conformal import (
+    ConformalCompressor,
+    ConformalRetriever,
+    HybridRetriever,
+    embedding_scorer,
+    judge_retriever,
+)
 from langchain_conformal.around import with_scores
 from langchain_conformal.documents import to_snippets
 
@@ -288,6 +294,46 @@ async def test_a_compressor_has_ranks_and_the_scores_that_documents_carry():
     assert [d.page_content for d in chain.invoke(QUERY.query)] == NEAREST[:2]
 
 
+class Reranker(BaseDocumentCompressor):
+    """Puts the longest texts first, and writes their lengths as scores, or upside down."""
+
+    upside_down: bool = False
+
+    def compress_documents(self, documents, query, callbacks=None):
+        ordered = sorted(documents, key=lambda d: len(d.page_content), reverse=not self.upside_down)
+        return [
+            d.model_copy(update={"metadata": d.metadata | {"relevance_score": len(d.page_content)}})
+            for d in ordered
+        ]
+
+
+def reranking(names=("dense", "bm25"), **options):
+    both = HybridRetriever({name: retriever(k=5) for name in names})
+    return ContextualCompressionRetriever(base_compressor=Reranker(**options), base_retriever=both)
+
+
+async def test_a_reranker_behind_several_retrievers_is_one_more_in_the_hits():
+    asked = reranking()
+    (judged,) = judge_retriever(asked, [QUERY])
+    for rank, snippet in enumerate(judged.snippets):
+        assert snippet.hits[-1] == Hit("reranker", rank, len(snippet.text))
+        assert [hit.retriever for hit in snippet.hits] == ["dense", "bm25", "reranker"]
+    longest = [snippet.text for snippet in judged.snippets if len(snippet.text) == 11]
+    for scorer, threshold in ((RankScorer("reranker"), 0), (HitScorer("reranker"), -11)):
+        filtered = ConformalRetriever(retriever=asked, filter=kept_by(scorer, threshold))
+        kept = filtered.invoke(QUERY.query)
+        assert [d.page_content for d in kept] == longest[: len(kept)] == ["green apple"]
+        assert [*kept[0].metadata["conformal_hits"]] == ["dense", "bm25"]
+
+
+@pytest.mark.parametrize(
+    "asked", [reranking(upside_down=True), reranking(names=("dense", "reranker"))]
+)
+def test_scores_in_another_order_and_a_retriever_of_that_name_are_no_reranker(asked):
+    (judged,) = judge_retriever(asked, [QUERY])
+    assert [len(snippet.hits) for snippet in judged.snippets] == [2] * len(TEXTS)
+
+
 async def test_an_ensemble_is_one_retriever_with_ranks():
     ensemble = EnsembleRetriever(retrievers=[retriever(), RunnableLambda(reranked)])
     (judged,) = judge_retriever(ensemble, [QUERY])
@@ -339,3 +385,5 @@ def test_metadata_that_are_not_hits_are_named(hits):
     compressor = ConformalCompressor(filter=kept_by(RankScorer("dense"), 1))
     with pytest.raises(ValueError, match="conformal_hits"):
         compressor.compress_documents([Document("a", metadata={"conformal_hits": hits})], "q")
+    by_text = ConformalCompressor(filter=kept_by(embedding_scorer(MiniLMEmbeddings()), 2))
+    assert by_text.compress_documents([Document("a", metadata={"conformal_hits": hits})], "q")

@@ -21,7 +21,7 @@ from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 from langchain_conformal.documents import Found
 
 logger = logging.getLogger("conformal_retrievers")
-# What stores raise that have no scores, or none for some arguments; others are down.
+# What a store raises that has no scores, or none for some arguments. Other errors are raised.
 NO_SCORES = (NotImplementedError, TypeError, ValueError)
 _logged: set[object] = set()  # kinds of stores and errors
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from numbers import Real
 from operator import itemgetter
 from types import NoneType
@@ -33,6 +34,7 @@ from conformal_retrievers.pruning import Pruned
 # The metadata in which documents of several retrievers have their hits: [rank, score] by the name
 # of the retriever, None for one that failed.
 HITS = "conformal_hits"
+RERANKER = "reranker"  # the name in hits of what orders the documents of several retrievers anew
 Scores = NDArray[np.float64]
 
 
@@ -114,7 +116,7 @@ def hits_of(documents: Sequence[Document]) -> list[tuple[Hit, ...]]:
 
     Raises ValueError for metadata that are not hits.
     """
-    known = _all(HITS, documents)
+    known = _known(documents)
     if not any(known):
         return [(Hit(RETRIEVER, i, score),) for i, score in enumerate(scores_of(documents))]
     places = {
@@ -133,10 +135,24 @@ def _hit(name: str, rank: float, score: float) -> Hit:
 
 def columns_of(documents: Sequence[Document]) -> dict[str, HitColumns]:
     """Return the hits of each retriever among documents, by its name."""
-    if any(known := _all(HITS, documents)):
+    if any(known := _known(documents)):
         return _columns(known)
     scores = np.array(_own_scores(documents), dtype=np.float64)  # None becomes NaN
     return {RETRIEVER: HitColumns(np.arange(len(scores), dtype=np.float64), scores)}
+
+
+def _known(documents: Sequence[Document]) -> list[Any]:
+    """Return the hits in the metadata of documents, with those of a reranker behind the retrievers.
+
+    It is known by a relevance_score of each, in descending order: `HybridRetriever` writes none.
+    """
+    known, scores = _all(HITS, documents), _all("relevance_score", documents)
+    if not any(known) or not all(isinstance(s, Real) and s == s for s in scores):
+        return known
+    falling = all(a >= b for a, b in pairwise(scores))
+    if not falling or any(not isinstance(hits, dict) or RERANKER in hits for hits in known):
+        return known
+    return [{**hits, RERANKER: [*at]} for hits, at in zip(known, enumerate(scores), strict=True)]
 
 
 def _columns(known: Sequence[Any]) -> dict[str, HitColumns]:
@@ -165,7 +181,7 @@ def _columns(known: Sequence[Any]) -> dict[str, HitColumns]:
 
 def failed_in(documents: Iterable[Document]) -> list[str]:
     """Return the names of the retrievers that failed and were left out."""
-    known = [hits.items() for hits in _all(HITS, documents) if hits]
+    known = [hits.items() for hits in _all(HITS, documents) if isinstance(hits, dict)]
     return sorted({name for hits in known for name, place in hits if place is None})
 
 
