@@ -5,6 +5,7 @@ a `Reply`, or `Unanswered`. Nothing in their answers is trusted.
 """
 
 import json
+import os
 import re
 from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
@@ -159,6 +160,17 @@ def model_name(model: object) -> str | None:
     return next((n for n in names if isinstance(n, str) and n not in ("", "unknown")), None)
 
 
+def portable(name: str) -> str:
+    """Return a model's name, the last part of a path: it is the same model in another folder.
+
+    >>> portable("/models/MiniLM/"), portable("BAAI/bge-small-en")
+    ('MiniLM', 'BAAI/bge-small-en')
+    """
+    if name.startswith(os.sep) or os.path.exists(name):
+        return os.path.basename(os.path.normpath(name))
+    return name
+
+
 def scorer_name(kind: str, model: object, function: str) -> str:
     """Return "<kind>(<model name>)", the name of the scorer that `function` makes of a model."""
     name = model_name(model)
@@ -167,7 +179,7 @@ def scorer_name(kind: str, model: object, function: str) -> str:
             f"{type(model).__name__} has no model name, which identifies the scorer; give "
             f"scorer={function}(model, name='{kind}(<model name>)') instead of the model"
         )
-    return f"{kind}({name})"
+    return f"{kind}({portable(name)})"
 
 
 def name_of(

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from frameworks import (
+    MODEL,
     K,
     MiniLMEmbedding,
     MiniLMEmbeddings,
@@ -411,6 +412,24 @@ def test_both_judge_queries_concurrently_and_in_order():
         judged = package.judge_retriever(retriever, queries, name="mine", max_concurrency=3)
         assert [query.id for query in judged] == [query.id for query in queries]
         assert {(q.relevant, q.missed, q.retriever) for q in judged} == {((True,), 1, "mine")}
+
+
+def test_a_local_model_has_the_same_name_in_any_folder(tmp_path, monkeypatch):
+    (tmp_path / "models" / MODEL).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    for path in (f"/models/{MODEL}", f"models/{MODEL}/"):
+        local, other = MiniLMEmbeddings(), MiniLMEmbedding(model_name=path)
+        local.model_name = path
+        store = InMemoryVectorStore(local).as_retriever(search_kwargs={"k": K})
+        store.vectorstore.add_documents([Document("a")])
+        index = VectorStoreIndex([TextNode(text="a")], embed_model=other).as_retriever()
+        for package, model, one in (
+            (langchain_conformal, local, store),
+            (llama_index_conformal, other, index),
+        ):
+            (judged,) = package.judge_retriever(one, ["q"])
+            assert f"({MODEL}, " in judged.retriever or f", {MODEL})" in judged.retriever
+            assert package.as_scorer(model).name == NAME
 
 
 def test_judging_takes_what_is_returned_and_counts_what_is_missed():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -88,7 +89,7 @@ def model_and_scorer(request, cross_encoder, chat_model):
     if request.param == "embeddings":
         return MiniLMEmbeddings(), embedding_scorer(MiniLMEmbeddings())
     if request.param == "cross-encoder":
-        name = f"cross-encoder({cross_encoder.model_name})"
+        name = f"cross-encoder({Path(cross_encoder.model_name).name})"
         return cross_encoder, CrossEncoderScorer(cross_encoder.score, name)
     if request.param == "chat model":
         return chat_model, llm_scorer(chat_model)

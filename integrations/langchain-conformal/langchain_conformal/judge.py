@@ -212,7 +212,7 @@ def name_of(retriever: RetrieverLike) -> str:
         return f"{type(within).__name__}()" if a_class else within.get_name()
     store = within.vectorstore
     model = wire.model_name(store.embeddings) or type(store.embeddings).__name__
-    return f"{type(store).__name__}({model}, {within.search_type})"
+    return f"{type(store).__name__}({wire.portable(model)}, {within.search_type})"
 
 
 def depth_of(retriever: RetrieverLike) -> int | None:

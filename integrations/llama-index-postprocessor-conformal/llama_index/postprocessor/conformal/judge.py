@@ -14,6 +14,7 @@ from conformal_retrievers.data.retrieved import with_questions
 from conformal_retrievers.data.sentences import Split
 from conformal_retrievers.data.sentences import splitter as as_splitter
 from conformal_retrievers.data.union import failure, judging, name_and_depth
+from conformal_retrievers.llm import wire
 from llama_index.postprocessor.conformal.hybrid import HybridRetriever
 from llama_index.postprocessor.conformal.nodes import to_snippets
 
@@ -127,6 +128,6 @@ def _name_and_depth(retriever: BaseRetriever) -> tuple[str, int | None]:
         parts = retriever.retrievers.items()
         return name_and_depth({key: _name_and_depth(part) for key, part in parts})
     store = getattr(retriever, "_vector_store", None)
-    model = getattr(getattr(retriever, "_embed_model", None), "model_name", None)
+    model = wire.portable(wire.model_name(getattr(retriever, "_embed_model", None)) or "")
     inside = ", ".join(part for part in (store and type(store).__name__, model) if part)
     return f"{type(retriever).__name__}({inside})", getattr(retriever, "similarity_top_k", None)
