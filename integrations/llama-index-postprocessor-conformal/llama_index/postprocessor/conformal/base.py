@@ -65,7 +65,7 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         description="The scorer with its calibration."
     )
     gate: Annotated[Gate | None, WithJsonSchema({"type": "object"})] = Field(
-        default=None, description="What decides first whether any node is returned."
+        default=None, description="A gate in front, in place of the filter's own."
     )
 
     @model_validator(mode="after")
