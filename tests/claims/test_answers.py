@@ -28,7 +28,8 @@ from llama_index.core.base.response.schema import (
     StreamingResponse,
 )
 from llama_index.core.llms import MockLLM
-from llama_index.core.query_engine import CustomQueryEngine
+from llama_index.core.query_engine import CustomQueryEngine, RetrieverQueryEngine
+from llama_index.core.retrievers import BaseRetriever
 from llama_index.core.schema import QueryBundle, TextNode
 from llama_index.llms.openai_like import OpenAILike
 from scipy.stats import betabinom
@@ -44,6 +45,7 @@ from conformal_retrievers.claims import (
     decompose,
     evaluate_claims,
 )
+from conformal_retrievers.llm import LLM
 from conformal_retrievers.theory.ranks import conformal_rank
 from langchain_conformal import (
     ConformalRetriever,
@@ -160,7 +162,7 @@ def test_both_frameworks_filter_answers_from_question_to_text(
         details = message.response_metadata["conformal_claims"]
         other = response.metadata["conformal_claims"]
         assert [c["claim"] for c in details["kept"]] == [c["claim"] for c in other["kept"]]
-        assert message.text == str(response)
+        assert str(response) == (message.text if response.source_nodes else "Empty Response")
         assert len(response.source_nodes) <= 4
         assert all(c["p_value"] <= ALPHA for c in details["kept"])
         kept += len(details["kept"])
@@ -314,6 +316,28 @@ async def test_a_stream_is_collected_and_filtered_as_a_whole(llm):
     awaited = await engine_of(llm, streaming=True)[0].aquery(question)
     assert isinstance(awaited, AsyncStreamingResponse)
     assert "".join([text async for text in awaited.async_response_gen()]) == expected
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_an_empty_response_is_not_divided_into_claims(streaming):
+    class Nothing(BaseRetriever):
+        def _retrieve(self, query_bundle):
+            return []
+
+    def ask(request):
+        raise AssertionError(request)
+
+    inner = RetrieverQueryEngine.from_args(Nothing(), llm=MockLLM(), streaming=streaming)
+    engine = ClaimFilterQueryEngine(inner, AnswerFilter(by_hand([]), LLM(ask, "llm")))
+    response, awaited = engine.query("q"), await engine.aquery("q")
+    for one in (response, awaited):
+        details = one.metadata["conformal_claims"]
+        assert (details["kept"], details["removed"], details["undivided"]) == ([], [], None)
+    if streaming:
+        assert "".join(response.response_gen) == "Empty Response"
+        assert "".join([text async for text in awaited.async_response_gen()]) == "Empty Response"
+    else:
+        assert (str(response), str(awaited)) == ("Empty Response", "Empty Response")
 
 
 def test_an_engine_without_text_answers_is_refused(llm, own_loop):

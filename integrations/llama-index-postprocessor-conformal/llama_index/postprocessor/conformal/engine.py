@@ -19,6 +19,7 @@ from llama_index.postprocessor.conformal.events import claims_events
 from llama_index.postprocessor.conformal.nodes import to_snippets
 
 dispatcher = get_dispatcher(__name__)
+EMPTY = "Empty Response"  # what LlamaIndex answers, without an LLM, if there are no nodes
 
 
 class ClaimFilterQueryEngine(BaseQueryEngine):
@@ -27,8 +28,9 @@ class ClaimFilterQueryEngine(BaseQueryEngine):
     The response has the engine's `source_nodes`, which the claims are compared with, and its
     metadata, with "conformal_claims" added: the kept and the removed claims with their relevances
     and p-values as plain values (`FilteredAnswer.details`). A streaming answer is completed first,
-    since only a complete one can be filtered, and streams as one piece. Each filtering emits two
-    events, see events.py. Raises TypeError for answers that are not texts.
+    since only a complete one can be filtered, and streams as one piece. "Empty Response", which is
+    the answer without nodes, stays as it is and has no claims. Each filtering emits two events, see
+    events.py. Raises TypeError for answers that are not texts.
     """
 
     def __init__(self, engine: BaseQueryEngine, filter: AnswerFilter) -> None:
@@ -103,17 +105,19 @@ def _text(response: RESPONSE_TYPE) -> str:
             f"the engine answered with a {type(response).__name__}, which is not a text; give an "
             "engine without output_cls"
         )
-    return response.response or ""
+    text = response.response or ""
+    return "" if text == EMPTY and not response.source_nodes else text  # an LLM would divide it
 
 
 def _with(response: RESPONSE_TYPE, filtered: FilteredAnswer) -> RESPONSE_TYPE:
     nodes = response.source_nodes
     metadata = {**(response.metadata or {}), "conformal_claims": filtered.details}
+    text = filtered.text if nodes or filtered.answer else EMPTY
     if isinstance(response, StreamingResponse):
-        return StreamingResponse((text for text in [filtered.text]), nodes, metadata)
+        return StreamingResponse((text for text in [text]), nodes, metadata)
     if isinstance(response, AsyncStreamingResponse):
-        return AsyncStreamingResponse(_one(filtered.text), nodes, metadata)
-    return Response(filtered.text, nodes, metadata)
+        return AsyncStreamingResponse(_one(text), nodes, metadata)
+    return Response(text, nodes, metadata)
 
 
 async def _one(text: str) -> AsyncGenerator[str, None]:
