@@ -43,29 +43,34 @@ def by_sentence(judged: Iterable[JudgedQuery], split: Split) -> list[JudgedQuery
     (['It rains.', 'Ann did.'], (False, True), 0)
 
     Raises ValueError for a query with relevant snippets and no evidence; for evidence that is not
-    in the text it names, or is in a document whose retrieved snippets have no position; for a query
-    that was cut in another way, or is not retrieved yet. Warns if over a third of the documents
-    that evidence names were retrieved for no query, or over a third of the relevant snippets hold
-    no evidence.
+    in the text it names, or is in a document whose retrieved snippets have no position; if ten
+    documents or more are named, and none was retrieved; for a query that was cut in another way, or
+    is not retrieved yet. Warns if over a third of the documents that evidence names were retrieved
+    for no query, or over a third of the relevant snippets hold no evidence.
     """
     cuts, queries = splitter(split), all_of(JudgedQuery, judged, "judged")
     check_retrieved(queries)
     of_sentences = [_cut(query, cuts) for query in queries]
-    _warn(queries, of_sentences)
+    _report(queries, of_sentences)
     return of_sentences
 
 
-def _warn(judged: Sequence[JudgedQuery], of_sentences: Sequence[JudgedQuery]) -> None:
-    """Warn if many documents that evidence names are unknown, or many relevant ones hold none."""
+def _report(judged: Sequence[JudgedQuery], of_sentences: Sequence[JudgedQuery]) -> None:
+    """Warn if many documents that evidence names are unknown, or many relevant ones hold none.
+
+    Raises ValueError if ten or more are named, and all are unknown.
+    """
     named = {one.document for query in judged for one in query.evidence}
     known = {name for query in judged for s in query.snippets for name in (s.id, s.document)}
     if _many(unknown := sorted(named - known), named):
-        warnings.warn(
+        message = (
             f"evidence names {len(unknown)} of {len(named)} documents that were retrieved for no "
-            f"query, such as {unknown[0]!r}. They count as missed: check that they are ids of what "
-            "is retrieved, or the documents that it was cut from",
-            stacklevel=3,
+            f"query, such as {unknown[0]!r}. Check that they are ids of what is retrieved, or the "
+            "documents that it was cut from"
         )
+        if known and len(unknown) == len(named):
+            raise ValueError(message)
+        warnings.warn(f"{message}; as it is, they count as missed", stacklevel=3)
     relevant, without = [], []
     for query, cut_one in zip(judged, of_sentences, strict=True):
         if query.split is None and cut_one.document_of is not None:

@@ -146,8 +146,8 @@ def answers(
 
     Raises the first error, with a note that names the retriever, if on_error="raise", while judging
     or if the others found nothing, so that no failure stays unseen, and one that is not an
-    Exception. Outcomes are what each returned or raised; a kind of
-    error that is not in `logged` is logged, and added to it.
+    Exception. Outcomes are what each returned or raised; a kind of error that is not in `logged` is
+    logged, and added to it.
     """
     errors = {name: e for name, e in outcomes.items() if isinstance(e, BaseException)}
     found = {name: one for name, one in outcomes.items() if not isinstance(one, BaseException)}

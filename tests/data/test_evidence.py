@@ -197,6 +197,11 @@ def test_evidence_of_documents_that_no_query_retrieved_is_warned_of():
     unknown = [(f"b{i}", 0, 5) for i in range(9)]
     with pytest.warns(UserWarning, match=r"evidence names 9 of 10 .*'b0'"):
         by_sentence([of(*known, *unknown)], "sentences")
+    with pytest.raises(ValueError, match=r"evidence names 10 of 10 .*'b0'"):
+        by_sentence([of(*unknown, ("b9", 0, 5))], "sentences")
+    nothing = JudgedQuery("Who?", [], [], evidence=[*known, *unknown])
+    with pytest.warns(UserWarning, match="10 of 10"):  # a calibration tells that there is none
+        by_sentence([nothing], "sentences")
 
 
 def test_relevant_snippets_without_evidence_are_warned_of():
