@@ -11,6 +11,7 @@ Ids that are in nothing retrieved are reported with those that are most like the
 
 import logging
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
@@ -46,7 +47,8 @@ def judge_retrieved(
 
     Raises ValueError if no metadata have the field; if a query lacks what the key compares; if all
     relevant ids, ten or more, are in nothing that was retrieved for any query. Warns if more than
-    half of ten or more relevant ids, or all of fewer, are. The log has each, at level INFO.
+    half of ten or more relevant ids, or all of fewer, are, and if an id is that of several snippets
+    of a query. The log has each unknown one, at level INFO.
     """
     everything = [*chain.from_iterable(retrieved)]
     fields = _values(everything)
@@ -57,6 +59,8 @@ def judge_retrieved(
     ]
     if split is not None:
         return by_sentence(results, split)
+    if key not in (None, "text", "evidence"):
+        _warn_of_documents(results, retrieved, key)
     if everything:
         looked_for = [(q.name, names) for q in judged for names in _names(q, key)]
         _report(looked_for, [snippet for snippet, _ in everything], fields, key)
@@ -117,6 +121,23 @@ def _values(found: Sequence[Found]) -> dict[str, set[str]]:
             if value := _value(fields, key):
                 values.setdefault(key, set()).add(value)
     return values
+
+
+def _warn_of_documents(
+    results: Sequence[JudgedQuery], retrieved: Sequence[Sequence[Found]], key: str
+) -> None:
+    """Warn once if a relevant id is that of several snippets, of which `missed` counts none."""
+    for query, found in zip(results, retrieved, strict=True):
+        ids = [_value(one, key) for (_, one), r in zip(found, query.relevant, strict=True) if r]
+        if len({*ids}) < len(ids):
+            ((id, n),) = Counter(ids).most_common(1)
+            warnings.warn(
+                f"{n} snippets of {query.name} have the relevant id {id!r}, so ids name documents, "
+                "and missed counts documents of which nothing was retrieved, not snippets. Do not "
+                "calibrate with count_missed=True on these queries",
+                stacklevel=4,
+            )
+            return
 
 
 # --- what nothing was found for -------------------------------------------------------------------

@@ -101,6 +101,18 @@ def test_numbers_in_the_metadata_are_compared_as_texts():
     assert (again.relevant, again.missed) == ((True, False, False), 1)  # "3" is an id of no page
 
 
+def test_a_warning_tells_once_that_ids_name_documents():
+    two = [(f"{i}", f"{i}", {"page": i // 2}) for i in range(4)]
+    judged = [JudgedQuery.from_ids(f"q{i}", [str(i)], id=f"q{i}") for i in range(2)]
+    with pytest.warns(UserWarning, match=r"2 snippets of query 'q0' .* id '0'.*missed") as seen:
+        judge_retrieved(judged, [found(*two), found(*two)], key="page")
+    assert len(seen) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        judge_retrieved(judged, [found(*two[::2]), found(*two[::2])], key="page")  # one of each
+        judge_retrieved(judged, [found(*two), found(*two)])
+
+
 @pytest.mark.parametrize(
     ("judged", "key", "field"),
     [

@@ -116,7 +116,8 @@ def test_plain_questions_are_retrieved_for_and_not_judged(package, make, key):
 
 @EACH
 def test_sources_judge_all_of_their_chunks(package, make, key):
-    judged = package.judge_retriever(make(), by_source(), key=key)
+    with pytest.warns(UserWarning, match="ids name documents"):
+        judged = package.judge_retriever(make(), by_source(), key=key)
     document_of = {s.id: s.document for s in snippets()}
     for query, given in zip(judged, by_source(), strict=True):
         sources = [document_of[s.id] for s in query.snippets]
@@ -143,6 +144,7 @@ def test_ids_as_texts_are_told(package, make, key):
 
 
 @EACH
+@pytest.mark.filterwarnings("ignore:.*ids name documents")
 def test_answers_that_are_known_by_source_are_taken_out(package, make, key):
     retriever = make()
     retrieved = package.judge_retriever(retriever, by_source(), key=key)
@@ -155,6 +157,7 @@ def test_answers_that_are_known_by_source_are_taken_out(package, make, key):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*ids name documents")
 def test_sources_judge_what_a_store_of_minilm_returns():
     embeddings = HuggingFaceEmbeddings(model_name=str(get_model_path()))
     flat = [Document(s.text, metadata={"source": s.document}) for s in snippets()]

@@ -84,7 +84,8 @@ def judge_retriever(
     Warns
     -----
     UserWarning
-        If nothing retrieved has more than half of ten relevant ids or more, or any of fewer.
+        If nothing retrieved has more than half of ten relevant ids or more, or any of fewer; and if
+        an id is that of several snippets, so that `missed` counts documents.
     """
     splitter = None if split is None else as_splitter(split)
     queries = with_questions(judged)
