@@ -316,8 +316,8 @@ def test_a_hybrid_retriever_refuses_what_is_not_a_retriever_or_a_name(framework)
     hybrid = framework.package.HybridRetriever
     good = framework.listed(LISTS["dense"])
     for retrievers, field in (
-        ({}, "retrievers"),
-        ([good], "retrievers"),
+        ({}, "retrievers is empty"),
+        ([good], r"retrievers is a list; give .* {'dense': …, 'bm25': …}$"),
         ({"dense": good, "bm25": "bm25"}, r"retrievers\['bm25'\]"),
         ({3: good}, "name"),
     ):
