@@ -17,7 +17,6 @@ by group.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from textwrap import fill
 from typing import NamedTuple
 
 import numpy as np
@@ -38,7 +37,7 @@ from conformal_retrievers.evaluation.baselines import threshold_on
 from conformal_retrievers.evaluation.bootstrap import Estimate
 from conformal_retrievers.evaluation.equal_recall import at_recall, estimates, known_relevant
 from conformal_retrievers.evaluation.share import Share
-from conformal_retrievers.evaluation.tables import Scale, aligned
+from conformal_retrievers.evaluation.tables import Scale, aligned, filled
 from conformal_retrievers.llm.ask import with_bar
 from conformal_retrievers.scoring.scorer import judged_queries
 from conformal_retrievers.theory.intervals import percent
@@ -108,7 +107,7 @@ class Depths:
             for s in self.settings
         ]
         head = ["", "K", "within reach, %", "found", f"passed at {wanted}"]
-        first, *others = (fill(note, 80) for note in self.notes)
+        first, *others = map(filled, self.notes)
         lines = [*answers, "", *aligned(head, rows), ""]
         return "\n".join([*lines, first, *others] if self.enough else [first, *lines, *others])
 

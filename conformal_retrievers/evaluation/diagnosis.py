@@ -147,5 +147,5 @@ class Diagnosis:
     def __str__(self) -> str:
         marks = {"problem": "✗", "notice": "!", "fine": "✓"}
         lines = [f"{marks[f.severity]} {f.name}: {f.sentence}" for f in self.findings]
-        lead = (self.evaluation.too_shallow, self.summary, self.evaluation.equal_recall)
+        lead = (self.summary, self.evaluation.too_shallow, self.evaluation.equal_recall)
         return "\n".join([*(f"{part}\n" for part in lead if part), *lines])

@@ -13,7 +13,6 @@ paired bootstrap over queries, which chooses s* anew in each resample.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from textwrap import fill
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +22,7 @@ from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.evaluation.baselines import RULES, Way, with_a_setting, without_a_setting
 from conformal_retrievers.evaluation.bootstrap import FEWEST, Estimate, n_to_tell, resampled, spans
 from conformal_retrievers.evaluation.measures import keeps, known_hits
-from conformal_retrievers.evaluation.tables import Scale, aligned
+from conformal_retrievers.evaluation.tables import Scale, aligned, filled
 
 Array = NDArray[np.float64]
 RESAMPLES = 1000
@@ -183,10 +182,9 @@ class EqualRecall:
                 if row.comparable
             ],
         )
-        words = (fill(t, 80, break_on_hyphens=False) for t in (self.comparison, self.rules))
-        notes = (fill(note, 80, break_on_hyphens=False) for note in self.notes)
+        words = (f"{filled(text)}\n" for text in (self.comparison, self.rules))
         title = f"What reaches the model, per query, at the same {self.recall_is}:"
-        return "\n".join([title, "", *lines, "", *(f"{part}\n" for part in words), *notes])
+        return "\n".join([title, "", *lines, "", *words, *map(filled, self.notes)])
 
     def head(self, scale: Scale) -> str:
         """Return the head of a measure's column."""

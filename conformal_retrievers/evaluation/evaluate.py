@@ -23,6 +23,7 @@ from conformal_retrievers.evaluation import measures
 from conformal_retrievers.evaluation.equal_recall import EqualRecall, equal_recall
 from conformal_retrievers.evaluation.reach import too_shallow
 from conformal_retrievers.evaluation.share import Share
+from conformal_retrievers.evaluation.tables import filled
 from conformal_retrievers.evaluation.verdict import (
     COVER_EACH,
     NOTHING_TESTED,
@@ -135,13 +136,17 @@ class Evaluation:
         return {name: share for name, share in some.items() if share is not None}
 
     def __str__(self) -> str:
+        """Write the verdict, the ways to choose at equal recall, and the measures."""
         missed = f"{self.n_missed} missed" if self.recall_at_k.n else "number missed unknown"
         head = (
             f"{self.n_queries} {'query' if self.n_queries == 1 else 'queries'}, "
             f"{self.n_snippets} {self.subject.name}, {self.n_relevant} of them relevant ({missed})"
         )
-        known = {name: share for name, share in self.shares.items() if share.n}
-        rows = [f"{name:<24} {s.interval.written(width=5)}" for name, s in known.items()]
+        rows = [
+            f"{name:<24} {share.interval.written(width=5)}"
+            for name, share in self.shares.items()
+            if share.n and self._is_shown(name)
+        ]
         notes = [str(self.verdict)] if self.verdict else []
         nothing = self.keeps_everything and not self.out_of_reach
         out_of_reach = self.subject.worded(OUT_OF_REACH)
@@ -153,8 +158,17 @@ class Evaluation:
         ]
         if below:
             notes.append(f"Coverage is below the target {', '.join(below)}. {COVER_EACH}")
-        lead = [self.too_shallow, self.equal_recall]
-        return "\n".join([*(f"{part}\n" for part in lead if part), head, *rows, *notes])
+        if self.too_shallow:
+            notes.append(self.too_shallow)
+        table = [str(self.equal_recall)] if self.equal_recall else []
+        return "\n\n".join([*map(filled, notes), *table, "\n".join([head, *rows])])
+
+    def _is_shown(self, name: str) -> bool:
+        """Whether a measure tells something: coverage does under the calibration's guarantee."""
+        if name == "unscorable":
+            return self.unscorable.estimate > 0
+        guarantee, c = name.removeprefix(measures.END_TO_END), self._calibration
+        return c is None or guarantee not in measures.GUARANTEES or guarantee == c.guarantee
 
 
 def evaluate(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from textwrap import fill
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ from conformal_retrievers.calibration.gating import JUDGED
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.data.text import visible
 from conformal_retrievers.evaluation.share import Share
-from conformal_retrievers.evaluation.tables import WIDTH, aligned
+from conformal_retrievers.evaluation.tables import WIDTH, aligned, filled
 from conformal_retrievers.evaluation.verdict import UNVERIFIED, Verdict
 from conformal_retrievers.theory.intervals import percent
 from conformal_retrievers.theory.ranks import exact_alpha
@@ -168,7 +167,7 @@ class GateEvaluation:
 
 def _written(e: GateEvaluation) -> Iterator[str]:
     """Yield the parts of the text, to be divided by empty lines."""
-    yield _filled(e.comparison)
+    yield filled(e.comparison)
     yield "\n".join(_table(e))
     yield "\n".join(_curve(e))
     yield "\n".join(["Answerable, nearest to silence:", *map(_line, e.worst.answerable[:SHOWN])])
@@ -182,7 +181,7 @@ def _written(e: GateEvaluation) -> Iterator[str]:
     if unscored:
         notes.append(f"Queries without a score, which pass: {unscored}.")
     notes += [UNVERIFIED] * (not e.held_out_verified)
-    yield "\n".join(map(_filled, notes))
+    yield "\n".join(map(filled, notes))
 
 
 def _table(e: GateEvaluation) -> list[str]:
@@ -213,11 +212,6 @@ def _row_name(source: str) -> str:
 def _line(one: Example) -> str:
     text = visible(" ".join(one.query.split()))
     return _cut(f"  p {one.p_value:<6.3g} score {one.score:<9.4g} {one.decision:<9} {text}")
-
-
-def _filled(text: str) -> str:
-    """Return a text in lines; no line ends between a number and its %."""
-    return fill(text.replace(" %", "\xa0%"), WIDTH).replace("\xa0", " ")
 
 
 def _cut(line: str) -> str:

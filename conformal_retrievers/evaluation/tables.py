@@ -1,6 +1,7 @@
 """Numbers with their intervals, in tables of at most 80 characters."""
 
 from collections.abc import Iterable, Mapping
+from textwrap import fill
 from typing import NamedTuple
 
 from conformal_retrievers.evaluation.bootstrap import Estimate
@@ -34,6 +35,12 @@ class Scale(NamedTuple):
     def written(self, estimates: Mapping[str, Estimate], sign: str = "") -> str:
         """Write a number with its interval."""
         return " ".join(self.parts(estimates, sign))
+
+
+def filled(text: str) -> str:
+    """Return a text in lines of at most 80 characters; none ends between a number and its %."""
+    lines = fill(text.replace(" %", "\xa0%"), WIDTH, break_on_hyphens=False)
+    return lines.replace("\xa0", " ")
 
 
 def aligned(head: list[str], rows: list[list[str]]) -> list[str]:

@@ -237,3 +237,17 @@ def test_queries_are_verified_as_held_out_only_if_all_have_ids(ids):
     e = evaluate(Calibration.from_scores(own, alpha=0.5, scorer="lookup"), new)
     assert e.held_out_verified == all(ids)
     assert ("Cannot verify" in str(e)) == (not all(ids))
+
+
+# --- what is printed ------------------------------------------------------------------------------
+
+
+def test_it_prints_the_verdict_first_in_short_lines_and_coverage_of_its_own_guarantee_only():
+    e = evaluate(calibrated(guarantee="any"), QUERIES)
+    lines = str(e).splitlines()
+    assert "".join(lines).startswith(str(e.verdict)[:20])
+    assert max(map(len, lines)) <= 80
+    rows = [line[:24].rstrip() for line in lines]
+    assert [name for name in e.shares if name in rows] == [
+        *("any", "end-to-end any", "recall@K", "removal", "precision", "m1", "m2")
+    ]

@@ -1,4 +1,4 @@
-"""Where no filter reaches 1 − alpha end to end: the first line says so, and which K would do."""
+"""Where no filter reaches 1 − alpha end to end: what is printed says so, and which K would do."""
 
 from __future__ import annotations
 
@@ -28,23 +28,27 @@ def found_at(*places, n=6, missed=0):
 QUERIES = [found_at(0, 1), found_at(0, 3), found_at(1, 5)]
 
 
-def first_line(calibration, queries):
-    return str(evaluate(calibration, queries)).splitlines()[0]
+def said_of(calibration, queries):
+    """Return what an evaluation prints below the verdict and above the table."""
+    above = str(evaluate(calibration, queries)).partition("\n\nWhat reaches the model")[0]
+    said = " ".join(above.split("\n\n")[-1].split())
+    assert above.startswith("Too few to tell")
+    return said
 
 
-def test_the_first_line_names_a_deeper_k_that_is_known_to_do():
-    line = first_line(calibrated(k=2), QUERIES)
+def test_an_evaluation_names_a_deeper_k_that_is_known_to_do():
+    line = said_of(calibrated(k=2), QUERIES)
     assert line.startswith("At K = 2, the retriever finds 66.7 %")
     assert "no filter reaches 80 % end to end" in line
     assert "66.7 %" in line
     assert "K = 4 would do" in line
-    assert "K = 6 would do" in first_line(calibrated(k=2, alpha=0.1), QUERIES)
+    assert "K = 6 would do" in said_of(calibrated(k=2, alpha=0.1), QUERIES)
 
 
 def test_without_a_k_that_does_it_says_deeper_than_the_lists():
     shallow = [replace(query, missed=1) for query in QUERIES]
     for calibration in (calibrated(k=2), calibrated(), calibrated(k=100)):
-        line = first_line(calibration, shallow)
+        line = said_of(calibration, shallow)
         deeper = "Retrieve deeper than K = 6, or" if calibration.k == 2 else "Retrieve deeper, or"
         assert deeper in line
     assert line.startswith("At K = 6, ")
@@ -75,14 +79,14 @@ def test_depths_are_those_of_the_retrievers_that_found_a_snippet():
         "bm25": HitColumns(np.array([np.inf, 0.0]), none),
     }
     queries = [ScoredQuery([0.1, 0.2], [True, True], missed=0, hits=hits)]
-    assert "50.0 %" in first_line(calibrated(k=2), queries)
-    line = first_line(calibrated(k=6), queries)  # of the two together, 3 of each
+    assert "50.0 %" in said_of(calibrated(k=2), queries)
+    line = said_of(calibrated(k=6), queries)  # of the two together, 3 of each
     assert line.startswith("At K = 6 (3 of each retriever), ")  # K is that of the calibration
     assert "K = 8 (4 of each retriever) would do" in line
 
 
-def test_a_diagnosis_says_so_first_too_and_leads_with_the_table():
+def test_a_diagnosis_says_so_too_above_the_table():
     shallow = [replace(query, missed=1) for query in QUERIES]
     d = diagnose(calibrated(k=2), shallow)
     too_shallow, table = d.evaluation.too_shallow, d.evaluation.equal_recall
-    assert str(d).startswith(f"{too_shallow}\n\n{d.summary}\n\n{table}\n\n")
+    assert str(d).startswith(f"{d.summary}\n\n{too_shallow}\n\n{table}\n\n")
