@@ -28,6 +28,7 @@ from conformal_retrievers.evaluation.verdict import (
     COVER_EACH,
     NOTHING_TESTED,
     OUT_OF_REACH,
+    UNLUCKY,
     UNVERIFIED,
     Verdict,
     groups_below,
@@ -148,6 +149,8 @@ class Evaluation:
             if share.n and self._is_shown(name)
         ]
         notes = [str(self.verdict)] if self.verdict else []
+        if self.verdict and self.verdict.fails:
+            notes.append(f"If `diagnose` finds that the scores look alike, {UNLUCKY}")
         nothing = self.keeps_everything and not self.out_of_reach
         out_of_reach = self.subject.worded(OUT_OF_REACH)
         notes += [NOTHING_TESTED] * nothing + [out_of_reach] * self.out_of_reach

@@ -19,6 +19,7 @@ from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.verdict import (
     COVER_EACH,
     OUT_OF_REACH,
+    UNLUCKY,
     UNVERIFIED,
     groups_below,
     verdict_on,
@@ -153,6 +154,9 @@ def _scores(d: Diagnosis) -> Iterator[Finding]:
     if c.p_value > 1 - d.level:
         alike = "The lowest scores of these queries look like those of the calibration."
         sentence = f"{(d.few_scores or alike)[:-1]} ({tested})."
+        verdict = d.evaluation.verdict
+        if verdict and verdict.p_value <= 1 - d.level and not d.few_scores:
+            sentence += f" So {UNLUCKY}"
         yield Finding("scores", "notice" if d.few_scores else "fine", sentence)
         return
     if c.overlap == 0:

@@ -38,6 +38,11 @@ OUT_OF_REACH = (
 
 COVER_EACH = "To cover each group, calibrate with by_group=True (--by-group)."
 
+UNLUCKY = (
+    "the calibration may be an unlucky one: calibrate again on all judged queries, these too, or "
+    "with delta= (--delta). See docs/symptoms.md."
+)
+
 UNVERIFIED = (
     "Cannot verify that these data were held out: some queries or answers, here or in the "
     "calibration, have no id. Give all of them ids and calibrate again; results on a "

@@ -214,6 +214,17 @@ def test_lost_coverage_is_a_problem(rng):
     assert found.sentence in d.paragraph
 
 
+def test_if_only_relevant_snippets_score_higher_the_calibration_may_be_unlucky(rng):
+    low = [ScoredQuery([s, 1 + s, 5, 5], [0, 1, 0, 0]) for s in rng.uniform(size=100)]
+    high = [ScoredQuery([s, 1.3 + s, 5, 5], [0, 1, 0, 0]) for s in rng.uniform(size=100)]
+    said = by_name(diagnose(calibrated(low), high), "scores").sentence
+    assert "look like those of the calibration" in said
+    assert "may be an unlucky one" in said
+    assert "unlucky" in str(evaluate(calibrated(low), high))
+    fine = calibrated(low)
+    assert "unlucky" not in f"{diagnose(fine, low)} {evaluate(fine, low)}"
+
+
 def test_too_few_queries_are_noticed(rng):
     calibration = calibrated(draw(rng, 399))
     few, enough = (diagnose(calibration, draw(rng, n)) for n in (15, 1000))
