@@ -119,10 +119,13 @@ class Observer:
             total = self._counts.get(event["calibration"], Counts()) + one
             self._counts[event["calibration"]] = total
         items = "claims" if of_claims else "sentences" if event.get("split") else "snippets"
-        text = "kept %d of %d %s (m1 %s, m2 %s over %d queries%s)"
+        text = (
+            f"kept %d of %d {items}; so far %s of %d queries kept a {items[:-1]}, and a query kept "
+            f"%s of its {items} on average%s"
+        )
         gated = f"; {total.silence_in_words}" if total.gated else ""
         m1, m2 = percent(total.m1), percent(total.m2)
-        logger.info(text, kept, k, items, m1, m2, total.queries, gated)
+        logger.info(text, kept, k, m1, total.queries, m2, gated)
         if one.unscorable:
             logger.warning("%d of %d %s could not be scored", one.unscorable, k, items)
         if failed := event.get("failed_retrievers"):

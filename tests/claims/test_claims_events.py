@@ -119,7 +119,7 @@ def test_the_events_of_both_filters_are_counted_and_read_from_one_log(tmp_path, 
     (counts,) = observer.counts.values()
     assert (counts.queries, counts.snippets, counts.kept, counts.unscorable) == (2, 6, 2, 2)
     assert (counts.m1, counts.m2) == (1, pytest.approx(1 / 3))
-    assert "kept 1 of 3 claims (m1 100.0 %, m2 33.3 % over 2 queries)" in caplog.text
+    assert "kept 1 of 3 claims; so far 100.0 % of 2 queries kept a claim" in caplog.text
     assert "1 of 3 claims could not be scored" in caplog.text
     assert "could not be divided into claims: unanswered" in caplog.text
     assert [e["kept"] for e in read_log(log.path, event="conformal_claims")] == [[0], [0]]
