@@ -110,13 +110,16 @@ def _choice(c: Thresholds) -> Iterator[str]:
     """Yield the sentences on how the score was chosen."""
     if (made := c.choice) is None:
         return
-    if not made.n_fit:
-        needs = f"with a relevant retrieved {c.subject.item}, or where a single score is possible"
-        if c.subject == QUERIES:
-            needs = "that are answerable, or on fewer than 30 unanswerable ones"
+    if not made.n_fit and c.subject == QUERIES:
         yield (
             f"{made.chosen} by default: nothing is chosen or fitted on fewer than 60 judged "
-            f"queries {needs}."
+            "queries that are answerable, or on fewer than 30 unanswerable ones."
+        )
+    elif not made.n_fit:
+        yield (
+            f"{made.chosen} by default. To choose or fit one takes some 60 judged queries with a "
+            f"relevant retrieved {c.subject.item}, at least 20 more than the {c.n_needed} that "
+            f"{'each' if c.by_group else 'the'} threshold needs, and more than one possible score."
         )
     if not made.n_fit:
         return
@@ -145,8 +148,11 @@ def _choice(c: Thresholds) -> Iterator[str]:
         + "".join(f", {name} {percent(cost)}" for cost, name in others[:3])
         + "."
     )
+    over = f"over all these {'alphas' if made.tokens is None else 'numbers'}"
     if made.best != made.chosen:
-        yield f"{made.best} is better by less than the noise, or by at most 2 %."
+        yield f"{made.best} is better {over}, but by less than the noise, or by at most 2 %."
+    elif others[0][0] < costs[made.chosen]:
+        yield f"The chosen one is the best {over}."
     for name, cost in made.adds.items():
         yield (
             f"With {name} the best {does.format(percent(cost.with_it))}, without it "

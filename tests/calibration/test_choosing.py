@@ -335,7 +335,7 @@ def test_nothing_is_fitted_on_fewer_than_60_queries():
     assert calibration.n_queries == 59
     kinds = {"bm25": "similarity", "dense": "similarity"}
     assert calibration.scorer == ZFusionScorer(kinds, [STEMS]).name
-    assert "60" in calibration.statement
+    assert "some 60 judged queries" in calibration.statement
     one = []
     for query in JUDGED[:30]:
         scored = [replace(s, retrieval_score=-i) for i, s in enumerate(query.snippets)]
@@ -344,6 +344,27 @@ def test_nothing_is_fitted_on_fewer_than_60_queries():
     assert calibrate(one, alpha=0.1).scorer == name
     scorer = Counting()
     assert calibrate(one, [scorer], alpha=0.1).scorer == QueryZScore(scorer).name
+
+
+def test_a_low_alpha_leaves_no_queries_to_fit_on_and_the_statement_has_the_number_that_it_takes():
+    calibration = calibrate(JUDGED[:110], alpha=0.01)
+    assert calibration.choice.n_fit == 0
+    assert "at least 20 more than the 99 that the threshold needs" in calibration.statement
+
+
+def test_the_statement_says_why_another_score_that_keeps_less_at_this_alpha_was_not_chosen():
+    calibration = calibrate(queries(300), alpha=0.1)
+    (other, *_), chosen = [*calibration.choice.costs], calibration.choice.chosen
+
+    def said_if(**changed):
+        costs = {**calibration.choice.costs, other: 0.01, chosen: 0.02}
+        choice = calibration.choice.model_copy(update={"costs": costs, **changed})
+        score = {**calibration.scorer_provenance, "choice": choice.model_dump()}
+        return replace(calibration, scorer_provenance=score).statement
+
+    assert "The chosen one is the best over all these alphas." in said_if()
+    assert f"{other} is better over all these alphas, but by less than" in said_if(best=other)
+    assert "over all these" not in calibration.statement
 
 
 def test_by_rank_alone_the_filter_is_a_calibrated_top_k():
