@@ -120,8 +120,7 @@ def _irrelevant(d: Diagnosis) -> Iterator[Finding]:
     many = e.only_irrelevant > MANY_IRRELEVANT
     sentence = (
         f"{percent(1 - e.precision.estimate)} of the kept snippets are irrelevant. "
-        f"{percent(e.only_irrelevant)} of the queries keep irrelevant snippets only"
-        f"{', which raises m1' if many else ''}."
+        f"{percent(e.only_irrelevant)} of the queries keep irrelevant snippets only."
     )
     yield Finding("irrelevant", "notice" if many else "fine", sentence)
 
