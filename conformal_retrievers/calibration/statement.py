@@ -196,7 +196,7 @@ def why_none(c: Thresholds, group: str | None) -> str:
     units, n = c.units(group), c.n_units[group]
     if n < c.n_needed:
         needed = _count(c.n_needed, *_unit(c))
-        return f"at least {needed} are needed, {c.n_needed - n} more than calibrate"
+        return f"at least {needed} are needed, and {n} calibrate: {c.n_needed - n} too few"
     if c.subject not in RETRIEVED:
         return "no finite threshold gives this guarantee"
     found = len(units.queries.scores)

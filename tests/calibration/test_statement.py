@@ -94,10 +94,10 @@ def test_the_basis_of_three_queries():
 
 @every_guarantee
 def test_too_few_units_are_stated_with_how_many_more_are_needed(guarantee):
-    unit, more = ("relevant snippets", 14) if guarantee == "snippet" else ("judged queries", 16)
+    unit, n = ("relevant snippets", 5) if guarantee == "snippet" else ("judged queries", 3)
     _, threshold, *_ = lines(calibration_of(alpha=0.05, guarantee=guarantee))
     assert "none, so every snippet is kept" in threshold
-    assert f"at least 19 {unit} are needed, {more} more than calibrate" in threshold
+    assert f"at least 19 {unit} are needed, and {n} calibrate: {19 - n} too few" in threshold
 
 
 @pytest.mark.parametrize(("guarantee", "most"), [("query-recall", "50 %"), ("all", "0 %")])
@@ -251,7 +251,10 @@ def test_the_statement_of_flags():
 )
 def test_too_few_answers_have_the_effect_of_their_subject(subject, effect, unit):
     too_few = answers(subject, 2)
-    assert f"none, so {effect}: at least 3 {unit} are needed, 1 more" in lines(too_few)[1]
+    assert (
+        f"none, so {effect}: at least 3 {unit} are needed, and 2 calibrate: 1 too few"
+        in lines(too_few)[1]
+    )
     grouped = lines(replace(answers(subject), by_group=True))[1]
     assert f"In any other group, {effect}" in grouped
     assert "g: 0.8 (4" in grouped
