@@ -97,12 +97,16 @@ def diagnose(
         lead = {"verdict": found.paragraph, "equal_recall": found.evaluation.equal_recall}
         of_gate = {"gate": gate._asdict()} if gate else {}
         lost = {"dropped": dropped(tested, new.queries, new.judged)} if found.judged else {}
-        print_json({"left_out": left_out, **lead, **numbers, **lost, **of_gate})
+        print_json(
+            {"left_out": left_out, "repeated": new.repeated, **lead, **numbers, **lost, **of_gate}
+        )
     else:
         measured = found.evaluation
         say(f"Queries: {measured.n_queries:,}, with {measured.n_snippets:,} {tested.subject.name}.")
         if left_out is not None:
             say(f"Left out: {left_out:,}.")
+        if new.repeated:
+            say(f"Repeated, and counted once: {new.repeated:,}.")
         say(f"\n{found}\n\nOver alpha, in %:\n")
         print_table(["alpha", "score ≤", "m1", "m2", "removal", "coverage"], map(_row, found.sweep))
         if gate is not None:

@@ -138,6 +138,7 @@ class New(NamedTuple):
     left_out: int
     reference: Sequence[ScoredQuery] | None = None  # those that it was made from, if all were given
     judged: Sequence[JudgedQuery] = ()  # the queries with their texts
+    repeated: int = 0  # events of a log whose query came before
 
 
 def new_queries(
@@ -227,4 +228,4 @@ def logged_queries(path: Path, calibration: Calibration) -> New:
             f"{path} has no event of this calibration with a query that is new to it; give the log "
             "of its filter"
         )
-    return New(found.queries, found.left_out)
+    return New(found.queries, found.left_out, repeated=found.repeated)

@@ -19,6 +19,7 @@ class Logged(NamedTuple):
 
     queries: ScoredQueries
     left_out: int  # events of another calibration, and of queries that the score was chosen on
+    repeated: int  # events of a query that came before
 
 
 def logged(
@@ -31,7 +32,7 @@ def logged(
     """
     chosen_on = frozenset(calibration.choice.fit_digests if calibration.choice else ())
     new: dict[str, tuple[NDArray[np.float64], str | None, bool | None]] = {}
-    left_out = 0
+    left_out = repeated = 0
 
     @cache
     def checksum_at(alpha: float) -> str | None:
@@ -53,6 +54,7 @@ def logged(
         silenced = None if calibration.gate is None else is_silent(event)
         if silenced:  # it counts as dropped, even if it was only flagged
             scores = np.full(len(scores), np.inf)
+        repeated += id in new
         new.setdefault(id, (scores, group and visible(str(group)), silenced))
     offsets = np.cumsum([0, *[len(scores) for scores, _, _ in new.values()]])
     queries = ScoredQueries(
@@ -64,4 +66,4 @@ def logged(
         split=calibration.split,
         silenced=np.array([silent for _, _, silent in new.values()], dtype=np.float64),  # None: NaN
     )
-    return Logged(queries, left_out)
+    return Logged(queries, left_out, repeated)

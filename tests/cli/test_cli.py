@@ -443,6 +443,9 @@ def test_a_log_counts_a_query_that_comes_again_once_and_any_alpha(
     found = as_json("diagnose", tmp_path / "c.json", "--log", log)
     measured = found["evaluation"]
     assert (measured["n_queries"], measured["n_snippets"], found["left_out"]) == (n, 10 * n, 0)
+    assert found["repeated"] == 90 - n
+    shown = run("diagnose", tmp_path / "c.json", "--log", log).stdout
+    assert (f"Repeated, and counted once: {90 - n}." in shown) == (n < 90)
     assert "ids" not in [finding["name"] for finding in found["findings"]]
 
 
