@@ -12,7 +12,7 @@ _File = Annotated[Path, options.path("JUDGED", "A file that judge wrote.", dir_o
 
 
 def agreement(one: _File, other: _File, as_json: options.Json = False) -> None:
-    """Compare the judgements of two people, and list where they differ."""
+    """List where the judgements of two people differ, and how much."""
     found = agreement_of(one, other)
     if as_json:
         print_json(found)

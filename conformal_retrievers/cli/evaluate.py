@@ -30,7 +30,7 @@ def evaluate(
     address: options.Address = None,
     as_json: options.Json = False,
 ) -> None:
-    """Measure a calibration on judged queries, beside top k; test its guarantee.
+    """Test a guarantee on judged queries, and compare with top k.
 
     Of a gate, measures how often it is silent on answerable and on unanswerable queries.
 

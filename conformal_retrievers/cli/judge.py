@@ -36,9 +36,10 @@ def judge(
         options.option("NUMBER", "The port of the page. Default: a free one.", min=0, max=65535),
     ] = 0,
 ) -> None:
-    """Judge retrieved snippets on a page in your browser, or check an LLM's marks.
+    """Judge retrieved snippets on a page, or check an LLM's marks.
 
-    Every mark is saved at once. Stop with Ctrl-C, and go on with the same command.
+    Open it in your browser. Every mark is saved at once. Stop with Ctrl-C, and go on with the
+    same command.
     """
     options.check_out(out, retrieved)
     queries = list(judged_queries(retrieved, run, k, min_score))

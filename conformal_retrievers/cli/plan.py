@@ -44,7 +44,10 @@ def plan(
     guarantee: options.Guarantee = "query-recall",
     as_json: options.Json = False,
 ) -> None:
-    """Print what judged queries give, what delta costs, and how many a guarantee needs."""
+    """Print what judged queries give, and how many are needed.
+
+    Prints what delta costs, too.
+    """
     aim: dict[str, Any] = {"delta": delta, "within": within, "guarantee": guarantee}
     try:
         planned = planning.plan(alpha, have, **aim)
