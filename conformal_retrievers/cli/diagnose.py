@@ -105,10 +105,12 @@ def diagnose(
         say(f"Queries: {measured.n_queries:,}, with {measured.n_snippets:,} {tested.subject.name}.")
         if left_out is not None:
             say(f"Left out: {left_out:,}.")
+        own = [point.alpha for point in found.sweep].index(tested.alpha)
+        rows = map(_row, found.sweep[max(0, own - 2) : own + 3])
         if new.repeated:
             say(f"Repeated, and counted once: {new.repeated:,}.")
         say(f"\n{found}\n\nOver alpha, in %:\n")
-        print_table(["alpha", "score ≤", "m1", "m2", "removal", "coverage"], map(_row, found.sweep))
+        print_table(["alpha", "score ≤", "m1", "m2", "removal", "coverage"], rows)
         if gate is not None:
             say("\nThe gate in front:\n")
             gate.say()
