@@ -113,7 +113,7 @@ def calibrate(
     Raises
     ------
     TypeError
-        Unless either alpha or tokens is given.
+        Unless either alpha or tokens is given, and for a scorer that is none.
     ValueError
         For queries that are not retrieved yet: of `JudgedQuery.from_ids`, or with nothing but
         relevant snippets, without hits, retriever and k. As in `Calibration.from_scores` and
@@ -144,6 +144,7 @@ def calibrate(
         delta = budget.checked(tokens, guarantee, delta, by_group=by_group)
     check_guarantee(guarantee, delta)
     checks.check_flags(by_group=by_group, count_missed=count_missed)
+    checks.check_scorers(scorer)
     merged = merge_groups or {}
     if gate is not None:
         if alpha is None:

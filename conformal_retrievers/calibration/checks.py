@@ -16,6 +16,7 @@ from conformal_retrievers.calibration.subjects import QUERIES, SENTENCES, Subjec
 from conformal_retrievers.data.checks import check_names
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
+from conformal_retrievers.scoring.scorer import Scorer
 
 
 class CalibrationMismatch(ValueError):
@@ -116,6 +117,15 @@ def check_flags(**flags: object) -> None:
     for name, value in flags.items():
         if not isinstance(value, (bool, np.bool_)):
             raise TypeError(f"{name} is {value!r}; give True or False")
+
+
+def check_scorers(scorer: object) -> None:
+    """Raise TypeError unless it may be a scorer, an iterable of scorers or None."""
+    if isinstance(scorer, str) or not isinstance(scorer, Scorer | Iterable | None):
+        raise TypeError(
+            f"scorer is {scorer!r:.80}; give a scorer or a list of them, or leave it out: then one "
+            "is learned, unless a simpler one is as good"
+        )
 
 
 def check_on_unscorable(on_unscorable: object, subject: Subject) -> None:

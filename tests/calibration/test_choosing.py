@@ -551,6 +551,12 @@ def test_nothing_to_score_by_is_an_error_that_says_what_to_do():
         calibrate([*JUDGED[:60], *plain[3:4]], alpha=0.1)
 
 
+@pytest.mark.parametrize("scorer", ["learned", 0.1])
+def test_what_is_no_scorer_is_named_whole(scorer):
+    with pytest.raises(TypeError, match=f"^scorer is {scorer!r}; .* leave it out"):
+        calibrate(JUDGED[:9], scorer, alpha=0.1)
+
+
 def test_given_scorers_need_different_names():
     with pytest.raises(ValueError, match="dots"):
         calibrate(JUDGED, [Counting(), Counting()], alpha=0.1)
