@@ -329,7 +329,8 @@ class ConformalFilter:
             raise ValueError(f"query is {query!r}; give the text of the query")
         k = self.calibration.k
         if k is not None and n > k:
-            warnings.warn(  # the same text and place: Python shows it once
+            # The same text and place: Python shows it once.
+            warnings.warn(
                 f"more snippets than k = {k}, the depth of the calibration: the guarantee does not "
                 f"cover deeper ones. Retrieve {k}, or calibrate at the greater depth",
                 stacklevel=1,

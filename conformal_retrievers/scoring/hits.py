@@ -180,7 +180,8 @@ def _scores(scorer: RankScorer | FusionScorer | HitScorer, snippets: Iterable[An
         return np.empty(0)
     known = hits_in(given)
     if known and len(scorer.retrievers) == 1 and not {*scorer.retrievers} & {*known}:
-        warnings.warn(  # the same text and place: Python shows it once
+        # The same text and place: Python shows it once.
+        warnings.warn(
             f"no snippet of a query has a hit of {named(scorer.retrievers)}, so {scorer.name!r} "
             f"scores none; the hits are of {named(known)}",
             stacklevel=1,
