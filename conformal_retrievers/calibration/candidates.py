@@ -66,14 +66,20 @@ def from_hits(judged: Sequence[JudgedQuery], guarantee: Guarantee) -> list[Score
     The fusions of several retrievers come first and last: they score all snippets, which a single
     rank does not. A retriever's own rank and score need a hit of it in every query. Equal scores go
     by rank.
-    Equal scores of sentences go by the pieces of words that they share with the query. The last
-    scorer of sentences goes by these first, and needs no hits; equal ones go by document and place.
+
+    Equal scores of sentences go by the pieces of words that they share with the query. The first
+    scorer of sentences is these pieces, which need no hits, and the last one has them in the
+    fusion: in both, equal ones go by document and place.
     """
     simple = _of_hits(judged, guarantee)
     if guarantee == "snippet" or not of_sentences(judged):
         return simple
-    by_text = TieBreak(SHARED, then=OrderScorer([*simple, SHARED][0]))
-    return [*(TieBreak(scorer, then=SHARED) for scorer in simple), by_text]
+    order = OrderScorer([*simple, SHARED][0])
+    return [
+        TieBreak(SHARED, then=order),
+        *(TieBreak(scorer, then=SHARED) for scorer in simple[:-1]),
+        *(TieBreak(fusion, then=order) for fusion in simple[-1:]),
+    ]
 
 
 def of_sentences(judged: Iterable[JudgedQuery]) -> bool:
@@ -97,7 +103,10 @@ def _of_hits(judged: Sequence[JudgedQuery], guarantee: Guarantee) -> list[Scorer
         return [*scored]
     fusion = [FusionScorer(names)] if len(names) > 1 else []
     by_rank = FusionScorer(names) if len(names) > 1 else RankScorer(names[0])
-    z_fusions = [*([ZFusionScorer(kinds)] if fusion else []), ZFusionScorer(kinds, [STEMS])]
+    z_fusions = [
+        *([ZFusionScorer(kinds)] if fusion else []),
+        ZFusionScorer(kinds, [SHARED if of_sentences(judged) else STEMS]),
+    ]
     return [
         *fusion,
         *(RankScorer(name) for name in names if name in everywhere),

@@ -207,11 +207,12 @@ def by_default(judged: Sequence[JudgedQuery], given: Sequence[Scorer], aim: Aim)
     """Return the score where there is nothing to choose on.
 
     It is the z-score of the first given scorer, or else the mean z-score of the retrievers' scores,
-    or ranks, and of the stems that a snippet shares with the query. For "snippet" it is the score
-    itself. Sentences go by the pieces of words that they share with the query, then by
-    that score. The direction of a score, and whether it has many ties, are read from all judged
-    queries without their judgements: facts about the retriever, which one query more does not
-    change unless they are in doubt.
+    or ranks, and of the stems that a snippet shares with the query. Sentences without hits go by
+    the pieces of words that they share with it. For "snippet" it is the score itself.
+
+    The direction of a score, and whether it has many ties, are read from all judged queries without
+    their judgements: facts about the retriever, which one query more does not change unless they
+    are in doubt.
     Raises ValueError if there is none.
     """
     if given:

@@ -227,11 +227,11 @@ def test_the_scores_that_sentences_are_chosen_among_are_these():
     sentences = by_sentence(judged, "sentences")
     candidates = candidates_of(sentences, [NUMBER], "query-recall")
     assert [one.name for one in candidates] == [
+        "tiebreak(overlap(pieces), then=order(rank(bm25)))",
         "tiebreak(rank(bm25), then=overlap(pieces))",
         "tiebreak(hit(bm25, higher), then=overlap(pieces))",
         "tiebreak(zscore(hit(bm25, higher)), then=overlap(pieces))",
-        "tiebreak(zfusion(bm25 higher, overlap(stems)), then=overlap(pieces))",
-        "tiebreak(overlap(pieces), then=order(rank(bm25)))",
+        "tiebreak(zfusion(bm25 higher, overlap(pieces)), then=order(rank(bm25)))",
         "learned(hits of bm25, words)",
         "number",
         "zscore(number)",
