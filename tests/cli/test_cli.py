@@ -258,7 +258,9 @@ def test_the_commands_of_the_guide_work_as_pasted(tmp_path):
         ["bash", "-euc", script], cwd=tmp_path, env=os.environ | path, capture_output=True
     )
     assert (done.returncode, done.stderr) == (0, b"")  # no progress bar either
-    assert Calibration.load(tmp_path / "half.json").scorer == "rank(retriever)"
+    assert (
+        Calibration.load(tmp_path / "half.json").scorer == "zfusion(retriever rank, overlap(stems))"
+    )
 
 
 def test_a_calibration_never_names_the_model_that_is_loaded(files, tmp_path, monkeypatch):
