@@ -89,15 +89,21 @@ def hits_of(nodes: Sequence[NodeWithScore]) -> list[tuple[Hit, ...]]:
     return [(Hit(RETRIEVER, rank, score),) for rank, score in enumerate(scores)]
 
 
+def _with_hits(nodes: Iterable[NodeWithScore]) -> list[NodeWithHits]:
+    listed = list(nodes)  # by type: `isinstance` takes long for pydantic's models
+    if not any(issubclass(kind, NodeWithHits) for kind in {*map(type, listed)}):
+        return []
+    return [node for node in listed if isinstance(node, NodeWithHits)]
+
+
 def failed_in(nodes: Iterable[NodeWithScore]) -> list[str]:
     """Return the names of the retrievers that failed and were left out."""
-    found = [node.failed for node in nodes if isinstance(node, NodeWithHits)]
-    return sorted({name for failed in found for name in failed})
+    return sorted({name for node in _with_hits(nodes) for name in node.failed})
 
 
 def check_hits(conformal_filter: ConformalFilter, nodes: Iterable[NodeWithScore]) -> None:
     """Raise ValueError if nodes come without asking a retriever whose hits a score reads."""
-    asked = next((node.asked for node in nodes if isinstance(node, NodeWithHits)), ())
+    asked = next((node.asked for node in _with_hits(nodes)), ())
     gate = conformal_filter.gate
     for scorer in (conformal_filter.scorer, *([gate.scorer] if gate else ())) if asked else ():
         check_asked(retrievers_of(scorer), asked)
