@@ -14,7 +14,7 @@ from conformal_retrievers.scoring.combine import QueryZScore, TieBreak
 from conformal_retrievers.scoring.hits import FusionScorer, HitScorer, RankScorer
 from conformal_retrievers.scoring.learned import LearnedScorer
 from conformal_retrievers.scoring.order import OrderScorer
-from conformal_retrievers.scoring.overlap import OVERLAPS, OverlapScorer
+from conformal_retrievers.scoring.overlap import OVERLAPS, STEMS, OverlapScorer
 from conformal_retrievers.scoring.scorer import (
     Scorer,
     Scores,
@@ -23,7 +23,7 @@ from conformal_retrievers.scoring.scorer import (
     with_parts,
 )
 from conformal_retrievers.scoring.sources import sources_of
-from conformal_retrievers.scoring.zfusion import STEMS, ZFusionScorer
+from conformal_retrievers.scoring.zfusion import ZFusionScorer
 
 FOLDS = 5
 SHARED = OverlapScorer("pieces")  # tells sentences of a document apart, whose hits are equal
@@ -101,12 +101,10 @@ def _of_hits(judged: Sequence[JudgedQuery], guarantee: Guarantee) -> list[Scorer
         return []
     if guarantee == "snippet":  # only scores that do not depend on the query's other snippets
         return [*scored]
-    fusion = [FusionScorer(names)] if len(names) > 1 else []
     by_rank = FusionScorer(names) if len(names) > 1 else RankScorer(names[0])
-    z_fusions = [
-        *([ZFusionScorer(kinds)] if fusion else []),
-        ZFusionScorer(kinds, [SHARED if of_sentences(judged) else STEMS]),
-    ]
+    fusion = [by_rank] if len(names) > 1 else []
+    z_fusions = [ZFusionScorer(kinds)] if fusion else []
+    z_fusions += [ZFusionScorer(kinds, [SHARED if of_sentences(judged) else STEMS])]
     return [
         *fusion,
         *(RankScorer(name) for name in names if name in everywhere),

@@ -132,9 +132,9 @@ def _warn_of_documents(
         if len({*ids}) < len(ids):
             ((id, n),) = Counter(ids).most_common(1)
             warnings.warn(
-                f"{n} snippets of {query.name} have the relevant id {id!r}, so ids name documents, "
-                "and missed counts documents of which nothing was retrieved, not snippets. Do not "
-                "calibrate with count_missed=True on these queries",
+                f"{n} snippets of {query.name} have the relevant id {id!r}: ids name documents "
+                "here, so missed is a number of documents, not of snippets. Do not calibrate with "
+                "count_missed=True on these queries",
                 stacklevel=4,
             )
             return

@@ -67,9 +67,9 @@ def unite(lists: Mapping[str, Sequence[Item]]) -> dict[Place, tuple[Hit, ...]]:
 def check_retrievers(retrievers: Any, on_error: object, kind: type, example: str) -> None:
     """Raise TypeError or ValueError unless there are retrievers by name, and a known on_error."""
     if not isinstance(retrievers, Mapping) or not retrievers:
-        empty = "empty" if isinstance(retrievers, Mapping) else f"a {type(retrievers).__name__}"
+        given = "empty" if isinstance(retrievers, Mapping) else f"a {type(retrievers).__name__}"
         raise TypeError(
-            f"retrievers is {empty}; give retrievers by name, such as {{'dense': …, 'bm25': …}}"
+            f"retrievers is {given}; give retrievers by name, such as {{'dense': …, 'bm25': …}}"
         )
     for name, retriever in retrievers.items():
         check_names("retrievers", name=name)

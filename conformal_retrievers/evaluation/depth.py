@@ -251,10 +251,11 @@ def _passed(
     judged: Sequence[JudgedQuery], union: Sequence[str], wanted: float, learned: bool
 ) -> Estimate:
     """Return how many snippets per query a threshold passes on at an end-to-end recall."""
-    learns = learned and can_learn(judged)
-    simple = by_default(judged, (), Aim("query-recall", 1 - wanted))
-    scorer = None if learns else simple
-    candidate = Candidate(_named(union), scorer, texts=words_of(judged) if learns else ())
+    if learned and can_learn(judged):
+        candidate = Candidate(_named(union), None, texts=words_of(judged))
+    else:
+        aim = Aim("query-recall", 1 - wanted)
+        candidate = Candidate(_named(union), by_default(judged, (), aim))
     scores = cross_validated(candidate, judged)
     scored = [
         ScoredQuery(of_query, np.array(query.relevant, dtype=bool), missed=query.missed)

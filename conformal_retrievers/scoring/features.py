@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from conformal_retrievers.data.hits import documents_in, positions_in, texts_in
 from conformal_retrievers.data.queries import Snippet
-from conformal_retrievers.scoring.overlap import OVERLAPS
+from conformal_retrievers.scoring.overlap import OVERLAPS, STEMS
 from conformal_retrievers.scoring.sources import (
     Context,
     Known,
@@ -30,7 +30,7 @@ OF_SOURCES = ("score", "gap to best", "z-score", "share of best", "log rank")
 OF_DOCUMENTS = ("best of document", "mean of document", "gap to best of document")
 RANK_OF_DOCUMENT = "log rank of document"
 NEIGHBOURS = {"score two before": -2, "score before": -1, "score after": 1, "score two after": 2}
-LIKE_STEMS = {*OVERLAPS} - {"overlap(stems)"}
+LIKE_STEMS = {*OVERLAPS} - {STEMS.name}
 STEPS = (-3, -2, -1, 1, 2, 3)  # to neighbours: the first stage uses four, the second all
 
 

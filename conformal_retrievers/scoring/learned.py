@@ -33,8 +33,9 @@ from conformal_retrievers.scoring.sources import Context, Kind, Sources, Values,
 from conformal_retrievers.scoring.stages import Stages, StoredStages, fit_stages, standing_names
 from conformal_retrievers.theory.ranks import exact_alpha
 
-# Of 0, 60 and n queries, so many did best with 25, 60 and 180 queries of three data sets.
-AS_MANY = 60  # queries, as which the consensus counts
+# The consensus counts as so many queries. Of the weights 1/3, 1/2 and 2/3, the nearest one passed at
+# most 2 % more snippets than the best, after 25, 60 and 180 queries of two or three data sets.
+AS_MANY = 60
 FORMAT, VERSION = "conformal-retrievers/learned-scorer", 4
 
 
@@ -199,7 +200,7 @@ class LearnedScorer(CombinedScorer):
 
 
 def weighted(own: Values, consensus: Values, n: int) -> Values:
-    """Return the log-odds of a score that n queries taught, from both of its fits."""
+    """Return the log-odds (n_snippets,) of a score that n queries taught, from both its fits'."""
     return (n * own + AS_MANY * consensus) / (n + AS_MANY)
 
 

@@ -94,6 +94,7 @@ class OverlapScorer:
         return sorted(units)
 
 
+STEMS = OverlapScorer("stems")  # says most of what the others do
 # Those that a file may name: they need nothing but the texts.
 OVERLAPS = {scorer.name: scorer for scorer in map(OverlapScorer, get_args(Unit))}
 

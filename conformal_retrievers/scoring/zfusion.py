@@ -19,11 +19,8 @@ from conformal_retrievers.data.checks import check_names
 from conformal_retrievers.data.queries import Snippet
 from conformal_retrievers.scoring.combine import CombinedScorer
 from conformal_retrievers.scoring.features import within_query
-from conformal_retrievers.scoring.overlap import OverlapScorer
 from conformal_retrievers.scoring.scorer import Scorer, Scores, reference
 from conformal_retrievers.scoring.sources import Kind, Sources, numbers_of
-
-STEMS = OverlapScorer("stems")
 
 
 @dataclass(frozen=True)

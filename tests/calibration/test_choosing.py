@@ -43,8 +43,8 @@ from conformal_retrievers.scoring import (
     ZFusionScorer,
     relative_to_query,
 )
+from conformal_retrievers.scoring.overlap import STEMS
 from conformal_retrievers.scoring.scorer import query_digest
-from conformal_retrievers.scoring.zfusion import STEMS
 
 AIM = Aim("query-recall", 0.1)
 
