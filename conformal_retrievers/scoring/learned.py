@@ -33,8 +33,8 @@ from conformal_retrievers.scoring.sources import Context, Kind, Sources, Values,
 from conformal_retrievers.scoring.stages import Stages, StoredStages, fit_stages, standing_names
 from conformal_retrievers.theory.ranks import exact_alpha
 
-# The consensus counts as so many queries. Of the weights 1/3, 1/2 and 2/3, the nearest one passed at
-# most 2 % more snippets than the best, after 25, 60 and 180 queries of two or three data sets.
+# The consensus counts as so many queries. Of the weights 1/3, 1/2 and 2/3, the nearest one passed
+# at most 2 % more snippets than the best, after 25, 60 and 180 queries of two or three data sets.
 AS_MANY = 60
 FORMAT, VERSION = "conformal-retrievers/learned-scorer", 4
 
