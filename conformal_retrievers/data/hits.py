@@ -34,6 +34,23 @@ class HitColumns(NamedTuple):
     scores: NDArray[np.float64]  # (n,); NaN for a snippet without a score of this retriever
 
 
+def slope(columns: HitColumns) -> int:
+    """Return how a list's scores go along its ranks: 1 if they rise, −1 if they fall, 0 if neither.
+
+    Similarities fall and distances rise. Two scores do either by chance if the list is in no order
+    of scores; three or more, all in one order, show which ones they are.
+
+    >>> slope(HitColumns(np.array([0.0, 2.0, 1.0]), np.array([0.9, 0.1, 0.5])))
+    -1
+    """
+    known = np.isfinite(columns.scores)
+    order = columns.ranks[known].argsort(kind="stable")
+    steps, apart = np.diff(columns.scores[known][order]), np.diff(columns.ranks[known][order])
+    if len(steps) < 2 or not steps.any() or not apart.all():
+        return 0
+    return 1 if (steps >= 0).all() else -1 if (steps <= 0).all() else 0
+
+
 def hit_columns(hits: Sequence[Sequence[Hit]]) -> dict[str, HitColumns]:
     """Return the columns of each retriever, by name in order, from the hits of n snippets.
 

@@ -6,7 +6,7 @@ Each is a scorer like any other and calibrated once as a whole, so one guarantee
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -15,6 +15,7 @@ from pydantic import JsonValue
 
 from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
 from conformal_retrievers.llm.cache import Cache
+from conformal_retrievers.scoring.hits import HitScorer
 from conformal_retrievers.scoring.once import at_once
 from conformal_retrievers.scoring.scorer import (
     Scorer,
@@ -56,7 +57,8 @@ class QueryZScore(CombinedScorer):
     """Scores by the z-score of a scorer's scores among the snippets of the same query.
 
     It is 0 if all scores are equal, and for a single one. NaN and infinite scores stay as they are
-    and do not enter mean and standard deviation.
+    and do not enter mean and standard deviation. Of a store that turns out to return distances
+    instead of similarities, or the other way round, it is the same.
 
     >>> from conformal_retrievers.scoring import FunctionScorer
     >>> length = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
@@ -66,6 +68,10 @@ class QueryZScore(CombinedScorer):
 
     scorer: Scorer
     relative_to_query: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if isinstance(self.scorer, HitScorer):
+            object.__setattr__(self, "scorer", replace(self.scorer, only_compared=True))
 
     @property
     def parts(self) -> tuple[Scorer, ...]:

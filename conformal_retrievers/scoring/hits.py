@@ -11,21 +11,23 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import JsonValue
 
 from conformal_retrievers.data.checks import check_names
-from conformal_retrievers.data.hits import RETRIEVER, C, HitColumns, hits_in
+from conformal_retrievers.data.hits import RETRIEVER, C, HitColumns, hits_in, slope
 from conformal_retrievers.data.queries import Snippet, as_snippets
 from conformal_retrievers.scoring.scorer import Named, Scores, with_parts
 
 Columns = Mapping[str, HitColumns]
-KEEP_SCORES = (
-    "calibrate with the retriever that is filtered. If it is that one, ConformalRetriever, or "
-    "HybridRetriever({'retriever': …}) in front of a compressor, keeps the scores of its search"
+CLEAR = 5  # so many scores of a list that is in no order go all one way in 1 of 60 queries
+WITHOUT_SCORES = (  # and what else a warning of them says
+    "have ranks and no scores, which the score reads, so all snippets of the query are kept. "
+    "Calibrate with the retriever that is filtered; in LangChain, ConformalRetriever, or "
+    "HybridRetriever({'name': …}) in front of a compressor, keeps the scores of a store"
 )
 
 
@@ -125,7 +127,8 @@ class FusionScorer:
 class HitScorer:
     """Scores by a retriever's own score, negated if higher means more relevant.
 
-    A snippet that the retriever found but did not score is unscorable: NaN.
+    A snippet that the retriever found but did not score is unscorable: NaN. A list whose order
+    shows the other direction raises ValueError; within a `QueryZScore`, it is turned round.
 
     >>> from conformal_retrievers.data.queries import with_hits
     >>> snippets = with_hits([Snippet("a", retrieval_score=0.9), Snippet("b")])
@@ -135,6 +138,7 @@ class HitScorer:
 
     retriever: str = RETRIEVER
     higher_is_better: bool = True
+    only_compared: bool = field(default=False, kw_only=True, repr=False, compare=False)
     text_only: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -164,14 +168,43 @@ class HitScorer:
         return _scores(self, snippets)
 
     def of_columns(self, columns: Columns) -> Scores:
-        """Return the scores (n,), or raise ValueError if the hits have ranks only."""
-        ranks, scores = columns[self.retriever]
-        if np.isnan(scores).all():
-            raise ValueError(
-                f"{self.name!r} needs the scores of {named([self.retriever])}, but its hits have "
-                f"ranks only; {KEEP_SCORES}"
-            )
-        return np.where(ranks < np.inf, -scores if self.higher_is_better else scores, np.inf)
+        """Return the scores (n,); warn if the hits have ranks only."""
+        of = columns[self.retriever]
+        if np.isnan(of.scores).all():
+            warnings.warn(f"the hits of {named([self.retriever])} {WITHOUT_SCORES}", stacklevel=1)
+            return of.scores
+        scores = turned(self.retriever, of, self.higher_is_better, self.only_compared)
+        return np.where(of.ranks < np.inf, scores, np.inf)
+
+
+def turned(
+    retriever: str, columns: HitColumns, higher_is_better: bool, only_compared: bool
+) -> Scores:
+    """Return a list's scores (n,), lower = more relevant, as the calibration knows them.
+
+    If its order shows the other direction, they are turned round where they are `only_compared`
+    with each other; else a threshold on them would mean nothing, and this raises ValueError.
+
+    >>> rising = HitColumns(np.arange(3.0), np.array([0.1, 0.2, 0.4]))
+    >>> turned("dense", rising, higher_is_better=True, only_compared=True)
+    array([0.1, 0.2, 0.4])
+    """
+    scores = -columns.scores if higher_is_better else columns.scores
+    # Of most lists, the first has the best score, which is quickly seen.
+    if len(scores) < 3 or not scores[columns.ranks.argmin()] > np.fmin.reduce(scores):
+        return scores
+    if slope(columns) != (1 if higher_is_better else -1):
+        return scores
+    if only_compared:
+        return -scores
+    if np.count_nonzero(np.isfinite(scores)) < CLEAR:
+        return scores
+    kinds = ("similarities", "distances")
+    raise ValueError(
+        f"the scores of {named([retriever])} are {kinds[higher_is_better]} by the order of its "
+        f"list, but the calibration is of {kinds[not higher_is_better]}; calibrate with the store "
+        "and framework that are filtered"
+    )
 
 
 def _scores(scorer: RankScorer | FusionScorer | HitScorer, snippets: Iterable[Any]) -> Scores:

@@ -6,10 +6,14 @@ Each source gives a snippet a value, lower = more relevant, and a rank among tho
     fusion      −Σ 1 / (61 + rank) over the retrievers that found the snippet, if there are several
     scorer      its score; equal scores share the mean of their ranks
 
+A list whose own order contradicts the direction of the calibration is of another store or
+framework. Its scores are turned round for what only compares them, and refused otherwise.
+
 A snippet that a retriever did not find has the worst value and the rank behind the last that it
 found for the query.
 """
 
+import warnings
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -18,7 +22,7 @@ from numpy.typing import NDArray
 
 from conformal_retrievers.data.hits import C, HitColumns, documents_in, hits_in, positions_in
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
-from conformal_retrievers.scoring.hits import KEEP_SCORES, check_found, named
+from conformal_retrievers.scoring.hits import WITHOUT_SCORES, check_found, named, turned
 
 Values = NDArray[np.float64]
 Known = NDArray[np.bool_]
@@ -92,13 +96,19 @@ def context_of(snippets: Sequence[Snippet]) -> Context:
 
 
 def numbers_of(
-    sources: Sources, scores: Sequence[Values], snippets: Sequence[Snippet]
+    sources: Sources,
+    scores: Sequence[Values],
+    snippets: Sequence[Snippet],
+    *,
+    only_compared: bool = False,
 ) -> tuple[Known, Numbers]:
     """Return which snippets (n,) can be scored, and the sources' numbers of these.
 
     Such a snippet has a hit of a retriever, scores where the fit had them, a finite score of each
     scorer, (n,) each, and what the context needs. Raises ValueError, naming the retrievers, if no
-    snippet has the hits, or the scores, that are needed, as `check_found`.
+    snippet has the hits that are needed, as `check_found`, and for a list whose scores go the other
+    way, unless scores are `only_compared` with those of the same list. If what a retriever found
+    has ranks and no scores, this warns, and no snippet can be scored, as if it had failed.
 
     >>> sources, scores = Sources((), ("s",), "none"), [np.array([0.5, np.nan])]
     >>> known, numbers = numbers_of(sources, scores, [Snippet("a"), Snippet("b")])
@@ -116,14 +126,13 @@ def numbers_of(
     for of_each in places:
         if None in of_each:
             known &= np.array([one is not None for one in of_each], dtype=bool)
-    hits = _of_hits(sources.retrievers, snippets)
+    hits = _of_hits(sources.retrievers, snippets, only_compared)
     found = hits[RANKS] < np.inf
     complete = bool(np.isfinite(hits).all())  # all retrievers found, and scored, all snippets
     if not complete:
         lost = found & ~np.isfinite(hits[SCORES])
         if lost.any():
-            _check_scored(sources.retrievers, hits[SCORES], found)
-            known &= ~lost.any(axis=0)
+            known &= ~(lost.any(axis=0) | _lacks_scores(sources.retrievers, hits[SCORES], found))
         known &= found.any(axis=0)
     if not known.all():
         of_scorers, hits, found = of_scorers[:, known], hits[..., known], found[:, known]
@@ -143,7 +152,9 @@ def numbers_of(
     return known, Numbers(values, ordered, np.vstack([hits[RANKS], *of_rest]), found)
 
 
-def _of_hits(retrievers: Sequence[tuple[str, Kind]], snippets: Sequence[Snippet]) -> Values:
+def _of_hits(
+    retrievers: Sequence[tuple[str, Kind]], snippets: Sequence[Snippet], only_compared: bool
+) -> Values:
     """Return ranks and scores, lower = more relevant: (2, retrievers, n).
 
     A rank is +inf if the retriever did not find the snippet, and a score NaN if it is missing.
@@ -158,20 +169,20 @@ def _of_hits(retrievers: Sequence[tuple[str, Kind]], snippets: Sequence[Snippet]
     for name, kind in retrievers:
         of = hits.get(name) or HitColumns(np.full(n, np.inf), np.full(n, np.nan))
         ranks.append(of.ranks)
-        scores.append(
-            of.ranks if kind == "rank" else -of.scores if kind == "similarity" else of.scores
-        )
+        if kind == "rank":
+            scores.append(of.ranks)
+        else:
+            scores.append(turned(name, of, kind == "similarity", only_compared))
     return np.array([ranks, scores]).reshape(2, len(retrievers), n)
 
 
-def _check_scored(retrievers: Sequence[tuple[str, Kind]], scores: Values, found: Known) -> None:
-    """Raise ValueError, naming it, if what a retriever found has ranks and no scores."""
+def _lacks_scores(retrievers: Sequence[tuple[str, Kind]], scores: Values, found: Known) -> bool:
+    """Return whether what a retriever found has ranks and no scores; warn, naming it."""
     for (name, _), numbers, at in zip(retrievers, scores, found, strict=True):
         if at.any() and np.isnan(numbers[at]).all():
-            raise ValueError(
-                f"the hits of {named([name])} have ranks and no scores, which the learned "
-                f"score reads; {KEEP_SCORES}"
-            )
+            warnings.warn(f"the hits of {named([name])} {WITHOUT_SCORES}", stacklevel=1)
+            return True
+    return False
 
 
 def average_ranks(values: Values, ordered: Values) -> Values:

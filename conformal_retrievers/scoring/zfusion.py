@@ -81,7 +81,7 @@ class ZFusionScorer(CombinedScorer):
     def combine(self, columns: Sequence[Scores], snippets: Sequence[Snippet]) -> Scores:
         """Return the score of each snippet, (n,)."""
         sources = Sources(self.kinds, tuple(part.name for part in self.scorers), "none")
-        known, numbers = numbers_of(sources, columns, snippets)
+        known, numbers = numbers_of(sources, columns, snippets, only_compared=True)
         scores = np.full(len(snippets), np.nan)
         if known.any():
             r, m = len(self.kinds), len(numbers.values)  # between them, the fusion of several ranks

@@ -21,6 +21,7 @@ from conformal_retrievers.scoring import (
     RankScorer,
     RetrievalScorer,
     TieBreak,
+    ZFusionScorer,
     ascore_snippets,
     relative_to_query,
     retrievers_of,
@@ -132,9 +133,38 @@ def test_nothing_is_scored_by_a_retriever_that_found_nothing_for_a_query(scorer)
         assert np.isnan(scorer.score("q", others)).all()
 
 
-def test_a_rank_where_a_score_is_needed_is_an_error():
-    with pytest.raises(ValueError, match=r"hit\(retriever.*HybridRetriever"):
-        HitScorer().score("q", with_hits(["a", "b"]))
+def test_what_a_retriever_found_without_scores_is_unscorable_with_a_warning():
+    with pytest.warns(UserWarning, match="a single retriever have ranks and no scores"):
+        assert np.isnan(HitScorer().score("q", with_hits(["a", "b"]))).all()
+
+
+def listed(*scores):
+    return [Snippet(str(i), hits=(Hit("dense", i, score),)) for i, score in enumerate(scores)]
+
+
+def test_a_score_list_in_the_other_direction_is_turned_round_where_scores_are_only_compared():
+    similarities, distances = listed(0.9, 0.5, 0.4), listed(0.1, 0.5, 0.6)
+    for scorer in (
+        QueryZScore(HitScorer("dense")),
+        QueryZScore(HitScorer("dense", higher_is_better=False)),
+        ZFusionScorer({"dense": "similarity"}),
+        ZFusionScorer({"dense": "distance"}),
+    ):
+        z = scorer.score("q", similarities)
+        assert z.argmin() == 0
+        np.testing.assert_allclose(scorer.score("q", distances), z, rtol=1e-12)
+
+
+@pytest.mark.parametrize("higher", [True, False])
+def test_a_score_list_in_the_other_direction_is_refused_where_a_threshold_is_on_the_score(higher):
+    scores = (0.1, 0.2, 0.5, 0.5, 0.6) if higher else (0.6, 0.5, 0.5, 0.2, 0.1)
+    scorer = HitScorer("dense", higher_is_better=higher)
+    words = "'dense' are distances.*is of similarities" if higher else "are similarities.*distances"
+    with pytest.raises(ValueError, match=words):
+        scorer.score("q", listed(*scores))
+    # A few scores, equal scores, and scores in no order, show no direction.
+    for unclear in (scores[:4], (0.5,) * 5, (0.5, *scores[:4]), (None, *scores[:4])):
+        assert np.isfinite(scorer.score("q", listed(*unclear))).any()
 
 
 @pytest.mark.parametrize("scorer", ALL, ids=lambda scorer: scorer.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -164,7 +165,7 @@ def test_features_do_not_depend_on_the_order_of_snippets(rows, random, context):
                 text,
                 document=document,
                 position=position,
-                hits=(Hit("dense", abs(int(score)), score),) + (Hit("lexical", 0, other),) * found,
+                hits=(Hit("dense", int(score + 100), score),) + (Hit("lexical", 0, other),) * found,
             )
             for score, other, document, position, text in rows
             for found in [other is not None]
@@ -583,8 +584,14 @@ def test_a_query_without_the_hits_that_the_fit_had_is_an_error_that_names_the_re
         Snippet(s.text, hits=tuple(Hit(hit.retriever, hit.rank) for hit in s.hits))
         for s in judged[35].snippets
     ]
-    with pytest.raises(ValueError, match="'near'"):
-        learned.score("q", ranks)
+    with pytest.warns(UserWarning, match="'near' have ranks and no scores"):
+        assert np.isnan(learned.score("q", ranks)).all()
+    turned = [
+        replace(s, hits=tuple(h._replace(score=h.score and -h.score) for h in s.hits))
+        for s in judged[35].snippets
+    ]
+    with pytest.raises(ValueError, match="by the order of its list"):
+        learned.score("q", turned)
 
 
 @pytest.mark.parametrize(
