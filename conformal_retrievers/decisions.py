@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +34,30 @@ class NothingKept(Refused, LookupError):
 
 class Unscorable(Refused, ValueError):
     """A snippet could not be scored, and `on_unscorable` is "raise"; `filtered` keeps it."""
+
+
+class Streak:
+    """Warns if all snippets were kept, or none, of ten queries in a row."""
+
+    LENGTH = 10
+    MANY = 5  # of fewer snippets, all are often kept
+
+    def __init__(self) -> None:
+        self.kept, self.n = "", 0
+
+    def add(self, keeps: NDArray[np.bool_], item: str) -> None:
+        """Count the decision (n,) about the snippets or sentences of one more query."""
+        none = len(keeps) > 0 and not keeps.any()
+        kept = "none" if none else "all" if len(keeps) >= self.MANY and keeps.all() else ""
+        self.n = self.n + 1 if kept == self.kept else 1
+        self.kept = kept
+        if kept and self.n == self.LENGTH:
+            warnings.warn(  # the same text and place: Python shows it once
+                f"of the last {self.LENGTH} queries, {kept} of the {item}s were kept: unless that "
+                "is so for the judged queries, too, the retriever, its store or its model is not "
+                "the calibrated one. To compare, run conformal-retrievers diagnose --log",
+                stacklevel=1,
+            )
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,13 +14,13 @@ from numpy.typing import ArrayLike
 
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.gate import Gate, Gated, gate_for, lacks
+from conformal_retrievers.calibration.gate import Gate, Gated, gate_for, lacks, statement_with
 from conformal_retrievers.calibration.scorer import scorer_for
 from conformal_retrievers.calibration.statement import why_none
 from conformal_retrievers.calibration.subjects import RETRIEVED, SNIPPETS, OnUnscorable
 from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
 from conformal_retrievers.data.sentences import Splitter
-from conformal_retrievers.decisions import Filtered, NothingKept, Unscorable
+from conformal_retrievers.decisions import Filtered, NothingKept, Streak, Unscorable
 from conformal_retrievers.scoring.answerability import QueryScorer
 from conformal_retrievers.scoring.once import ascored_once, at_once, scored_once
 from conformal_retrievers.scoring.scorer import (
@@ -29,11 +29,10 @@ from conformal_retrievers.scoring.scorer import (
     as_taken,
     ascore_snippets,
     check_scorer,
+    needs_length,
     score_snippets,
     with_parts,
 )
-from conformal_retrievers.theory.intervals import percent
-from conformal_retrievers.theory.ranks import exact_alpha
 
 logger = logging.getLogger("conformal_retrievers")
 
@@ -113,6 +112,7 @@ class ConformalFilter:
         self.scorer, self.calibration = scorer, calibration
         self.on_empty, self.on_unscorable, self.group_of = on_empty, on_unscorable, group_of
         self._at: dict[float, Any] = {}
+        self._needs_length, self._streak = needs_length(scorer), Streak()
         self._warn_if_nothing_drops()
 
     @classmethod
@@ -190,8 +190,10 @@ class ConformalFilter:
         """Score the snippets of a query and decide which to keep.
 
         If one of the retrievers that the scorer reads is among those that `failed`, no snippet can
-        be scored; a gate that reads it lets the query pass. Warns if there are more snippets than
-        the retriever was asked for, or none can be scored.
+        be scored; a gate that reads it lets the query pass. None can be scored either in a list
+        shorter than any that was calibrated, if the scorer compares the snippets of a list. Warns
+        of that, of more snippets than the retriever was asked for, if none can be scored, and if
+        all or none were kept of ten queries in a row.
         """
         snippets = self._as_taken(snippets)
         group = self._checked(query, len(snippets), group)
@@ -235,25 +237,8 @@ class ConformalFilter:
 
     @property
     def statement(self) -> str:
-        """The calibration's statement, with that of a gate which it was calibrated without.
-
-        By the union bound, both together lose at most the sum of their alphas, on average.
-        """
-        c, gate = self.calibration, self.gate
-        if gate is None or c.gate is not None:
-            return c.statement
-        both = "Nothing is guaranteed of both together"
-        lost = exact_alpha(c.alpha) + exact_alpha(gate.calibration.alpha)
-        of_groups = c.by_group and not gate.calibration.by_group
-        if c.guarantee != "snippet" and c.fixed is None and not of_groups and lost < 1:
-            both = (
-                f"Both together lose at most {percent(lost, exact=True)}, the sum of their alphas, "
-                "on average over queries and calibrations"
-            )
-        return (
-            f"{c.statement}\n\nThe filter was calibrated without the gate that is in front of it. "
-            f"{both}.\n\n{gate.statement}"
-        )
+        """The calibration's statement, with that of a gate which it was calibrated without."""
+        return statement_with(self.calibration, self.gate)
 
     def _as_taken(self, snippets: Iterable[Snippet | str]) -> Sequence[Any]:
         return as_taken(self.scorer, snippets) if self.gate is None else as_snippets(snippets)
@@ -282,16 +267,22 @@ class ConformalFilter:
         return scores, gated
 
     def _score(self, query: str, snippets: Sequence[Snippet], failed: Collection[str]) -> Scores:
-        if lacks(self.scorer, failed):  # to score without its hits is to lose what it alone finds
+        if self._meaningless(len(snippets), failed):
             return np.full(len(snippets), np.nan)
         return score_snippets(self.scorer, query, snippets)
 
     async def _ascore(
         self, query: str, snippets: Sequence[Snippet], failed: Collection[str]
     ) -> Scores:
-        if lacks(self.scorer, failed):
+        if self._meaningless(len(snippets), failed):
             return np.full(len(snippets), np.nan)
         return await ascore_snippets(self.scorer, query, snippets)
+
+    def _meaningless(self, n: int, failed: Collection[str]) -> bool:
+        """Return whether the scores of n snippets would not be those of the calibration."""
+        if lacks(self.scorer, failed):  # to score without its hits is to lose what it alone finds
+            return True
+        return self._needs_length and self.calibration.is_short(n)
 
     def _decided(self, filtered: AFiltered) -> AFiltered:
         """Return a decision by the threshold alone, as the options say."""
@@ -305,6 +296,8 @@ class ConformalFilter:
         if filtered.gated is not None and filtered.gated.silent and self.on_silence == "drop":
             return replace(filtered, keeps=np.zeros(len(s), dtype=bool), silenced=True)
         n_lost = np.count_nonzero(np.isnan(s))
+        if not n_lost and not self.calibration.keeps_everything:
+            self._streak.add(filtered.keeps, item)
         if n_lost and self.on_unscorable == "raise":
             lost = filtered.unscorable.tolist()
             text = f"{self.scorer.name!r} gave no score to {item}s {lost}"

@@ -16,6 +16,7 @@ from conformal_retrievers.calibration.subjects import QUERIES, SENTENCES, Subjec
 from conformal_retrievers.data.checks import check_names
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
+from conformal_retrievers.data.retrieved import retrieved
 from conformal_retrievers.scoring.scorer import Scorer
 
 
@@ -293,9 +294,10 @@ def warn_if_path(scorer: str) -> None:
 def with_retrieval(
     judged: Sequence[JudgedQuery], retrieval: Mapping[str, JsonValue] | None
 ) -> Mapping[str, JsonValue] | None:
-    """Return the retrieval facts, completed with the judged queries' retriever and k.
+    """Return the retrieval facts, completed with the judged queries' retriever, k and fewest.
 
-    Raises ValueError if these differ between queries, or from what is given.
+    `fewest` is the length of the shortest list that was retrieved. Raises ValueError if retriever
+    or k differ between queries, or from what is given.
     """
     found = json_copy("retrieval", retrieval) or {}
     check_retrieval(found)
@@ -308,6 +310,8 @@ def with_retrieval(
             )
         if known:
             found[name] = known.pop()
+    if lengths := [len(query.snippets) for query in judged if query.snippets and retrieved(query)]:
+        found["fewest"] = min(lengths)
     return found or None
 
 

@@ -36,6 +36,8 @@ from conformal_retrievers.scoring.answerability import (
 )
 from conformal_retrievers.scoring.hits import retrievers_of
 from conformal_retrievers.scoring.scorer import Named, Scorer, query_digest
+from conformal_retrievers.theory.intervals import percent
+from conformal_retrievers.theory.ranks import exact_alpha
 
 GateDecision = Literal["speaks", "undecided", "silent"]
 
@@ -219,3 +221,25 @@ def gate_for(
             "leave gate= out, or calibrate the filter with this gate"
         )
     return gate
+
+
+def statement_with(calibration: Calibration, gate: Gate | None) -> str:
+    """Return a filter's statement, with that of a gate which it was calibrated without.
+
+    By the union bound, both together lose at most the sum of their alphas, on average.
+    """
+    c = calibration
+    if gate is None or c.gate is not None:
+        return c.statement
+    both = "Nothing is guaranteed of both together"
+    lost = exact_alpha(c.alpha) + exact_alpha(gate.calibration.alpha)
+    of_groups = c.by_group and not gate.calibration.by_group
+    if c.guarantee != "snippet" and c.fixed is None and not of_groups and lost < 1:
+        both = (
+            f"Both together lose at most {percent(lost, exact=True)}, the sum of their alphas, "
+            "on average over queries and calibrations"
+        )
+    return (
+        f"{c.statement}\n\nThe filter was calibrated without the gate that is in front of it. "
+        f"{both}.\n\n{gate.statement}"
+    )

@@ -233,6 +233,26 @@ class Thresholds:
         return k if isinstance(k, int) else None
 
     @property
+    def fewest(self) -> int | None:
+        """The length of the shortest list that was calibrated, if it is known."""
+        fewest = (self.retrieval or {}).get("fewest")
+        return fewest if isinstance(fewest, int) else None
+
+    def is_short(self, n: int) -> bool:
+        """Return, with a warning, whether a list of n is shorter than any that was calibrated."""
+        fewest, item = self.fewest, self.subject.item
+        if fewest is None or not 0 < n < fewest:
+            return False
+        warnings.warn(  # the same text and place: Python shows it once
+            f"a query has fewer than {fewest} {item}s, the fewest that were calibrated, so all are "
+            f"kept: {self.scorer!r} compares the {item}s of a list, and means something else in a "
+            "shorter one. Retrieve at the calibrated depth, or judge queries with lists as short "
+            "as these, such as metadata filters give",
+            stacklevel=1,
+        )
+        return True
+
+    @property
     def split(self) -> str | None:
         """What cut the documents into sentences; None if the snippets are whole."""
         split = (self.retrieval or {}).get("split")

@@ -69,7 +69,7 @@ def check_not_only_relevant(judged: Sequence[JudgedQuery]) -> None:
     that it was asked for.
     """
     some = [query for query in judged if query.snippets]
-    only = sum(all(query.relevant) and not _is_retrieved(query) for query in some)
+    only = sum(all(query.relevant) and not retrieved(query) for query in some)
     if 2 * only > len(some):
         raise ValueError(
             f"relevant is True for each snippet of {only} of the {len(some)} judged queries, so "
@@ -78,6 +78,7 @@ def check_not_only_relevant(judged: Sequence[JudgedQuery]) -> None:
         )
 
 
-def _is_retrieved(query: JudgedQuery) -> bool:
+def retrieved(query: JudgedQuery) -> bool:
+    """Return whether a query looks like one that a retriever was asked."""
     known = query.retriever is not None or query.k is not None
     return known or any(s.hits or s.retrieval_score is not None for s in query.snippets)

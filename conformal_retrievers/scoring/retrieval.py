@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from types import NoneType
 from typing import Any, ClassVar
 
+import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import JsonValue
 
+from conformal_retrievers.data.hits import HitColumns
 from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
+from conformal_retrievers.scoring.hits import turned
 from conformal_retrievers.scoring.scorer import Scores
 
 
@@ -21,6 +24,7 @@ class RetrievalScorer:
     """Scores by `Snippet.retrieval_score`, negated if higher means more relevant.
 
     `retriever` names what produced the numbers (store, metric, embedding model). None scores NaN.
+    A filtered list of five numbers or more whose order shows the other direction is a ValueError.
 
     >>> similarity = RetrievalScorer("faiss, cosine", higher_is_better=True)
     >>> similarity.score("q", [Snippet("a", retrieval_score=0.9), Snippet("b")])
@@ -49,9 +53,13 @@ class RetrievalScorer:
     def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Return the score of each snippet, or of each retrieval score, (n,)."""
         known: Sequence[Any] = snippets
-        if not {*map(type, snippets)} <= self.takes:
+        listed = {*map(type, snippets)} <= self.takes  # as a retriever returned them, best first
+        if not listed:
             known = [s.retrieval_score for s in as_snippets(snippets)]
         scores = as_scores(known, f"retrieval scores of {self.retriever!r}")
+        if listed:
+            columns = HitColumns(np.arange(len(scores), dtype=np.float64), scores)
+            return turned(self.retriever, columns, self.higher_is_better, only_compared=False)
         return -scores if self.higher_is_better else scores
 
 

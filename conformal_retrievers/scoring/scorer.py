@@ -112,6 +112,22 @@ def relative_to_query(scorer: Named) -> bool:
     return any(getattr(part, "relative_to_query", False) for part in with_parts(scorer))
 
 
+def needs_length(scorer: Named) -> bool:
+    """Return whether scores mean something else in a shorter list, as z-scores do.
+
+    The smallest z-score of n snippets is −√(n − 1). Ranks and their fusion count from the best, and
+    mean the same in any list.
+
+    >>> from conformal_retrievers.scoring import QueryZScore, RankScorer
+    >>> needs_length(RankScorer()), needs_length(QueryZScore(RankScorer()))
+    (False, True)
+    """
+    return any(
+        getattr(part, "relative_to_query", False) and not hasattr(part, "of_columns")
+        for part in with_parts(scorer)
+    )
+
+
 def provenance_of(scorer: Named) -> Mapping[str, JsonValue] | None:
     """Return a scorer's provenance, or else a mapping of its parts' names to theirs, or None.
 

@@ -174,7 +174,12 @@ def test_retriever_and_depth_are_those_of_the_judged_queries():
     scorer = LookupScorer({"a": 0.1, "b": 0.9})
     queries = [retrieved("store", 8), retrieved(), retrieved("store", 8)]
     stated = calibrate(queries, scorer, alpha=0.5, retrieval={"chunking": "500", "k": 8})
-    assert stated.retrieval == {"chunking": "500", "k": 8, "retriever": "store"}
+    assert stated.retrieval == {
+        "chunking": "500",
+        "k": 8,
+        "retriever": "store",
+        "fewest": 2,
+    }
     assert stated.k == 8
     unknown = calibrate([retrieved()], scorer, alpha=0.5)
     assert (unknown.retrieval, unknown.k) == (None, None)

@@ -1,0 +1,134 @@
+"""Lists that are not what was calibrated: shorter ones, and scores of another store."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+
+import numpy as np
+import pytest
+from lookup import LookupScorer
+
+from conformal_retrievers import (
+    Calibration,
+    ConformalFilter,
+    JudgedQuery,
+    Snippet,
+    calibrate,
+)
+from conformal_retrievers.data.queries import ScoredQuery, with_hits
+from conformal_retrievers.scoring import (
+    FusionScorer,
+    HitScorer,
+    QueryZScore,
+    RankScorer,
+    ZFusionScorer,
+)
+from conformal_retrievers.scoring.scorer import score_snippets
+
+N, K = 30, 20
+
+
+def similarities(rng, n=K):
+    """A list in which one snippet or two stand out from the rest."""
+    return np.sort(np.append(rng.uniform(0.1, 0.4, n - 2), rng.uniform(0.6, 0.9, 2)))[::-1]
+
+
+def listed(scores):
+    return with_hits([Snippet(f"{i}", retrieval_score=s) for i, s in enumerate(scores.tolist())])
+
+
+def judged(rng, lengths=(K,)):
+    return [
+        JudgedQuery(f"q{i}", listed(similarities(rng, n)), np.arange(n) < 2, k=K)
+        for i in range(N)
+        for n in [lengths[i % len(lengths)]]
+    ]
+
+
+RELATIVE = [QueryZScore(HitScorer()), ZFusionScorer({"retriever": "similarity"})]
+
+
+@pytest.mark.parametrize("scorer", [*RELATIVE, None], ids=["z-score", "z-fusion", "default"])
+def test_a_list_shorter_than_any_calibrated_is_kept_whole_and_warned_of_once(scorer, rng):
+    calibration = calibrate(judged(rng), scorer, alpha=0.05)
+    keep = ConformalFilter.of(calibration)
+    assert calibration.retrieval["fewest"] == K
+    assert 0 < len(keep("q", listed(similarities(rng))).kept) < 5
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("default")
+        for n in (1, 3, 5, K - 1):
+            snippets = listed(similarities(rng)[:n])
+            for filtered in (keep("q", snippets), asyncio.run(keep.acall("q", snippets))):
+                assert (filtered.keeps.all(), len(filtered.unscorable), filtered.m2) == (True, n, 1)
+    assert len([w for w in seen if f"fewer than {K} snippets" in str(w.message)]) == 1
+
+
+def test_lists_as_short_as_calibrated_ones_are_filtered(rng):
+    calibration = calibrate(judged(rng, lengths=(5, K, 8)), RELATIVE[0], alpha=0.05)
+    keep = ConformalFilter.of(calibration)
+    assert calibration.fewest == 5
+    for n in (5, 8, K):
+        assert 0 < len(keep("q", listed(similarities(rng, n))).kept) < 5
+    with pytest.warns(UserWarning, match="fewer than 5"), UNSCORED:
+        assert len(keep("q", listed(similarities(rng, 4))).kept) == 4
+
+
+UNSCORED = pytest.warns(UserWarning, match="could not score any")
+
+
+@pytest.mark.parametrize(
+    "scorer",
+    [RankScorer(), FusionScorer(["retriever"]), LookupScorer({f"{i}": i for i in range(K)})],
+    ids=["rank", "fusion", "absolute"],
+)
+def test_scores_that_mean_the_same_in_any_list_filter_short_ones(scorer, rng):
+    keep = ConformalFilter(scorer, calibrate(judged(rng), scorer, alpha=0.05))
+    assert keep("q", listed(similarities(rng)[:3])).kept.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("scorer", [RELATIVE[0], None], ids=["z-score", "default"])
+def test_the_same_vectors_by_similarity_and_by_distance_give_the_same_survivors(scorer, rng):
+    keep = ConformalFilter.of(calibrate(judged(rng), scorer, alpha=0.05))
+    for _ in range(20):
+        found = similarities(rng)
+        kept = keep("q", listed(found)).kept.tolist()
+        assert kept
+        assert keep("q", listed(1 - found)).kept.tolist() == kept
+        assert keep("q", listed(2 - 2 * found)).kept.tolist() == kept
+
+
+def test_a_threshold_on_the_score_itself_refuses_the_other_direction(rng):
+    keep = ConformalFilter.of(calibrate(judged(rng), HitScorer(), alpha=0.05))
+    found = similarities(rng)
+    assert len(keep("q", listed(found)).kept)
+    with pytest.raises(ValueError, match=r"are distances .* is of similarities; calibrate with"):
+        keep("q", listed(1 - found))
+
+
+def test_ten_queries_in_a_row_of_which_all_or_none_are_kept_are_warned_of():
+    scored = [ScoredQuery([score], [True]) for score in (0.1, 0.2, 0.3, 0.4, 0.5)]
+    calibration = Calibration.from_scores(scored, alpha=0.4, scorer="lookup")
+    low, high = [Snippet("low")] * 5, [Snippet("high")] * 5
+    for snippets, words in ((low, "all of the snippets"), (high, "none of the snippets")):
+        keep = ConformalFilter(LookupScorer({"low": 0.0, "high": 1.0}), calibration)
+        for _ in range(9):
+            keep("q", snippets)
+        keep("q", low + high)  # breaks the row
+        for _ in range(9):
+            keep("q", snippets)
+        with pytest.warns(UserWarning, match=f"last 10 queries, {words} were kept.*diagnose --log"):
+            keep("q", snippets)
+        keep("q", snippets)  # no second warning
+    keep = ConformalFilter(LookupScorer({"low": 0.0}), calibration)
+    for _ in range(20):
+        keep("q", low[:4])  # of a few, all are often kept
+        keep("q", [])
+
+
+def test_a_query_for_which_a_retriever_has_no_scores_is_kept_whole(rng):
+    keep = ConformalFilter.of(calibrate(judged(rng), alpha=0.05))
+    snippets = listed(np.full(K, np.nan))
+    assert np.isnan(score_snippets(RELATIVE[0], "q", listed(similarities(rng)))).sum() == 0
+    with pytest.warns(UserWarning, match="ranks and no scores"), UNSCORED:
+        assert keep("q", snippets).keeps.all()
