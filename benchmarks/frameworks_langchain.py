@@ -52,7 +52,8 @@ from conformal_retrievers.cli.docstrings import docstring_corpus
 from conformal_retrievers.data.hits import RETRIEVER, Hit
 from conformal_retrievers.scoring import OverlapScorer
 from langchain_conformal import ConformalCompressor, embedding_scorer
-from langchain_conformal.documents import HITS, kept_documents, to_score, to_snippets
+from langchain_conformal.documents import kept_documents, to_score, to_snippets
+from langchain_conformal.documents import with_hits as found_by
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # the package that EmbeddingsFilter needs says that it is over
@@ -210,12 +211,15 @@ def by_hits(case: Case) -> Iterator[tuple[str, ConformalCompressor, list[Documen
     for names in ((RETRIEVER,), ("bm25", "dense")):
         snippets, _ = with_hits(k, names, 99)
         documents = [
-            Document(
+            found_by(
+                Document(document.page_content, id=document.id),
+                {hit.retriever: [hit.rank, hit.score] for hit in snippet.hits},
+            )
+            if len(names) > 1
+            else Document(
                 document.page_content,
                 id=document.id,
-                metadata={HITS: {hit.retriever: [hit.rank, hit.score] for hit in snippet.hits}}
-                if len(names) > 1
-                else {"relevance_score": snippet.hits[0].score},
+                metadata={"relevance_score": snippet.hits[0].score},
             )
             for document, snippet in zip(case.documents, snippets, strict=True)
         ]

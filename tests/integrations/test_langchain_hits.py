@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import copy
+import json
+import warnings
 
 import pytest
 from frameworks import MiniLMEmbeddings, cosine
 from langchain_classic.retrievers import ContextualCompressionRetriever, EnsembleRetriever
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import BaseDocumentCompressor, Document
+from langchain_core.load import dumps
+from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import ConfigurableField, RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStoreRetriever
 
-from conformal_retrievers import Calibration, ConformalFilter, JudgedQuery, ScoredQuery
+from conformal_retrievers import (
+    Calibration,
+    ConformalFilter,
+    JudgedQuery,
+    ScoredQuery,
+    calibrate,
+)
 from conformal_retrievers.data.hits import RETRIEVER, Hit
 from conformal_retrievers.scoring import FusionScorer, HitScorer, RankScorer, RetrievalScorer
 from langchain_conformal import (
     ConformalCompressor,
     ConformalRetriever,
     HybridRetriever,
-    embedding_scorer,
     judge_retriever,
 )
 from langchain_conformal.around import with_scores
-from langchain_conformal.documents import to_snippets
+from langchain_conformal.documents import failed_in, to_snippets, with_hits
 
 TEXTS = ["red apple", "green apple", "red car", "blue car", "green pear"]
 UNSCORED = pytest.warns(UserWarning, match="could not score any")
@@ -357,34 +366,119 @@ def test_the_missing_retriever_is_named_when_a_filter_is_made_or_else_called(sco
 
 
 @pytest.mark.parametrize(
-    ("known", "expected"),
-    [
-        ({"relevance_score": 0.3, "conformal_hits": {"dense": [0, 0.9]}}, 0.3),
-        ({"relevance_score": float("nan"), "conformal_hits": {"dense": [0, 0.9]}}, 1 / 61),
-        ({"conformal_hits": {"dense": [0, 0.9]}}, 1 / 61),
-    ],
+    ("score", "expected"), [(0.3, 0.3), (float("nan"), 1 / 61), (None, 1 / 61)]
 )
-def test_the_score_of_a_reranker_comes_before_the_fusion_unless_it_is_missing(known, expected):
-    (snippet,) = to_snippets([Document("a", metadata=known)])
+def test_the_score_of_a_reranker_comes_before_the_fusion_unless_it_is_missing(score, expected):
+    known = with_hits(Document("a"), {"dense": [0, 0.9]})
+    known.metadata["relevance_score"] = score
+    (snippet,) = to_snippets([known])
     assert snippet.retrieval_score == expected
 
 
 @pytest.mark.parametrize(
-    "hits",
-    [
-        3,
-        ["dense"],
-        {"dense": 3},
-        {"dense": ["first", 0.5]},
-        {"dense": [-1, 0.5]},
-        {"dense": [0.5, 0.5]},
-        {"dense": [float("nan"), 0.5]},
-        {"dense": [0, "x"]},
-    ],
+    "stored",
+    [3, ["dense"], {"dense": [5, 0.1]}, {"other": [0, 0.9]}, {"dense": [-1, "x"]}, {"dense": None}],
 )
-def test_metadata_that_are_not_hits_are_named(hits):
-    compressor = ConformalCompressor(filter=kept_by(RankScorer("dense"), 1))
-    with pytest.raises(ValueError, match="conformal_hits"):
-        compressor.compress_documents([Document("a", metadata={"conformal_hits": hits})], "q")
-    by_text = ConformalCompressor(filter=kept_by(embedding_scorer(MiniLMEmbeddings()), 2))
-    assert by_text.compress_documents([Document("a", metadata={"conformal_hits": hits})], "q")
+def test_hits_in_the_metadata_of_a_stored_document_are_not_read(stored):
+    plain = [Document(f"{i}", metadata={"relevance_score": 1 - i / 4}) for i in range(4)]
+    for place in range(4):
+        given = [*plain]
+        given[place] = Document(
+            f"{place}", metadata=plain[place].metadata | {"conformal_hits": stored}
+        )
+        assert [s.hits for s in to_snippets(given)] == [s.hits for s in to_snippets(plain)]
+        assert failed_in(given) == []
+        kept = ConformalCompressor(filter=kept_by(RankScorer(), 1)).compress_documents(given, "q")
+        assert [d.page_content for d in kept] == ["0", "1"]
+
+
+def test_what_a_hybrid_retriever_found_is_a_plain_document_where_it_is_indexed_again():
+    hybrid = HybridRetriever({name: retriever(k=5) for name in ("dense", "bm25")})
+    found = hybrid.invoke(QUERY.query)
+    again = InMemoryVectorStore(MiniLMEmbeddings())
+    again.add_documents(found)
+    for documents in (
+        again.similarity_search(QUERY.query, k=5),
+        [Document.model_validate_json(d.model_dump_json()) for d in found],
+        [Document(**load["kwargs"]) for load in json.loads(dumps(found))],
+    ):
+        assert all("conformal_hits" in d.metadata for d in documents)
+        assert {hit.retriever for s in to_snippets(documents) for hit in s.hits} == {RETRIEVER}
+    for documents in (found, copy.deepcopy(found), [d.model_copy() for d in found]):
+        assert {hit.retriever for s in to_snippets(documents) for hit in s.hits} == {
+            "dense",
+            "bm25",
+        }
+    assert documents == found
+
+
+# --- arguments of a call --------------------------------------------------------------------------
+
+
+TENANTS = {"ours": TEXTS[:3], "theirs": TEXTS[3:]}
+
+
+def tenants_store():
+    found = InMemoryVectorStore(MiniLMEmbeddings())
+    for tenant, texts in TENANTS.items():
+        found.add_documents([Document(text, metadata={"tenant": tenant}) for text in texts])
+    return found
+
+
+def of(tenant):
+    return lambda document: document.metadata["tenant"] == tenant
+
+
+class Words(BaseRetriever):
+    """Takes a query and nothing else, as LangChain's BM25Retriever."""
+
+    def _get_relevant_documents(self, query, *, run_manager):
+        return [Document(text) for text in TEXTS if text.split()[0] in query]
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+async def test_a_filter_by_metadata_reaches_the_store_and_is_warned_of_unless_calibrated(hybrid):
+    asked = tenants_store().as_retriever(search_kwargs={"k": 3})
+    scorer, calibrated, set_to = RankScorer(), asked, asked.bind(filter=of("ours"))
+    if hybrid:
+        calibrated, set_to = HybridRetriever({"dense": asked}), HybridRetriever({"dense": set_to})
+        scorer = RankScorer("dense")
+    for known, ours in ((calibrated, False), (set_to, True)):
+        (judged,) = judge_retriever(known, [QUERY])
+        calibration = calibrate([judged], scorer, alpha=0.5)
+        assert ("metadata filter" in judged.retriever) == ours
+        filtered = ConformalRetriever(
+            retriever=calibrated, filter=ConformalFilter(scorer, calibration)
+        )
+        for options, fits in (({"filter": of("theirs")}, ours), ({}, not ours)):
+            with warnings.catch_warnings(record=True) as seen:
+                warnings.simplefilter("always")
+                found = filtered.invoke(QUERY.query, **options)
+                assert await filtered.ainvoke(QUERY.query, **options) == found
+            assert {d.metadata["tenant"] for d in found} == {"theirs" if options else "ours"}
+            assert len([w for w in seen if "metadata filter" in str(w.message)]) == 2 * (not fits)
+
+
+async def test_an_argument_that_a_retriever_would_ignore_is_refused():
+    dense = tenants_store().as_retriever(search_kwargs={"k": 5})
+    hybrid = HybridRetriever({"dense": dense, "words": Words().with_retry()})
+    assert hybrid.invoke("red apple")
+    with pytest.raises(TypeError, match=r"'words', a Words, ignores filter="):
+        hybrid.invoke("red apple", filter=of("ours"))
+    with pytest.raises(TypeError, match=r"'words', a Words, ignores filter="):
+        await hybrid.ainvoke("red apple", filter=of("ours"))
+    both = HybridRetriever({"dense": dense, "again": dense})
+    assert {d.page_content for d in both.invoke("red apple", filter=of("ours"))} == {*TEXTS[:3]}
+
+
+@pytest.mark.parametrize("found", [None, ["red apple"], [None]])
+async def test_what_is_no_document_counts_as_a_failure_of_its_retriever(found, caplog):
+    bad = RunnableLambda(lambda query: found)
+    retrievers = {"good": RunnableLambda(lambda query: [Document("a")]), "bad": bad}
+    hybrid = HybridRetriever(retrievers, on_error="skip")
+    for documents in (hybrid.invoke("q"), await hybrid.ainvoke("q")):
+        assert [d.page_content for d in documents] == ["a"]
+        assert failed_in(documents) == ["bad"]
+    assert "'bad' is left out" in caplog.text
+    with pytest.raises(TypeError, match="give a list of Documents"):
+        HybridRetriever(retrievers).invoke("q")

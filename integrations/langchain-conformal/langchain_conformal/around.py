@@ -48,6 +48,16 @@ def _with_configurable(config: RunnableConfig | None, kwargs: dict[str, Any]) ->
     return {**kwargs, "configurable": configurable} if configurable else kwargs
 
 
+def innermost(retriever: RetrieverLike) -> RetrieverLike:
+    """Return the retriever inside retries, bindings and configurations."""
+    while isinstance(retriever, RunnableBindingBase | DynamicRunnable):
+        inside = (
+            retriever.bound if isinstance(retriever, RunnableBindingBase) else retriever.default
+        )
+        retriever = cast(RetrieverLike, inside)
+    return retriever
+
+
 def with_scores(retriever: RetrieverLike) -> RetrieverLike:
     """Return a retriever whose documents come as `Found` if a vector store scores them.
 

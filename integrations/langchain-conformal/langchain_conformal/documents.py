@@ -31,9 +31,10 @@ from conformal_retrievers.data.sentences import Passage
 from conformal_retrievers.monitoring import json_number
 from conformal_retrievers.pruning import Pruned
 
-# The metadata in which documents of several retrievers have their hits: [rank, score] by the name
-# of the retriever, None for one that failed.
-HITS = "conformal_hits"
+# The metadata that shows the hits of a document to people: [rank, score] by the retriever's name,
+# None for one that failed. What is read is the same under a name that pydantic takes for no field,
+# as it does a cached property's: copies of a document have it, while stores and files do not.
+HITS, _HITS = "conformal_hits", "_conformal_hits"
 RERANKER = "reranker"  # the name in hits of what orders the documents of several retrievers anew
 Scores = NDArray[np.float64]
 
@@ -78,8 +79,7 @@ def to_snippets(documents: Iterable[Document]) -> list[Snippet]:
     """Return a snippet for each document, with its text, id, hits and score of the retriever.
 
     `document` is metadata["source"], and `position` metadata["start_index"], which LangChain's
-    splitters write with `add_start_index=True`. Raises TypeError as `as_documents` does, and
-    ValueError as `hits_of` does.
+    splitters write with `add_start_index=True`. Raises TypeError as `as_documents` does.
     """
     listed = as_documents(documents)
     places = zip(_sources(listed), _positions(listed), strict=True)
@@ -88,6 +88,15 @@ def to_snippets(documents: Iterable[Document]) -> list[Snippet]:
         Snippet(one.page_content, one.id, *place, retrieval_score=score, hits=hits)
         for one, place, score, hits in columns
     ]
+
+
+def with_hits(document: Document, hits: Mapping[str, Any]) -> Document:
+    """Return a copy of a document with hits, [rank, score] by the retriever's name."""
+    metadata = {**(document.metadata or {}), HITS: hits}
+    metadata.pop("relevance_score", None)  # of one retriever: its hit has it
+    twin = with_fields(document, metadata=metadata)
+    vars(twin)[_HITS] = hits
+    return twin
 
 
 def _all(key: str, documents: Iterable[Document]) -> list[Any]:
@@ -112,10 +121,7 @@ def _positions(documents: Sequence[Document]) -> list[int | None]:
 
 
 def hits_of(documents: Sequence[Document]) -> list[tuple[Hit, ...]]:
-    """Return the hits of documents: those in their metadata, or else those of one retriever.
-
-    Raises ValueError for metadata that are not hits.
-    """
+    """Return the hits of documents: of a `HybridRetriever`, or else those of one retriever."""
     known = _known(documents)
     if not any(known):
         return [(Hit(RETRIEVER, i, score),) for i, score in enumerate(scores_of(documents))]
@@ -142,46 +148,42 @@ def columns_of(documents: Sequence[Document]) -> dict[str, HitColumns]:
 
 
 def _known(documents: Sequence[Document]) -> list[Any]:
-    """Return the hits in the metadata of documents, with those of a reranker behind the retrievers.
+    """Return the hits of documents, with those of a reranker behind the retrievers.
 
     It is known by a relevance_score of each, in descending order: `HybridRetriever` writes none.
     """
-    known, scores = _all(HITS, documents), _all("relevance_score", documents)
+    known, scores = _of_hybrid(documents), _all("relevance_score", documents)
     if not any(known) or not all(isinstance(s, Real) and s == s for s in scores):
         return known
     falling = all(a >= b for a, b in pairwise(scores))
-    if not falling or any(not isinstance(hits, dict) or RERANKER in hits for hits in known):
+    if not falling or any(hits is None or RERANKER in hits for hits in known):
         return known
     return [{**hits, RERANKER: [*at]} for hits, at in zip(known, enumerate(scores), strict=True)]
 
 
 def _columns(known: Sequence[Any]) -> dict[str, HitColumns]:
-    """Return the hits of each retriever in the metadata of n documents, by its name."""
+    """Return the columns of each retriever, by its name, from the hits of n documents."""
     n, rows = len(known), dict[str, tuple[list[Any], list[Any]]]()
-    try:
-        for i, hits in enumerate(known):
-            for name, at in (hits or {}).items():
-                if at is None:
-                    continue
-                if name not in rows:
-                    rows[name] = ([np.inf] * n, [np.nan] * n)
-                rows[name][0][i], rows[name][1][i] = at
-        numbers = np.array([*rows.values()], np.float64).reshape(-1, 2, n)  # None becomes NaN
-        ranks = numbers[:, 0]
-        if not ((ranks >= 0) & (ranks == np.floor(ranks))).all():
-            raise ValueError("a rank is not a whole number")
-    except (AttributeError, TypeError, ValueError):
-        raise ValueError(
-            f"metadata {HITS!r} of a document are not as HybridRetriever writes them, which is "
-            '{"name of a retriever": [rank from 0, score or None]}; leave them unchanged'
-        ) from None
+    for i, hits in enumerate(known):
+        for name, at in (hits or {}).items():
+            if at is None:
+                continue
+            if name not in rows:
+                rows[name] = ([np.inf] * n, [np.nan] * n)
+            rows[name][0][i], rows[name][1][i] = at
+    numbers = np.array([*rows.values()], np.float64).reshape(-1, 2, n)  # None becomes NaN
     columns = zip(rows, map(HitColumns._make, numbers), strict=True)
     return dict(sorted(columns, key=itemgetter(0)))
 
 
+def _of_hybrid(documents: Iterable[Document]) -> list[Any]:
+    """Return what a `HybridRetriever` wrote beside each document; None for one from elsewhere."""
+    return [vars(document).get(_HITS) for document in documents]
+
+
 def failed_in(documents: Iterable[Document]) -> list[str]:
     """Return the names of the retrievers that failed and were left out."""
-    known = [hits.items() for hits in _all(HITS, documents) if isinstance(hits, dict)]
+    known = [hits.items() for hits in _of_hybrid(documents) if hits]
     return sorted({name for hits in known for name, place in hits if place is None})
 
 
@@ -193,7 +195,7 @@ def scores_of(documents: Sequence[Document]) -> list[float | None]:
     """
     numbers = _own_scores(documents)
     numbers = [None if score != score else score for score in numbers]  # NaN differs from itself
-    if not isinstance(documents, Found) and any(_all(HITS, documents)):
+    if not isinstance(documents, Found) and any(_of_hybrid(documents)):
         sums = [fusion(hits) for hits in hits_of(documents)]
         numbers = [s if n is None else n for n, s in zip(numbers, sums, strict=True)]
     return numbers

@@ -9,14 +9,13 @@ from langchain_core.callbacks import (
     CallbackManagerForRetrieverRun,
 )
 from langchain_core.documents import Document
-from langchain_core.retrievers import RetrieverLike
+from langchain_core.retrievers import BaseRetriever, RetrieverLike
 from langchain_core.runnables import Runnable, RunnableConfig
 from pydantic import ConfigDict, PrivateAttr
 
-from conformal_retrievers.data.models import with_fields
 from conformal_retrievers.data.union import Item, OnError, aask, ask, check_retrievers, unite
-from langchain_conformal.around import Around, with_scores
-from langchain_conformal.documents import HITS, as_documents, scores_of
+from langchain_conformal.around import Around, innermost, with_scores
+from langchain_conformal.documents import as_documents, scores_of, with_hits
 
 
 class HybridRetriever(Around):
@@ -24,7 +23,10 @@ class HybridRetriever(Around):
 
     A document is recognised by its id, or else by its text. It is a copy whose metadata has
     `conformal_hits`: [rank from 0, score] for each retriever that found it, such as
-    {"dense": [0, 0.83], "bm25": [4, None]}, in place of the `relevance_score` of one of them.
+    {"dense": [0, 0.83], "bm25": [4, None]}, in place of the `relevance_score` of one of them. That
+    is for people to read: a filter reads what the copy has beside its fields, so metadata that a
+    store has kept from another query change nothing. All retrievers receive the keyword arguments
+    of `invoke`, such as `filter=`; one that ignores them is a TypeError.
 
     >>> HybridRetriever({"dense": store.as_retriever(), "bm25": bm25})  # doctest: +SKIP
 
@@ -63,13 +65,14 @@ class HybridRetriever(Around):
         *,
         run_manager: CallbackManagerForRetrieverRun,
         configurable: dict[str, Any] | None = None,
+        **kwargs: Any,
     ) -> list[Document]:
-        calls = {
-            name: partial(
-                with_scores(retriever).invoke, query, _config(run_manager, name, configurable)
-            )
-            for name, retriever in self.retrievers.items()
-        }
+        def call(name: str, retriever: RetrieverLike) -> list[Document]:
+            config = _config(run_manager, name, configurable)
+            return as_documents(with_scores(retriever).invoke(query, config, **kwargs))
+
+        self._check_taken(kwargs)
+        calls = {name: partial(call, name, one) for name, one in self.retrievers.items()}
         return self._united(ask(calls, self.on_error, self._logged))
 
     async def _aget_relevant_documents(
@@ -78,15 +81,28 @@ class HybridRetriever(Around):
         *,
         run_manager: AsyncCallbackManagerForRetrieverRun,
         configurable: dict[str, Any] | None = None,
+        **kwargs: Any,
     ) -> list[Document]:
-        calls = {
-            name: with_scores(retriever).ainvoke(query, _config(run_manager, name, configurable))
-            for name, retriever in self.retrievers.items()
-        }
+        async def call(name: str, retriever: RetrieverLike) -> list[Document]:
+            config = _config(run_manager, name, configurable)
+            return as_documents(await with_scores(retriever).ainvoke(query, config, **kwargs))
+
+        self._check_taken(kwargs)
+        calls = {name: call(name, one) for name, one in self.retrievers.items()}
         return self._united(await aask(calls, self.on_error, self._logged))
 
-    def _united(self, answers: Mapping[str, list[Document]]) -> list[Document]:
-        found = {name: as_documents(documents) for name, documents in answers.items()}
+    def _check_taken(self, kwargs: Mapping[str, Any]) -> None:
+        """Raise TypeError if a retriever would ignore arguments, such as the filter of a tenant."""
+        for name, retriever in self.retrievers.items() if kwargs else ():
+            within = innermost(retriever)
+            if isinstance(within, BaseRetriever) and not within._expects_other_args:
+                raise TypeError(
+                    f"the retriever {name!r}, a {type(within).__name__}, ignores "
+                    f"{', '.join(f'{key}=' for key in kwargs)}; give one that takes it, or make a "
+                    "HybridRetriever for each value, and set it in the retrievers"
+                )
+
+    def _united(self, found: Mapping[str, list[Document]]) -> list[Document]:
         failed = {name: None for name in self.retrievers if name not in found}
         lists = {
             name: [
@@ -99,9 +115,7 @@ class HybridRetriever(Around):
         for (name, place), hits in unite(lists).items():
             document = found[name][place]
             known = {hit.retriever: [hit.rank, hit.score] for hit in hits} | failed
-            metadata = {**(document.metadata or {}), HITS: known}
-            metadata.pop("relevance_score", None)  # of one retriever: its hit has it
-            united.append(with_fields(document, metadata=metadata))
+            united.append(with_hits(document, known))
         return united
 
 

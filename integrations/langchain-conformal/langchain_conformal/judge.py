@@ -27,7 +27,11 @@ from langchain_conformal.documents import to_snippets
 from langchain_conformal.hybrid import HybridRetriever
 
 # Names that only `name_of` gives: of a class, and of a store.
-OURS = re.compile(r"\w+\(\)|\w+\(.+, (similarity|mmr|similarity_score_threshold)\)")
+OURS = re.compile(
+    r"\w+\(\)|\w+\(.+, (similarity|mmr|similarity_score_threshold)(, metadata filter)?\)"
+)
+# What stores call a condition on metadata, such as a tenant's.
+FILTERS = ("filter", "filters", "expr", "pre_filter", "where", "where_document")
 
 
 def judge_retriever(
@@ -165,7 +169,6 @@ def difference(
     calibrated: str,
     k: int | None,
     *,
-    depth: int | None = None,
     part: str | None = None,
 ) -> str | None:
     """Return how a retriever is known to differ from the calibrated one, or None.
@@ -176,8 +179,6 @@ def difference(
         The retriever.
     calibrated, k
         The name and the depth in the calibration. A name that the user chose cannot be compared.
-    depth
-        How many documents it is asked for, if a call says so.
     part
         The retriever's name in a `HybridRetriever`.
     """
@@ -191,7 +192,7 @@ def difference(
     if comparable and isinstance(within, BaseRetriever) and name != calibrated:
         text = f"{what} is {name}, but the calibration is of {calibrated}"
         return f"{text}: calibrate with the one that is filtered"
-    depth = depth_of(retriever) if depth is None else depth
+    depth = depth_of(retriever)
     # The filter warns of more documents than k, but cannot tell who returned them.
     if depth is not None and k is not None and (depth < k or (part and depth > k)):
         text = f"{what} is asked for {depth} documents, but the calibration has k = {k}"
@@ -200,12 +201,12 @@ def difference(
 
 
 def name_of(retriever: RetrieverLike) -> str:
-    """Return the retriever's name; for a vector store, the store, its model and the search.
+    """Return the retriever's name; for a vector store, the store, its model and how it searches.
 
     A `HybridRetriever` has the names and depths of the retrievers in it, another retriever that of
     its class, as in "BM25Retriever()", and a function its own.
     """
-    within, _ = unbound(retriever)
+    within, bound = unbound(retriever)
     if parts := parts_of(within):
         return name_and_depth({k: (name_of(p), depth_of(p)) for k, p in parts.items()})[0]
     if not isinstance(within, VectorStoreRetriever):
@@ -213,7 +214,9 @@ def name_of(retriever: RetrieverLike) -> str:
         return f"{type(within).__name__}()" if a_class else within.get_name()
     store = within.vectorstore
     model = wire.model_name(store.embeddings) or type(store.embeddings).__name__
-    return f"{type(store).__name__}({wire.portable(model)}, {within.search_type})"
+    settings = {**within.search_kwargs, **bound}
+    by_metadata = ", metadata filter" if any(map(settings.get, FILTERS)) else ""
+    return f"{type(store).__name__}({wire.portable(model)}, {within.search_type}{by_metadata})"
 
 
 def depth_of(retriever: RetrieverLike) -> int | None:
@@ -247,6 +250,9 @@ def unbound(retriever: RetrieverLike) -> tuple[RetrieverLike, Mapping[str, Any]]
             within, config = within.prepare(config)
     if parts := parts_of(within):  # which are configured as it is
         configured = RunnableConfig(configurable=config.get("configurable", {}))
-        parts = {k: RunnableBinding(bound=one, config=configured) for k, one in parts.items()}
+        parts = {
+            k: RunnableBinding(bound=one, kwargs=bound, config=configured)
+            for k, one in parts.items()
+        }
         within = within.model_copy(update={"retrievers": parts})
     return within, bound

@@ -31,10 +31,11 @@ class ConformalRetriever(FromCalibration, Around):
     another risk than the calibration's, which `configurable_fields(alpha=…)` opens to callers.
     Sentences, and a `gate`, are as in `ConformalCompressor`.
 
-    Warns if the retriever is asked for fewer documents than the calibration's k, or is known not to
-    be the calibrated one. Raises TypeError for anything but a retriever, and ValueError for an
-    alpha outside (0, 1), for another gate than the filter was calibrated with, for a retriever that
-    filters already, and for one that lacks the hits of a retriever that a score needs.
+    Warns if the retriever is asked for fewer documents than the calibration's k, is known not to be
+    the calibrated one, or filters by metadata and the calibrated one did not, or the other way.
+    Raises TypeError for anything but a retriever, and ValueError for an alpha outside (0, 1), for
+    another gate than the filter was calibrated with, for a retriever that filters already, and for
+    one that lacks the hits of a retriever that a score needs.
     """
 
     retriever: RetrieverLike
@@ -69,7 +70,7 @@ class ConformalRetriever(FromCalibration, Around):
         **kwargs: Any,
     ) -> list[Document]:
         retriever = self._configured(configurable, kwargs)
-        found = retriever.invoke(query, config={"callbacks": run_manager.get_child()}, **kwargs)
+        found = retriever.invoke(query, config={"callbacks": run_manager.get_child()})
         documents, callbacks = as_documents(found), run_manager.get_child()
         filtered = filter_run(self._filter(), query, documents, callbacks).decide()
         return kept_documents(documents, filtered, self.metadata_prefix)
@@ -83,9 +84,7 @@ class ConformalRetriever(FromCalibration, Around):
         **kwargs: Any,
     ) -> list[Document]:
         retriever = self._configured(configurable, kwargs)
-        found = await retriever.ainvoke(
-            query, config={"callbacks": run_manager.get_child()}, **kwargs
-        )
+        found = await retriever.ainvoke(query, config={"callbacks": run_manager.get_child()})
         documents, callbacks = as_documents(found), run_manager.get_child()
         filtered = await filter_run(self._filter(), query, documents, callbacks).adecide()
         return kept_documents(documents, filtered, self.metadata_prefix)
@@ -97,15 +96,15 @@ class ConformalRetriever(FromCalibration, Around):
     def _configured(
         self, configurable: dict[str, Any] | None, kwargs: dict[str, Any]
     ) -> Runnable[str, list[Document]]:
-        """Return the retriever as a caller configures it; warn if another was calibrated."""
+        """Return the retriever as a caller asks it; warn if another was calibrated."""
         retriever = self.retriever
-        if configurable:
-            config = RunnableConfig(configurable=configurable)
-            retriever = RunnableBinding(bound=retriever, config=config)
+        if configurable or kwargs:
+            config = RunnableConfig(configurable=configurable or {})
+            retriever = RunnableBinding(bound=retriever, kwargs=kwargs, config=config)
         gate = self.gate or self.filter.gate
         calibrations = [self.filter.calibration, *([gate.calibration] if gate else ())]
         names = [str((one.retrieval or {}).get("retriever", "")) for one in calibrations]
         for name, k in {*zip(names, (one.k for one in calibrations), strict=True)}:
-            if text := difference(retriever, name, k, depth=kwargs.get("k")):
+            if text := difference(retriever, name, k):
                 warnings.warn(text, stacklevel=1)  # Python shows a repeated warning once
         return with_scores(retriever)
