@@ -66,7 +66,8 @@ def marks_of(answer: Reply | Unanswered, n: int) -> list[bool] | str:
         type(number) is int and 1 <= number <= n for number in numbers
     ):
         return failure_of(answer)
-    return [i in numbers for i in range(1, n + 1)]
+    marked = {*numbers}
+    return [i in marked for i in range(1, n + 1)]
 
 
 def _request(prompt: Prompt, fields: Mapping[str, str], texts: Sequence[str]) -> Request:

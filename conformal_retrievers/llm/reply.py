@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 from conformal_retrievers.data.files import without_repetition
 
 Finish = Literal["stop", "length", "refusal", "unknown"]
+LONGEST = 100_000  # characters: an event loop stands still while a reply is read
 
 
 @dataclass(frozen=True)
@@ -98,14 +99,15 @@ def parse_json(text: str) -> dict[str, Any] | None:
     """Return the one JSON object of a reply, bare, fenced or between words; None if in doubt.
 
     A reply is in doubt if it has a brace outside the object (a second object or a piece of a broken
-    one) or a repeated name. The thoughts of a reasoning model, up to </think>, are skipped.
+    one), a repeated name, or more than 100,000 characters. The thoughts of a reasoning model, up to
+    </think>, are skipped and not counted.
 
     >>> parse_json('Sure: {"rating": 0.5}')
     {'rating': 0.5}
     """
     text = text.rpartition("</think>")[2]
     start = text.find("{")
-    if start < 0 or "<think>" in text:  # a thought without an end has no answer yet
+    if start < 0 or len(text) > LONGEST or "<think>" in text:  # a thought without an end has no answer yet
         return None
     try:
         value, end = _DECODER.raw_decode(text, start)

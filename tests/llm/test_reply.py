@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conformal_retrievers.data.files import without_repetition
 from conformal_retrievers.llm.reply import Reply, parse_json
 
 
@@ -63,3 +64,24 @@ def test_a_reply_has_one_json_object_or_none_is_read(text, value):
 def test_words_around_an_object_do_not_matter(before, after):
     if "</think>" not in after:
         assert parse_json(f'{before}{{"rating": 0.25}}{after}') == {"rating": 0.25}
+
+
+def test_a_long_object_whose_last_name_repeats_is_read_in_linear_time():
+    class Name(str):
+        compared = 0
+        __hash__ = str.__hash__
+
+        def __eq__(self, other):
+            Name.compared += 1
+            return str.__eq__(self, other)
+
+    pairs = [(Name(i), i) for i in range(2000)]
+    with pytest.raises(ValueError, match="field '1999' occurs twice"):
+        without_repetition([*pairs, (Name(1999), 0)])
+    assert Name.compared < 10 * len(pairs)
+
+
+def test_a_reply_that_is_far_longer_than_an_answer_is_not_read():
+    assert parse_json(f'{{"reason": "{"a" * 90_000}", "rating": 1}}') is not None
+    assert parse_json(f'{{"reason": "{"a" * 100_000}", "rating": 1}}') is None
+    assert parse_json(f'{"a" * 100_000}</think>{{"rating": 1}}') == {"rating": 1}
