@@ -75,6 +75,7 @@ class LLMServer:
     bodies: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     busiest: int = 0
+    released: threading.Event = field(default_factory=threading.Event)
     _times: Counter[str] = field(default_factory=Counter)
     _now: int = 0
 
@@ -97,11 +98,13 @@ class LLMServer:
         self.url = f"http://127.0.0.1:{port}/v1"
 
     def stop(self) -> None:
+        self.released.set()
         self._server.should_exit = True
         self._thread.join()
 
     def reset(self) -> None:
         """Forget all requests and behave well."""
+        self.released.set()  # ends the answers that a client has given up, and still reads
         new = vars(LLMServer(self.similarity))
         del new["_now"]  # of a request whose answer is sent, the end may be to come
         for name, value in new.items():
@@ -134,12 +137,27 @@ class LLMServer:
             trouble = self.trouble(body, self._times[key])
             assert trouble in TROUBLES
             gone = asyncio.ensure_future(receive())  # when the client has gone
-            await asyncio.wait({gone}, timeout=5 if trouble == "slow" else self.latency)
+            if trouble in ("slow", "drips"):
+                await self._keep_waiting(send, gone, trouble)
+            else:
+                await asyncio.wait({gone}, timeout=self.latency)
             if not gone.done():
                 gone.cancel()
                 await self._answer(send, body, trouble)
         finally:
             self._now -= 1
+
+    async def _keep_waiting(self, send: Any, gone: asyncio.Future[Any], trouble: str) -> None:
+        """Send nothing, or byte by byte, until the client has gone; for a minute if it stays."""
+        released = self.released  # that of the next test is another
+        if trouble == "drips":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(600):
+            if trouble == "drips":
+                await send({"type": "http.response.body", "body": b" ", "more_body": True})
+            await asyncio.wait({gone}, timeout=0.1)
+            if gone.done() or released.is_set():
+                break
 
     async def _answer(self, send: Any, body: dict[str, Any], trouble: str | None) -> None:
         if trouble in ERRORS:
@@ -148,10 +166,6 @@ class LLMServer:
         elif trouble in ANSWERS:
             await self._send(send, *ANSWERS[trouble])
         elif trouble == "drips":
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-            for _ in range(30):
-                await send({"type": "http.response.body", "body": b" ", "more_body": True})
-                await asyncio.sleep(0.1)
             text = json.dumps(self.completion(body, None)).encode()
             await send({"type": "http.response.body", "body": text})
         elif trouble == "dropped":

@@ -1,13 +1,15 @@
-"""An LLM that is waited for: a permit before each request, and an endpoint that is away.
+"""An LLM that is waited for: permits, deadlines, and an endpoint that is away.
 
 pauses of ¼, ½, 1, 2, … seconds, each at most 60, until `patience` seconds have passed
 """
 
+import asyncio
+import contextvars
 import math
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future, wait
 
 from conformal_retrievers.llm.ask import LLM
 from conformal_retrievers.llm.prompt import Request
@@ -73,3 +75,40 @@ def patient(llm: LLM, *, patience: float, permit: Callable[[], float] | None = N
             pause = min(2 * pause, LONGEST)
 
     return LLM(complete, llm.name)
+
+
+def in_time(llm: LLM, model: object) -> LLM:
+    """Return the same model, whose calls end after the `timeout` of all tries of a framework's model.
+
+    The framework's own timeout may begin anew with each byte. A late call raises TimeoutError; a
+    blocking one goes on in a thread of its own.
+    """
+    names = ("request_timeout", "timeout", "default_request_timeout")
+    timeout = next((t for name in names if (t := getattr(model, name, None)) is not None), None)
+    if not isinstance(timeout, int | float) or llm.acomplete is None:
+        return llm
+    retries = getattr(model, "max_retries", None)
+    seconds = timeout * (1 + (2 if retries is None else retries))  # as OpenAI's client
+    late, answer = f"{seconds:g} s have passed", llm.acomplete
+
+    def complete(request: Request) -> Reply:
+        reply, context = Future[Reply](), contextvars.copy_context()
+
+        def work() -> None:
+            try:
+                reply.set_result(context.run(llm.complete, request))
+            except BaseException as error:
+                reply.set_exception(error)
+
+        threading.Thread(target=work, daemon=True).start()
+        if not wait([reply], seconds).done:
+            raise TimeoutError(late)
+        return reply.result()
+
+    async def acomplete(request: Request) -> Reply:
+        try:
+            return await asyncio.wait_for(answer(request), seconds)
+        except asyncio.TimeoutError:
+            raise TimeoutError(late) from None
+
+    return LLM(complete, llm.name, acomplete)

@@ -145,7 +145,7 @@ async def test_50_queries_at_once_have_8_requests_under_way(of, place, llm_serve
         assert llm_server.busiest == 8
 
 
-BAD = ["no choices", "not json", "null", "wrong types", "stream", "malformed", "dropped", "slow"]
+BAD = ["no choices", "not json", "null", "wrong types", "stream", "malformed", "dropped"]
 BAD += ["400", "403", "too long", "too large", "500", "429 for good"]
 REASONS = {"refusal": "refused", "filtered": "refused", "content filter": "refused"}
 REASONS |= {"cut off": "cut off", "unreadable": "unreadable", **dict.fromkeys(BAD, "unanswered")}
@@ -157,16 +157,25 @@ async def test_one_bad_reply_leaves_one_snippet_unscorable(
     llm_server, as_llms, trouble, reason, options, caplog
 ):
     llm_server.trouble = lambda body, times: trouble if "text 2" in user_of(body) else None
-    timeout = 0.5 if trouble == "slow" else 30
-    core = openai_llm("minilm", base_url=llm_server.url, max_retries=0, timeout=timeout)
+    core = openai_llm("minilm", base_url=llm_server.url, max_retries=0)
     given = [Snippet(f"text {i}") for i in range(4)]
-    for llm in (core, *as_llms(options, timeout=timeout)):
+    for llm in (core, *as_llms(options)):
         scorer = LLMScorer(llm)
         for ratings in (scorer.rate(QUERY, given), await scorer.arate(QUERY, given)):
             assert np.flatnonzero(np.isnan(ratings.ratings)).tolist() == [2]
             assert ratings.unscorable == {reason: 1}
     logged = [r for r in caplog.records if r.name == "conformal_retrievers"]
     assert [(r.levelname, r.args[1:3]) for r in logged] == [("WARNING", (1, 4))] * 6
+
+
+@pytest.mark.parametrize("trouble", ["slow", "drips"])
+async def test_timeout_ends_a_reply_that_never_comes_to_its_end(llm_server, as_llms, trouble):
+    llm_server.trouble = lambda body, times: trouble
+    for llm in as_llms(timeout=0.3):
+        with pytest.raises((TimeoutError, openai.APITimeoutError)):
+            llm.complete(REQUEST)
+        with pytest.raises((TimeoutError, openai.APITimeoutError)):
+            await llm.acomplete(REQUEST)
 
 
 @pytest.mark.parametrize(

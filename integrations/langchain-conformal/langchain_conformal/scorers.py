@@ -21,6 +21,7 @@ from conformal_retrievers.data import as_scores
 from conformal_retrievers.data.sentences import Split
 from conformal_retrievers.filtering import GroupOf, OnEmpty, OnSilence
 from conformal_retrievers.llm import LLM, Cache, Reply, Request, wire
+from conformal_retrievers.llm.patience import in_time
 from conformal_retrievers.pruning import GAP, open_filter
 from conformal_retrievers.scoring import By, CrossEncoderScorer, LLMScorer, QueryScorer, Scores
 
@@ -105,6 +106,8 @@ def as_llm(
 ) -> LLM:
     """Return a LangChain chat model as an `LLM`, with its own retries, sync and async.
 
+    A call takes at most the model's `timeout`, if that is a number, for each of its tries.
+
     `options` turns a request into arguments of the model's `invoke`. Give `openai_options` for a
     model with OpenAI's Chat Completions; without it a reply's schema, length and log-probabilities
     are not requested. The default name is the model's with its settings, and is the same in
@@ -138,7 +141,7 @@ def as_llm(
         settings=wire.settings_of(chat_model),
         options=options,
     )
-    return LLM(complete, name, acomplete)
+    return in_time(LLM(complete, name, acomplete), chat_model)
 
 
 def _reply(message: BaseMessage) -> Reply:

@@ -16,6 +16,7 @@ from conformal_retrievers import EmbeddingScorer, LLMScorer, Scorer, Snippet
 from conformal_retrievers import llm as core
 from conformal_retrievers.data import as_scores
 from conformal_retrievers.llm import wire
+from conformal_retrievers.llm.patience import in_time
 from conformal_retrievers.scoring import By, Scores
 
 Options = Callable[[core.Request], Mapping[str, Any]]
@@ -88,6 +89,8 @@ def llm_scorer(
 def as_llm(model: LLM, *, options: Options | None = None, name: str | None = None) -> core.LLM:
     """Return a LlamaIndex LLM as an `LLM` of the core, with its own `chat`, `achat` and retries.
 
+    A call takes at most the model's `timeout`, if that is a number, for each of its tries.
+
     `options` turns a request into arguments of `chat`. Give `openai_options` for a model with
     OpenAI's Chat Completions; without it a reply's schema, length and log-probabilities are not
     requested. The default name is the model's with its settings, and is the same in LangChain and
@@ -126,7 +129,7 @@ def as_llm(model: LLM, *, options: Options | None = None, name: str | None = Non
         settings=_settings(model),
         options=options,
     )
-    return core.LLM(complete, name, acomplete)
+    return in_time(core.LLM(complete, name, acomplete), model)
 
 
 def _reply(response: ChatResponse) -> core.Reply:
