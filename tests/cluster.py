@@ -41,9 +41,15 @@ def write_source(folder: Path, sizes: list[int], malformed: dict[tuple[int, int]
     return folder
 
 
-def length_scorer(log: Path, *, fatal: str | None = None, name: str = "length", slow: float = 0):
-    """Return a scorer that appends each query to a log, and kills its process once at one."""
+def length_scorer(log: Path, *, fatal: str | None = None, name: str = "length", held: str = ""):
+    """Return a scorer that appends each query to a log.
+
+    It kills its process once at the query `fatal`, and stays at the query `held`. The log's .pids
+    has the processes.
+    """
     died = log.with_suffix(".died")
+    with log.with_suffix(".pids").open("a") as file:
+        file.write(f"{os.getpid()}\n")
 
     def score(query: str, texts: list[str]) -> list[float]:
         with log.open("a") as file:
@@ -51,7 +57,8 @@ def length_scorer(log: Path, *, fatal: str | None = None, name: str = "length", 
         if query == fatal and not died.exists():
             died.touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(slow)
+        while query == held:
+            time.sleep(0.05)
         return [float(len(text)) for text in texts]
 
     return FunctionScorer(score, name)

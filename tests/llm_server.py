@@ -69,6 +69,7 @@ class LLMServer:
 
     similarity: Callable[[str, str], float] = overlap
     latency: float = 0.0
+    together: int = 0  # the first so many requests are answered once all are there
     trouble: Callable[[dict[str, Any], int], str | None] = lambda body, times: None
     reply: Callable[[dict[str, Any]], str | dict[str, Any]] | None = None  # instead of a rating
     wire: Callable[[dict[str, Any]], Any] = lambda completion: completion
@@ -139,8 +140,9 @@ class LLMServer:
             gone = asyncio.ensure_future(receive())  # when the client has gone
             if trouble in ("slow", "drips"):
                 await self._keep_waiting(send, gone, trouble)
-            else:
-                await asyncio.wait({gone}, timeout=self.latency)
+            while self.busiest < self.together and not gone.done():
+                await asyncio.wait({gone}, timeout=0.01)
+            await asyncio.wait({gone}, timeout=self.latency)
             if not gone.done():
                 gone.cancel()
                 await self._answer(send, body, trouble)

@@ -78,7 +78,7 @@ def patient(llm: LLM, *, patience: float, permit: Callable[[], float] | None = N
 
 
 def in_time(llm: LLM, model: object) -> LLM:
-    """Return the same model, whose calls end after the `timeout` of all tries of a framework's model.
+    """Return the same model, whose calls end after the `timeout` of all tries of the framework's.
 
     The framework's own timeout may begin anew with each byte. A late call raises TimeoutError; a
     blocking one goes on in a thread of its own.

@@ -107,7 +107,7 @@ def parse_json(text: str) -> dict[str, Any] | None:
     """
     text = text.rpartition("</think>")[2]
     start = text.find("{")
-    if start < 0 or len(text) > LONGEST or "<think>" in text:  # a thought without an end has no answer yet
+    if start < 0 or len(text) > LONGEST or "<think>" in text:  # a thought without an end
         return None
     try:
         value, end = _DECODER.raw_decode(text, start)

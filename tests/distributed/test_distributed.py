@@ -121,8 +121,16 @@ from conformal_retrievers.distributed import connect, score_dataset
 source, out, log, address = sys.argv[1:]
 connect(address)
 assert ray.get_runtime_context().gcs_address == address
-score_dataset(source, out, partial(length_scorer, Path(log), slow=0.02), queries_per_part=10)
+score_dataset(source, out, partial(length_scorer, Path(log), held="query 150"), queries_per_part=10)
 """
+
+
+def is_alive(pid):
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def test_an_interrupted_driver_continues_with_what_is_not_written(cluster, tmp_path):
@@ -139,7 +147,8 @@ def test_an_interrupted_driver_continues_with_what_is_not_written(cluster, tmp_p
     finally:
         driver.send_signal(signal.SIGKILL)
     assert driver.wait() == -signal.SIGKILL
-    time.sleep(1)  # its actors end
+    while any(map(is_alive, log.with_suffix(".pids").read_text().split())):  # its actors
+        time.sleep(0.05)
     written = {p.stem for p in out.glob("*-*.json")}
     assert 0 < len(written) < 20
     log.unlink()
@@ -200,12 +209,13 @@ def test_all_actors_together_keep_the_rate_and_wait_for_an_endpoint(cluster, tmp
 
     llm_server.reply, llm_server.trouble = verdict, trouble
     source = questions(tmp_path / "questions.jsonl", 24)
+    started = time.monotonic()
     done = label_dataset(
         source,
         tmp_path / "out",
         partial(model, llm_server.url),
         actors=2,
-        requests_per_minute=600,
+        requests_per_minute=300,
         queries_per_part=4,
     )
     assert labels_of(tmp_path / "out") == EVEN
@@ -242,8 +252,7 @@ def test_all_actors_together_keep_the_rate_and_wait_for_an_endpoint(cluster, tmp
     assert run_log(saved, log.path.parent.as_uri()) == run_log(saved, log.path, engine=False)
     assert "--k" in error_of("calibrate", scored, "--engine", "ray", "--k", "3", code=2)
     assert len(stamps) == 60 + len(away) == 66
-    # 65 permits come after the first one; its request may be up to 2.5 s late, as actors start.
-    assert stamps[-1] - stamps[0] >= 65 / 10 - 2.5
+    assert stamps[-1] - started >= 65 / 5  # 65 permits come after the first one
 
 
 def test_an_endpoint_that_stays_away_fails_the_part_and_no_reply_is_paid_for_twice(

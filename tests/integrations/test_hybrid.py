@@ -288,9 +288,10 @@ class Runs(BaseCallbackHandler):
 
 
 async def test_a_cancelled_call_cancels_all(framework):
-    stopped = []
+    begun, stopped = [], []
 
     async def wait(*arguments, **options):
+        begun.append(1)
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
@@ -305,7 +306,8 @@ async def test_a_cancelled_call_cancels_all(framework):
         retriever.__class__ = kind
     call = hybrid.ainvoke if framework.package is langchain_conformal else hybrid.aretrieve
     task = asyncio.create_task(call("q"))
-    await asyncio.sleep(0.05)
+    while len(begun) < 2:
+        await asyncio.sleep(0.001)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -380,9 +382,10 @@ async def test_a_failure_is_raised_if_the_others_find_nothing(framework):
 
 
 async def test_an_error_cancels_the_others(framework):
-    stopped = []
+    begun, stopped = asyncio.Event(), []
 
     async def wait(*arguments, **options):
+        begun.set()
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
@@ -390,7 +393,7 @@ async def test_an_error_cancels_the_others(framework):
             raise
 
     async def fail(*arguments, **options):
-        await asyncio.sleep(0)
+        await begun.wait()
         raise Down
 
     hybrid = hybrid_in(framework)

@@ -140,7 +140,7 @@ async def test_50_queries_at_once_have_8_requests_under_way(of, place, llm_serve
 
     for ask_all in (in_tasks(), asyncio.to_thread(in_threads)):
         llm_server.reset()
-        llm_server.latency = 0.1
+        llm_server.latency, llm_server.together = 0.1, 8
         assert len(await ask_all) == 50
         assert llm_server.busiest == 8
 

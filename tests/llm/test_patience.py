@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -38,7 +39,8 @@ def test_an_overloaded_server_is_asked_again_until_it_answers(llm, llm_server):
 
 def test_a_server_that_stays_away_is_given_up_for_all_requests(llm, llm_server):
     llm_server.trouble = lambda body, times: "429"
-    waited = patient(llm, patience=0.5)
+    both = iter([threading.Barrier(2).wait] * 2)  # are asked before one is given up
+    waited = patient(llm, patience=0.5, permit=lambda: 0.0 * next(both, int)())
     with pytest.raises(EndpointAway, match=r"away for 0\.5 s"):
         ask(waited, REQUESTS, concurrency=2)
     assert {json.dumps(body["messages"][-1]) for body in llm_server.bodies} == {
@@ -53,18 +55,19 @@ def test_a_server_that_stays_away_is_given_up_for_all_requests(llm, llm_server):
 SERVER = """
 import sys, time
 from llm_server import LLMServer
-server = LLMServer(latency=0.2, reply=lambda body: body["messages"][-1]["content"])
+server = LLMServer(reply=lambda body: body["messages"][-1]["content"])
+server.trouble = lambda body, times: "slow" if len(server.bodies) > int(sys.argv[2]) else None
 server.start(int(sys.argv[1]))
 print(server.url, flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
-def started(port):
-    """Start a server in a process of its own; return the process, and its URL."""
+def started(port, answers):
+    """Start a process whose server answers so many requests; return it, and the server's URL."""
     paths = os.pathsep.join([*sys.path, str(Path(__file__).parents[1])])
     process = subprocess.Popen(
-        [sys.executable, "-c", SERVER, str(port)],
+        [sys.executable, "-c", SERVER, str(port), str(answers)],
         env={**os.environ, "PYTHONPATH": paths},
         stdout=subprocess.PIPE,
         text=True,
@@ -74,17 +77,20 @@ def started(port):
 
 
 def test_a_server_that_is_killed_is_waited_for_until_it_is_there_again():
-    process, url = started(0)
-    waited = patient(openai_llm("m", base_url=url, max_retries=0), patience=60)
+    process, url = started(0, 3)
+    llm, tries = openai_llm("m", base_url=url, max_retries=0), []
+    waited = patient(llm, patience=600, permit=lambda: tries.append(1) or 0.0)
     with ThreadPoolExecutor(1) as pool:
         try:
-            call = pool.submit(ask, waited, REQUESTS, concurrency=4)  # takes 0.6 s or more
-            time.sleep(0.3)
+            call = pool.submit(ask, waited, REQUESTS, concurrency=4)
+            while len(tries) < 3 + 4:  # three are answered, and four wait
+                time.sleep(0.01)
             process.kill()
             process.wait()
-            time.sleep(0.7)  # connections are refused
+            while len(tries) < 3 + 4 + 8:  # connections are refused
+                time.sleep(0.01)
             assert not call.done()
-            process, _ = started(url.split(":")[2].removesuffix("/v1"))
+            process, _ = started(url.split(":")[2].removesuffix("/v1"), 12)
             answers = call.result()
         finally:
             process.kill()

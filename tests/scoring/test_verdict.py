@@ -196,7 +196,7 @@ def test_equal_verdicts_are_ordered_by_another_score(model):
 
 
 def test_the_queries_of_a_calibration_are_asked_about_at_the_same_time(llm_server, model):
-    llm_server.latency = 0.1
+    llm_server.latency, llm_server.together = 0.1, 3
     words = ["above", "mountain above", "highest mountain above", "yeast", "stands above"]
     judged = [JudgedQuery(QUERY, [text], [False]) for text in words]
     together = query_scores(LLMVerdict(model, concurrency=3), judged)
