@@ -9,6 +9,7 @@ import gc
 import gzip
 import io
 import json
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -24,6 +25,8 @@ from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.ranges import Evidence
 
 T = TypeVar("T", bound=BaseModel)
+MOST_BLANK = 100_000  # lines
+_LINE = re.compile(rb"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
 
 
 class Row(BaseModel):
@@ -201,8 +204,14 @@ def placed_lines(path: str | Path) -> Iterator[tuple[str, str]]:
 
 
 def _lines(path: str | Path, file: Iterable[bytes]) -> Iterator[tuple[str, bytes]]:
-    parts = (line.splitlines() if b"\r" in line else (line,) for line in file)
+    parts = (
+        map(re.Match.group, _LINE.finditer(line)) if b"\r" in line else (line,) for line in file
+    )
+    blank = 0
     for number, line in enumerate(chain.from_iterable(parts), start=1):
+        blank += line.isspace()
+        if blank > MOST_BLANK:  # hundreds of megabytes of them take minutes
+            raise ValueError(f"{path} has more than {MOST_BLANK:,} blank lines; remove them")
         yield f"{path}, line {number}", line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
 
 

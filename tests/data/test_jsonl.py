@@ -201,3 +201,14 @@ def test_a_query_that_cannot_be_written_leaves_the_old_file_as_it_was(tmp_path):
         write_jsonl([QUERIES[1], odd], path)
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", " \r\n"])
+def test_a_file_of_line_breaks_is_refused_before_all_of_it_is_read(tmp_path, end):
+    path = tmp_path / "judged.jsonl"
+    query = '{"query": "q", "snippets": [{"text": "t", "relevant": true}]}'
+    path.write_bytes(f"{query}{end * 100_000}{query}".encode())
+    assert len(read_jsonl(path)) == 2
+    path.write_bytes(f"{query}{end * 100_002}{query}".encode())
+    with pytest.raises(ValueError, match=r"judged\.jsonl has more than 100,000 blank lines"):
+        read_jsonl(path)
