@@ -102,15 +102,15 @@ def check_same_scorer(name: str, *, calibrated: str) -> None:
         # The frameworks and a folder call one model differently; only the user knows.
         same = f". If both are the same model, pass name={calibrated!r} to embedding_scorer"
     raise CalibrationMismatch(
-        f"calibrated with scorer {calibrated!r}, but this filter scores with {name!r}. Use the "
-        f"scorer of the calibration, or calibrate again with this one{same}"
+        f"calibrated with scorer {calibrated!r:.500}, but this filter scores with {name!r:.500}. "
+        f"Use the scorer of the calibration, or calibrate again with this one{same}"
     )
 
 
 def check_name(scorer: object) -> None:
     """Raise ValueError unless the scorer's name is printable text."""
     if not isinstance(scorer, str) or not scorer.isprintable():
-        raise ValueError(f"scorer is {scorer!r}; give the scorer's name, as printable text")
+        raise ValueError(f"scorer is {scorer!r:.60}; give the scorer's name, as printable text")
 
 
 def check_flags(**flags: object) -> None:

@@ -58,7 +58,9 @@ class StoredQuery(TypedDict):
 
     id: str | None
     group: str | None
-    missed: Annotated[int, pydantic.Field(ge=0)] | None  # 0: none was missed; None: unknown
+    missed: (
+        Annotated[int, pydantic.Field(ge=0, le=MAX_COUNT)] | None
+    )  # 0: none was missed; None: unknown
     scores: list[Score]
 
 
@@ -137,7 +139,7 @@ class Choice(Fields):
     @pydantic.model_validator(mode="after")
     def _has_its_cost(self) -> Choice:
         if self.n_fit and not {self.chosen, self.best} <= {*self.costs}:
-            raise ValueError(f"costs lacks {self.chosen!r} or {self.best!r}")
+            raise ValueError(f"costs lacks {self.chosen!r:.60} or {self.best!r:.60}")
         return self
 
     @classmethod

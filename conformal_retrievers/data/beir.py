@@ -81,7 +81,7 @@ def read_beir(
         if left:
             raise ValueError(
                 f"{source} has {len(left)} queries that are not in queries.jsonl, such as "
-                f"{next(iter(left))!r}; remove them, or give the queries.jsonl that has them"
+                f"{next(iter(left))!r:.60}; remove them, or give the queries.jsonl that has them"
             )
     return queries
 
@@ -101,7 +101,7 @@ def judged_by_qrels(
     """
     lists = {name: ranked.pop(id, []) for name, (_, ranked) in runs.items()}
     for name, found in lists.items():
-        check_found(f"{runs[name].path}: query {id!r}", [d for d, _ in found], corpus)
+        check_found(f"{runs[name].path}: query {id!r:.60}", [d for d, _ in found], corpus)
     united = fuse(lists)
     return JudgedQuery(
         query,
@@ -155,11 +155,11 @@ def check_found(where: str, documents: Sequence[str], corpus: Mapping[str, str] 
     for document in documents:
         if corpus is not None and document not in corpus:
             raise ValueError(
-                f"{where} retrieves {document!r}, which is not in the corpus; give the run and the "
-                "corpus of one collection"
+                f"{where} retrieves {document!r:.60}, which is not in the corpus; give the run and "
+                "the corpus of one collection"
             )
         if document in seen:
-            raise ValueError(f"{where} retrieves {document!r} twice; remove a line")
+            raise ValueError(f"{where} retrieves {document!r:.60} twice; remove a line")
         seen.add(document)
 
 
@@ -187,7 +187,7 @@ def _by_id(path: Path) -> dict[str, _Row]:
     found: dict[str, _Row] = {}
     for place, row in rows(path, _Row):
         if row.id in found:
-            raise ValueError(f"{place}: _id {row.id!r} occurs twice; remove one")
+            raise ValueError(f"{place}: _id {row.id!r:.60} occurs twice; remove one")
         found[row.id] = row
     return found
 
@@ -218,7 +218,7 @@ def _read_run(folder: Path, run: str | Path, k: int | None) -> Ranked:
 def _number(text: str, column: str, place: str) -> float:
     value = number_in(text)
     if math.isnan(value):
-        raise ValueError(f"{place}: {column} is {text!r}; give a number")
+        raise ValueError(f"{place}: {column} is {text!r:.60}; give a number")
     return value
 
 

@@ -33,9 +33,9 @@ def all_of(kind: type[T], items: Iterable[T], name: str) -> list[T]:
 
 
 def query_name(id: str | None, query: str) -> str:
-    """Return the query's name in messages."""
-    shortened = query[:60] + "…" if len(query) > 60 else query
-    return f"query {id or shortened!r}"
+    """Return the name of a query in messages."""
+    name = str(id) if id else query
+    return f"query {name[:60] + '…' if len(name) > 60 else name!r}"
 
 
 def are_texts(values: Collection[object]) -> bool:
@@ -53,7 +53,7 @@ def check_texts(where: str, **values: object) -> None:
     """Raise TypeError unless each value is text or None; ValueError for a lone surrogate."""
     for name, value in values.items():
         if value is not None and not isinstance(value, str):
-            raise TypeError(f"{where}: {name} is {value!r}; give a str, or None")
+            raise TypeError(f"{where}: {name} is {value!r:.60}; give a str, or None")
         try:
             (value or "").encode()
         except UnicodeEncodeError as error:
@@ -67,7 +67,8 @@ def check_names(where: str, **names: object) -> None:
     check_texts(where, **names)
     for field_name, name in names.items():
         if name is not None and visible(str(name)) != str(name):
-            raise ValueError(f"{where}: {field_name} is {name!r}; remove its control characters")
+            shown = f"{field_name} is {name!r:.60}"
+            raise ValueError(f"{where}: {shown}; remove its control characters")
 
 
 def check_hits(where: str, found: Sequence[Sequence[Hit]]) -> None:
@@ -84,7 +85,7 @@ def check_hits(where: str, found: Sequence[Sequence[Hit]]) -> None:
             raise ValueError(f"{where}: snippets[{i}]: hits has one retriever twice; remove a hit")
         for rank in [hit.rank for hit in hits if not hit.rank >= 0 or hit.rank % 1]:
             raise ValueError(
-                f"{where}: snippets[{i}]: rank is {rank!r}; give a whole number, 0 for the best"
+                f"{where}: snippets[{i}]: rank is {rank!r:.60}; give a whole number, 0 for the best"
             )
     for name in {hit.retriever for hits in found for hit in hits}:
         check_names(where, retriever=name)
@@ -95,8 +96,8 @@ def as_judgement(where: str, i: int, value: object) -> bool:
     if isinstance(value, (bool, np.bool_, int, np.integer)) and value in (0, 1):
         return bool(value)
     raise ValueError(
-        f"{where}: relevant[{i}] is {value!r}; give true or false (turn grades into true or false "
-        "first)"
+        f"{where}: relevant[{i}] is {value!r:.60}; give true or false (turn grades into true or "
+        "false first)"
     )
 
 
@@ -128,7 +129,7 @@ def as_ids(where: str, name: str, ids: Iterable[str]) -> tuple[str, ...]:
             raise TypeError(f"{where}: {name} has {id!r:.60}; give each id as a str")
         check_texts(where, **{name: id})
         if not id.strip():
-            raise ValueError(f"{where}: {name} has the blank id {id!r}; remove it")
+            raise ValueError(f"{where}: {name} has the blank id {id!r:.60}; remove it")
     return found
 
 
@@ -139,7 +140,7 @@ def as_count(where: str, name: str, value: Any, *, least: int) -> int | None:
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not (whole and least <= value <= MAX_COUNT):
         raise ValueError(
-            f"{where}: {name} is {value!r}; give a whole number of snippets from {least} to "
+            f"{where}: {name} is {value!r:.60}; give a whole number of snippets from {least} to "
             f"{MAX_COUNT}"
         )
     return int(value)

@@ -90,8 +90,8 @@ class ScoredQueries(Sequence[ScoredQuery]):
             "token_unit": token_unit,
             "hits": {
                 name: HitColumns(
-                    as_column(f"hits[{name!r}].ranks", of.ranks, size),
-                    as_column(f"hits[{name!r}].scores", of.scores, size),
+                    as_column(f"hits[{name!r:.60}].ranks", of.ranks, size),
+                    as_column(f"hits[{name!r:.60}].scores", of.scores, size),
                 )
                 for name, of in (hits or {}).items()
             },
@@ -102,7 +102,8 @@ class ScoredQueries(Sequence[ScoredQuery]):
         }
         for group in {*columns["groups"].tolist()}:
             check_names("scored", group=group)
-        check_names("scored", split=split, **{f"hits {name!r}": name for name in columns["hits"]})
+        hits = {f"hits {name!r:.60}": name for name in columns["hits"]}
+        check_names("scored", split=split, **hits)
         self._set(columns)
 
     @classmethod

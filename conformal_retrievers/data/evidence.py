@@ -65,8 +65,8 @@ def _report(judged: Sequence[JudgedQuery], of_sentences: Sequence[JudgedQuery]) 
     if _many(unknown := sorted(named - known), named):
         message = (
             f"evidence names {len(unknown)} of {len(named)} documents that were retrieved for no "
-            f"query, such as {unknown[0]!r}. Check that they are ids of what is retrieved, or the "
-            "documents that it was cut from"
+            f"query, such as {unknown[0]!r:.60}. Check that they are ids of what is retrieved, or "
+            "the documents that it was cut from"
         )
         if known and len(unknown) == len(named):
             raise ValueError(message)
@@ -97,7 +97,7 @@ def _cut(query: JudgedQuery, cuts: Splitter) -> JudgedQuery:
         return query
     if query.split is not None:
         raise ValueError(
-            f"{query.name}: split is {query.split!r}, but {cuts.name!r} is to cut it; cut the "
+            f"{query.name}: split is {query.split!r:.60}, but {cuts.name!r} is to cut it; cut the "
             "documents again, or leave split out"
         )
     if not query.evidence and (any(query.relevant) or query.missed):
@@ -187,15 +187,15 @@ def _within(
         if document == snippet.id:
             if not snippet.text[start:end].strip() or end > len(snippet.text):
                 raise ValueError(
-                    f"{where}: evidence has the range ({start}, {end}) of {document!r}, a text of "
-                    f"{len(snippet.text)} characters; give a range in it that is not blank"
+                    f"{where}: evidence has the range ({start}, {end}) of {document!r:.60}, a text "
+                    f"of {len(snippet.text)} characters; give a range in it that is not blank"
                 )
             yield one, Range(start, end)
         elif document == snippet.document:
             if snippet.position is None:
                 raise ValueError(
-                    f"{where}: evidence is in document {document!r}, and a snippet of it has no "
-                    "position; give its position (in LangChain metadata['start_index'], which "
+                    f"{where}: evidence is in document {document!r:.60}, and a snippet of it has "
+                    "no position; give its position (in LangChain metadata['start_index'], which "
                     "splitters write with add_start_index=True), or evidence by the snippet's id"
                 )
             yield one, Range(start - snippet.position, end - snippet.position)

@@ -162,13 +162,13 @@ def parse_envelope(text: str, where: str, kind: Kind) -> dict[str, Any]:
         )
     if type(fields.get("version")) is not int or fields["version"] != kind.version:
         raise ValueError(
-            f"{where} has version {fields.get('version')!r}, but this library reads version "
+            f"{where} has version {fields.get('version')!r:.60}, but this library reads version "
             f"{kind.version}; upgrade conformal-retrievers, or make and save the {kind.what} again"
         )
     if stored != found:
         raise ValueError(
-            f"{where} was changed after it was written: its field 'sha256' is {stored!r}, but the "
-            f"other fields give {found!r}; restore the original file, or make and save the "
+            f"{where} was changed after it was written: its field 'sha256' is {stored!r:.80}, but "
+            f"the other fields give {found!r}; restore the original file, or make and save the "
             f"{kind.what} again"
         )
     return fields
@@ -193,7 +193,7 @@ def without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _finite(number: str) -> float:
     value = float(number)
     if not math.isfinite(value):
-        raise ValueError(f"{number} is not a finite number")
+        raise ValueError(f"{number:.60} is not a finite number")
     return value
 
 
@@ -205,7 +205,7 @@ def explain(error: ValidationError) -> str:
 
 
 def _explained(error: ErrorDetails) -> str:
-    place = visible(".".join(str(part) for part in error["loc"])) or "the line"
+    place = visible(".".join(str(part) for part in error["loc"])[:80]) or "the line"
     if error["type"] == "missing":
         remedy = "; give true or false" if place.endswith("relevant") else ""
         return f"{place} is missing{remedy}"

@@ -132,7 +132,7 @@ def _warn_of_documents(
         if len({*ids}) < len(ids):
             ((id, n),) = Counter(ids).most_common(1)
             warnings.warn(
-                f"{n} snippets of {query.name} have the relevant id {id!r}: ids name documents "
+                f"{n} snippets of {query.name} have the relevant id {id!r:.60}: ids name documents "
                 "here, so missed is a number of documents, not of snippets. Do not calibrate with "
                 "count_missed=True on these queries",
                 stacklevel=4,
@@ -207,7 +207,7 @@ def _nearest(query: str, names: Names, known: Mapping[str, set[str]]) -> str:
         differ = [a != b for a, b in zip(name, near[0], strict=False)]
         start = max(0, [*differ, True].index(True) - SAME)
     name, *near = ["…" * (start > 0) + one[start : start + PREFIX] for one in (name, *near)]
-    return f"{name!r} of {query}" + (f" (nearest: {near[0]!r})" if near else "")
+    return f"{name!r:.60} of {query}" + (f" (nearest: {near[0]!r:.60})" if near else "")
 
 
 def _remedy(unknown: Sequence[Names], fields: Mapping[str, set[str]], key: str | None) -> str:

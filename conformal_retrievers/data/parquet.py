@@ -229,7 +229,7 @@ def _hit_columns(lists: Any) -> dict[str, HitColumns]:
     for name in sorted(found["retriever"].unique().to_pylist()):
         of = pc.equal(found["retriever"], name).to_numpy()
         if len(np.unique(place[of])) < of.sum():
-            raise ValueError(f"hits has the retriever {name!r} twice for a snippet; remove a hit")
+            raise ValueError(f"hits has the retriever {name!r:.60} twice for a snippet; remove one")
         columns = HitColumns(np.full(len(lengths), np.inf), np.full(len(lengths), np.nan))
         columns.ranks[place[of]], columns.scores[place[of]] = ranks[of], scores[of]
         made[name] = columns

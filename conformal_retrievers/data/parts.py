@@ -260,7 +260,7 @@ def _difference(stored: Any, given: Any) -> tuple[Any, Any]:
     """Return what differs, of lists the first two items that do."""
     if isinstance(stored, dict):
         (name, *_) = [name for name in stored if stored[name] != given[name]]
-        return f"{name} {stored[name]!r}", repr(given[name])
+        return f"{name} {stored[name]!r:.60}", repr(given[name])
     if isinstance(stored, list):
         for pair in zip(stored, given, strict=False):
             if pair[0] != pair[1]:

@@ -8,6 +8,7 @@ sentences of it if a query has a `split`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -76,7 +77,7 @@ class JudgedQuery:
         relevant_ids: Iterable[str] = (),
     ) -> None:
         if not isinstance(query, str):
-            raise TypeError(f"query is {query!r}; give the text of the query as a str")
+            raise TypeError(f"query is {query!r:.60}; give the text of the query as a str")
         where = query_name(id, query)
         check_texts(where, query=query, id=id)
         check_names(where, group=group, retriever=retriever, split=split)
@@ -130,9 +131,9 @@ class JudgedQuery:
             )
         ids = [s.id for s in self.snippets if s.id is not None]
         if len(set(ids)) < len(ids):
-            twice = next(id for i, id in enumerate(ids) if id in ids[:i])
+            [(twice, _)] = Counter(ids).most_common(1)
             raise ValueError(
-                f"{where}: id {twice!r} occurs twice in snippets; give each snippet its own id"
+                f"{where}: id {twice!r:.60} occurs twice in snippets; give each snippet its own id"
             )
 
     @classmethod
@@ -204,7 +205,7 @@ class JudgedQuery:
         """
         if self.split:
             raise ValueError(
-                f"{self.name}: split is {self.split!r}, so its snippets are sentences, which a "
+                f"{self.name}: split is {self.split!r:.60}, so its snippets are sentences, which a "
                 "retriever does not return; give the query with the documents, and evidence"
             )
         retrieved, by_text = tuple(as_snippets(snippets)), values is None
@@ -298,7 +299,7 @@ class ScoredQuery:
     @property
     def name(self) -> str:
         """The query's name in messages."""
-        return "a query" if self.id is None else f"query {self.id!r}"
+        return "a query" if self.id is None else query_name(self.id, "")
 
 
 def as_scores(scores: ArrayLike | Sequence[float | None], name: str) -> NDArray[np.float64]:

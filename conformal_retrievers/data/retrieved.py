@@ -17,7 +17,8 @@ def queries_to_judge(judged: Iterable[JudgedQuery], name: str = "judged") -> lis
     queries = all_of(JudgedQuery, judged, name)
     for i, query in enumerate(queries):
         if not query.query.strip():
-            raise ValueError(f"{name}[{i}]: query is {query.query!r}; give the text of the query")
+            shown = f"query is {query.query!r:.60}"
+            raise ValueError(f"{name}[{i}]: {shown}; give the text of the query")
     return queries
 
 
@@ -58,7 +59,7 @@ def check_retrieved(judged: Sequence[JudgedQuery]) -> None:
         if query.relevant_ids:
             raise ValueError(
                 f"{query.name} is not retrieved yet: it has relevant_ids such as "
-                f"{query.relevant_ids[0]!r}, and no snippets; {REMEDY}"
+                f"{query.relevant_ids[0]!r:.60}, and no snippets; {REMEDY}"
             )
 
 

@@ -95,12 +95,12 @@ def row_groups(
             for column in given:
                 if column not in of_query and column not in of_snippets:
                     raise ValueError(
-                        f"{name}: {column} is an unknown column; drop it, or correct its name"
+                        f"{name}: {column:.80} is an unknown column; drop it, or correct its name"
                     )
             for column in needed:
                 if column not in given:
                     raise ValueError(
-                        f"{name}: the column {column} is missing; it has {', '.join(given)}"
+                        f"{name}: the column {column} is missing; it has {', '.join(given):.200}"
                     )
             groups = (
                 (f"{name}, row group {i}", file.read_row_group(i, columns=given))
@@ -153,16 +153,16 @@ def _nested(
         texts = pa.array(map(repr, values.to_pylist())) if nested else values
         for i in np.setdiff1d(_changes(texts.cast(TEXT.type)), bounds)[:1].tolist():
             raise ValueError(
-                f"{place}: {name} of the query {rows['id'][i].as_py()!r} is {values[i - 1]} and "
-                f"{values[i]}; give all of its rows the same"
+                f"{place}: {name} of the query {rows['id'][i].as_py()!r:.60} is "
+                f"{values[i - 1]!s:.60} and {values[i]!s:.60}; give all of its rows the same"
             )
         columns[name] = values.take(pa.array(bounds[:-1]))
     table = pa.table(columns)
     for id in cast(table["id"], TEXT, f"{place}: id").to_pylist():
         if id in seen:
             raise ValueError(
-                f"{place}: the rows of the query {id!r} do not stand together; sort them by id, "
-                "and keep them in one file"
+                f"{place}: the rows of the query {id!r:.60} do not stand together; sort them by "
+                "id, and keep them in one file"
             )
         seen.add(id)
     return table

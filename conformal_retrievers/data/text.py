@@ -43,7 +43,7 @@ def number_in(value: Any) -> float:
     """Return a finite number, also one that a text has; NaN for anything else."""
     try:
         number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # the last for a whole number beyond floats
         return math.nan
     return number if math.isfinite(number) else math.nan
 

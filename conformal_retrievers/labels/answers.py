@@ -31,7 +31,7 @@ def label_by_answer(queries: Iterable[AnsweredQuery], split: Split | None = None
         answer = tokens_of(query.answer or "")
         if not answer:
             where = query_name(query.id, query.query)
-            raise ValueError(f"{where}: answer is {query.answer!r}; give one that has a word")
+            raise ValueError(f"{where}: answer is {query.answer!r:.60}; give one that has a word")
         sentences = None if cuts is None else cut(query.snippets, cuts)
         texts = [s.text for s in (query.snippets if sentences is None else sentences.snippets)]
         judged.append(query.judged([_holds(tokens_of(t), answer) for t in texts], sentences))

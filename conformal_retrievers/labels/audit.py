@@ -81,9 +81,10 @@ def audit_report(
         place = places.get((row["id"] or "").strip())
         judgement = JUDGEMENTS.get((row["audited"] or "").strip().lower())
         if place is None or place in audited:
-            raise ValueError(f"{where}: id {row['id']!r} is unknown or repeated; remove the row")
+            shown = f"id {row['id']!r:.60}"
+            raise ValueError(f"{where}: {shown} is unknown or repeated; remove the row")
         if judgement is None:
-            raise ValueError(f"{where}: audited is {row['audited']!r}; write yes or no")
+            raise ValueError(f"{where}: audited is {row['audited']!r:.60}; write yes or no")
         audited[place] = judgement
     if not audited:
         raise ValueError(f"{path} has no rows; restore the file that audit_sample wrote")

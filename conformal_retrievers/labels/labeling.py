@@ -59,7 +59,7 @@ class AnsweredQuery:
         group: str | None = None,
     ) -> None:
         if isinstance(documents, str):
-            raise TypeError(f"documents is the str {documents!r}; give a list of documents")
+            raise TypeError(f"documents is the str {documents!r:.60}; give a list of documents")
         fields: dict[str, object] = {"query": query, "answer": answer, "id": id, "group": group}
         fields |= {"snippets": as_snippets(snippets), "documents": frozenset(documents)}
         for name, value in fields.items():
@@ -203,7 +203,7 @@ def _fields(query: AnsweredQuery) -> dict[str, str]:
     fact = query.query if query.answer is None else query.answer
     if not fact.strip():
         where = query_name(query.id, query.query)
-        raise ValueError(f"{where}: {name} is {fact!r}; give the fact to be supported")
+        raise ValueError(f"{where}: {name} is {fact!r:.60}; give the fact to be supported")
     return {"query": query.query, "fact": fact}
 
 

@@ -132,6 +132,7 @@ def json_number(value: float, infinite: str = "inf") -> float | str | None:
 
 Count = Annotated[int, Field(ge=0)]
 Score = float | Literal["inf", "-inf"] | None
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class _Event(BaseModel):
@@ -155,8 +156,8 @@ class _Gate(BaseModel):
 
 class _SnippetsEvent(_Event):
     scores: list[Score]
-    m1: float
-    m2: float
+    m1: Share
+    m2: Share
     split: str | None = None
     gate: _Gate | None = None
 
@@ -174,7 +175,7 @@ def check_event(event: Any, where: str) -> dict[str, Any]:
         raise ValueError(f"{where}: field 'event' is not {EVENT!r}; give a filter log")
     if event.get("version") != VERSION:
         raise ValueError(
-            f"{where} has version {event.get('version')!r}, but this library reads version "
+            f"{where} has version {event.get('version')!r:.60}, but this library reads version "
             f"{VERSION}; upgrade conformal-retrievers"
         )
     try:

@@ -13,7 +13,7 @@ from conformal_retrievers.theory.tolerance import binomial_interval
 
 CHECKED = ConfigDict(allow_inf_nan=False, extra="forbid", strict=True)  # when a state is loaded
 Count = Annotated[int, Field(ge=0, lt=2**53)]
-Total = Annotated[float, Field(ge=0)]
+Total = Annotated[float, Field(ge=0, lt=2**53)]
 GRID = 2.0**26  # shares are multiples of 1/GRID: sums of 2**27 of them are exact in any order
 
 

@@ -202,6 +202,7 @@ def test_inconsistent_fields_are_refused_although_the_checksum_fits(saved, chang
         ({"scores": [0.3, 0.1]}, "'queries'"),
         ({"scores": [0.1, "0.3"]}, r"queries\.0\.scores\.1"),
         ({"missed": -1}, "missed"),
+        ({"missed": 10**400}, r"queries\.0\.missed"),
         ({"group": 5}, r"queries\.0\.group"),
         ({"id": "b"}, "query id 'b' occurs 2 times"),
         ({"more": 1}, r"queries\.0\.more"),

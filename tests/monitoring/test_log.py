@@ -251,6 +251,8 @@ def test_a_file_of_other_lines_is_not_a_log(tmp_path, line):
         ({"scores": None}, "scores"),
         ({"scores": ["nan"]}, "scores"),
         ({"scores": [10**400]}, "scores"),
+        ({"m1": 1e308}, "m1"),
+        ({"m2": 10**400}, "m2"),
         ({"group": 3}, "group"),
         ({"calibration": None}, "calibration"),
         ({"k": -1}, "k"),

@@ -292,6 +292,7 @@ def saved(path, **changed):
         ("log_drift", "inf"),
         ("most_log_harm", -1),
         ("queries", {"queries": 10**400}),
+        ("share_kept", {"share_kept": 1e308}),
         ("unscorable", {"unscorable": -1}),
         ("other", 1),
         ("version", 1),

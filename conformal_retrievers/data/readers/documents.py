@@ -23,7 +23,7 @@ SPAN = "conformal."  # what attributes of a filter begin with
 def refused(place: str, mark: str) -> ValueError:
     """Return the error for documents that a conformal filter kept."""
     return ValueError(
-        f"{place}: {mark!r} says that a conformal filter kept these documents, so that what it "
+        f"{place}: {mark!r:.60} says that a conformal filter kept these documents, so that what it "
         "dropped is unknown. Give what the retriever inside returned"
     )
 

@@ -188,11 +188,13 @@ def _by_run(feedback: Iterable[Record], key: str | None) -> dict[str | None, Rec
         before = found.setdefault(one.name("run_id"), one)
         if before.get("key") != one.get("key"):
             raise ValueError(
-                f"{one.place}: a run has feedback {before.get('key')!r} and {one.get('key')!r} on "
-                "its documents; choose one with read_langsmith(…, relevant=KEY)"
+                f"{one.place}: a run has feedback {before.get('key')!r:.60} and "
+                f"{one.get('key')!r:.60} on its documents; choose one with "
+                "read_langsmith(…, relevant=KEY)"
             )
         if before is not one:
-            raise one.fault("run_id", f"the run has feedback {one.get('key')!r} twice, remove one")
+            twice = f"the run has feedback {one.get('key')!r:.60} twice"
+            raise one.fault("run_id", f"{twice}, remove one")
     return found
 
 
@@ -208,9 +210,10 @@ def _marked(run: Record, query: str, documents: Sequence[Snippet], feedback: Rec
         name = document.id if document.id in marks else str(i)
         if name not in marks:
             raise feedback.fault("value", f"give 1 or 0 for documents[{i}] of the run too")
-        relevant.append(as_relevant(f"{feedback.place}: value[{name!r}]", marks.pop(name), None))
+        where = f"{feedback.place}: value[{name!r:.60}]"
+        relevant.append(as_relevant(where, marks.pop(name), None))
     if marks:
-        raise feedback.fault("value", f"{next(iter(marks))!r} is not a document of the run")
+        raise feedback.fault("value", f"{next(iter(marks))!r:.60} is not a document of the run")
     return made(run, JudgedQuery, query, with_hits(documents), relevant, id=run.name("id"))
 
 
@@ -249,8 +252,8 @@ def _query(record: Record, inputs: Mapping[str, Any], name: str | None) -> str:
     found = [name] if name is not None else [key for key in QUERIES if key in texts] or texts
     if len(found) != 1 or found[0] not in texts:
         raise ValueError(
-            f"{record.place}: inputs has the fields {[*inputs]}; name the one with the text of the "
-            "query, read_langsmith(…, query=FIELD)"
+            f"{record.place}: inputs has the fields {[*inputs]!s:.200}; name the one with the text "
+            "of the query, read_langsmith(…, query=FIELD)"
         )
     return str(inputs[found[0]])
 
@@ -260,7 +263,7 @@ def _relevant(record: Record, outputs: Mapping[str, Any], name: str | None) -> l
     fields = Record(f"{record.place}: outputs", outputs)
     found = [key for key in (RELEVANT if name is None else (name,)) if fields.get(key) is not None]
     if len(found) != 1:
-        which = f"both {found[0]} and {found[1]}" if found else f"the fields {[*outputs]}"
+        which = f"both {found[0]} and {found[1]}" if found else f"the fields {[*outputs]!s:.200}"
         raise ValueError(
             f"{fields.place} has {which}, so that it is unknown what is relevant; name the field "
             "with the relevant documents, read_langsmith(…, relevant=FIELD)"

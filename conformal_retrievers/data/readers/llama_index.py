@@ -37,14 +37,14 @@ def _embedding(record: Record) -> list[JudgedQuery]:
     texts, corpus = (_inside(record, name) for name in ("queries", "corpus"))
     relevant = _inside(record, "relevant_docs")
     if extra := [id for id in relevant.fields if id not in texts.fields]:
-        raise ValueError(f"{relevant.place} has {extra[0]!r}, which is not in queries; add it")
+        raise ValueError(f"{relevant.place} has {extra[0]!r:.60}, which is not in queries; add it")
     queries = []
     for id in texts.fields:
         if not (ids := relevant.names(id)):
             remedy = "give the ids of its relevant documents, or leave the query out"
             raise relevant.fault(id, remedy)
         if lacking := [one for one in ids if one not in corpus.fields]:
-            raise relevant.fault(id, f"{lacking[0]!r} is not in the corpus, add it there")
+            raise relevant.fault(id, f"{lacking[0]!r:.60} is not in the corpus, add it there")
         documents = [Snippet(corpus.text(one), id=one) for one in ids]
         queries.append(judged_by(record, texts.text(id), None, documents, id=id))
     return queries

@@ -21,7 +21,7 @@ from conformal_retrievers.data.readers.documents import (
     refused,
     warn,
 )
-from conformal_retrievers.data.readers.records import Record, as_relevant, records_of
+from conformal_retrievers.data.readers.records import Record, as_name, as_relevant, records_of
 
 INPUT, DOCUMENTS = "input.value", "retrieval.documents."
 FIELDS = ("query", "query_bundle.query_str", "query_str", "input", "question")
@@ -79,8 +79,8 @@ def read_openinference(
         queries.append(made(span, JudgedQuery, _query(span), snippets, found, id=id))
     if judgements:
         raise ValueError(
-            f"the annotated span {next(iter(judgements))!r} is not given; give the spans too, from "
-            "client.spans.get_spans"
+            f"the annotated span {next(iter(judgements))!r:.60} is not given; give the spans too, "
+            "from client.spans.get_spans"
         )
     if not queries:
         raise ValueError(
@@ -104,8 +104,8 @@ def _span(record: Record) -> Record:
         if key.startswith("attributes."):
             flat |= _flat(key.removeprefix("attributes."), cell)
     ids = (context.get("span_id"), *map(record.get, ("context.span_id", "span_id", "id")))
-    flat["id"] = _hex(next(filter(None, ids), None))
-    flat["parent_id"] = _hex(record.get("parent_id"))
+    flat["id"] = _hex(as_name(record, "span_id", next(filter(None, ids), None)))
+    flat["parent_id"] = _hex(record.name("parent_id"))
     flat["name"] = record.get("name")
     flat["events"] = record.items("events") or ()
     flat["annotations"] = record.items("document_annotations") or ()
@@ -211,13 +211,13 @@ def _inside(span: Record) -> Iterator[Record]:
 def _chosen(given: Sequence[Record], name: str | None) -> list[Record]:
     """Return the annotations of one name."""
     field = "annotation_name" if any("annotation_name" in one.fields for one in given) else "name"
-    names = [*dict.fromkeys(one.get(field) for one in given)]
+    names = [*dict.fromkeys(one.name(field) for one in given)]
     if name is None and len(names) > 1:
         raise ValueError(
-            f"{given[0].place}: annotations have the names {names[0]!r} and {names[1]!r}; choose "
-            "the one that says what is relevant, read_openinference(…, relevant=NAME)"
+            f"{given[0].place}: annotations have the names {names[0]!r:.60} and {names[1]!r:.60}; "
+            "choose the one that says what is relevant, read_openinference(…, relevant=NAME)"
         )
-    return [one for one in given if name is None or one.get(field) == name]
+    return [one for one in given if name is None or one.name(field) == name]
 
 
 def _judgements(
@@ -238,7 +238,8 @@ def _judgements(
         if before is not None and before[1] == person and before[0] != relevant:
             raise one.fault(
                 "document_position",
-                f"annotations of this document of span {span!r} contradict each other, remove one",
+                f"annotations of this document of span {span!r:.60} contradict each other, remove "
+                "one",
             )
         if before is None or person:
             found[span][int(position)] = (relevant, person)

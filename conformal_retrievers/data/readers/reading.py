@@ -165,8 +165,8 @@ def _recognised(records: Sequence[Record], options: Mapping[str, Any]) -> Format
     found = [one for one in FORMATS if one.fits(asked)]
     if not found:
         raise ValueError(
-            f"{records[0].place} has the fields {', '.join(sorted(names)[:12]) or 'none'}, which "
-            f"are of no known format; give {KNOWN}"
+            f"{records[0].place} has the fields {', '.join(sorted(names)[:12]) or 'none':.200}, "
+            f"which are of no known format; give {KNOWN}"
         )
     if len(found) > 1:
         one, other = found[:2]

@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ class Record:
         """Return the error for a field, with its value and the remedy."""
         value = self.get(name)
         what = "is missing" if value is None else f"is {value!r:.80}"
-        return ValueError(f"{self.place}: {name} {what}; {remedy}")
+        return ValueError(f"{self.place}: {name:.80} {what}; {remedy}")
 
     def text(self, name: str, remedy: str = "give a text") -> str:
         """Return a field that is a text and not blank."""
@@ -91,7 +91,7 @@ class Record:
             return {}
         if not isinstance(found, Mapping):
             raise self.fault(name, "give an object")
-        return dict(found)
+        return {str(key): one for key, one in found.items()}
 
     def number(self, name: str) -> float | None:
         """Return a field that is a finite number; None without one."""
@@ -107,10 +107,10 @@ def as_name(record: Record, name: str, value: Any) -> str | None:
     """Return a name or a whole number as a text, and None as None."""
     if value is None or isinstance(value, str):
         return value
-    whole = not isinstance(value, bool) and isinstance(value, Real)
-    if whole and float(value).is_integer():
-        return str(int(float(value)))  # a frame makes whole numbers floats if one is missing
-    raise ValueError(f"{record.place}: {name} has {value!r:.80}; give a text or a whole number")
+    number = isinstance(value, Real) and not isinstance(value, bool)
+    if number and (isinstance(value, Integral) or float(value).is_integer()):
+        return str(int(value))  # a frame makes whole numbers floats if one is missing
+    raise ValueError(f"{record.place}: {name:.80} has {value!r:.80}; give a text or a whole number")
 
 
 def as_relevant(where: str, value: Any, min_score: float | None) -> bool:

@@ -63,7 +63,8 @@ def read_trec(
     """
     judgements, texts = read_qrels(Path(qrels)), None if queries is None else read_texts(queries)
     if texts is not None and (unknown := [id for id in judgements if id not in texts]):
-        raise ValueError(f"{queries} lacks query {unknown[0]!r}, which {qrels} has; add its text")
+        shown = f"query {unknown[0]!r:.60}"
+        raise ValueError(f"{queries} lacks {shown}, which {qrels} has; add its text")
     documents = None if corpus is None else _documents(corpus)
     relevant = {
         id: [document for document, score in scores.items() if score >= min_score]
@@ -83,8 +84,8 @@ def read_trec(
     ]
     if left_out := {id for one in runs.values() for id in one.ranked}:
         warn(
-            f"{len(left_out)} queries of the run, such as {min(left_out)!r}, are not in {qrels}: "
-            "they are not judged, and left out"
+            f"{len(left_out)} queries of the run, such as {min(left_out)!r:.60}, are not in "
+            f"{qrels}: they are not judged, and left out"
         )
     if not any(query.snippets for query in made):
         raise ValueError(f"run has no query of {qrels}; give a run of these queries")
@@ -103,15 +104,15 @@ def _to_retrieve(
 ) -> list[JudgedQuery]:
     if without := [id for id, found in relevant.items() if not found]:
         warn(
-            f"{len(without)} queries, such as {without[0]!r}, have no relevant document, and are "
-            "left out"
+            f"{len(without)} queries, such as {without[0]!r:.60}, have no relevant document, and "
+            "are left out"
         )
     asked = {id: found for id, found in relevant.items() if found}
     if documents is None:
         return [JudgedQuery.from_ids(texts[id], found, id=id) for id, found in asked.items()]
     made = []
     for id, found in asked.items():
-        check_found(f"query {id!r}", found, documents)
+        check_found(f"query {id!r:.60}", found, documents)
         snippets = [Snippet(documents[one], id=one) for one in found]
         made.append(JudgedQuery(texts[id], snippets, [True] * len(found), id=id))
     return made

@@ -95,7 +95,7 @@ class Judging:
         for field, value in about.items():
             begun = self.journal.plan[field]
             if begun != value:
-                what = "others" if field == "queries" else f"{begun!r}, not {value!r}"
+                what = "others" if field == "queries" else f"{begun!r:.60}, not {value!r:.60}"
                 raise ValueError(
                     f"{field}: {self.journal.path} is for {what}; give what it was begun with, or "
                     "another --out"

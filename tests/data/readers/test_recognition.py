@@ -89,6 +89,44 @@ def test_what_is_unknown_or_broken_or_ambiguous_is_refused(text, message, tmp_pa
     assert str(path) in str(raised.value)
 
 
+LONG = "x" * 100_000
+ROW = {"query": "q", "id": "a", "text": "t", "relevant": 1}
+SNIPPET = {"text": "t", "relevant": True}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {LONG: 1},
+        ROW | {"relevant": LONG},
+        ROW | {"score": LONG},
+        {"query": "q", "id": LONG, "snippets": [], "missed": LONG},
+        {"query": "q", "id": LONG, "snippets": [SNIPPET | {"relevant": LONG}]},
+        {"query": "q", "group": f"\x1b{LONG}", "snippets": []},
+        {"query": "q", "snippets": [SNIPPET | {"id": LONG}] * 2},
+        {"query": "q", "snippets": [], LONG: 1},
+        {"query": "q", "snippets": [{LONG: 1}]},
+        {"span_id": LONG, "document_position": 0, "result": {"score": 1}},
+        {"span_id": "s", "attributes": {"retrieval.documents": {LONG: 1}}},
+        {"inputs": {LONG: 1}, "outputs": {"relevant_ids": ["a"]}},
+        {"inputs": {"query": "q"}, "outputs": {LONG: 1}},
+    ],
+    ids=lambda row: f"{[*row]!s:.40}",
+)
+def test_a_long_value_is_cut_in_the_error(row, tmp_path):
+    path = tmp_path / "file.jsonl"
+    path.write_text(json.dumps(row))
+    with pytest.raises(ValueError, match="give|remove|name") as raised:
+        read(path)
+    assert len(str(raised.value)) < 1000
+
+
+def test_a_whole_number_as_an_id_is_exact():
+    ids = [2**63 + 1, 10**400, 7.0, "b"]
+    [query] = read([ROW | {"id": id} for id in ids])
+    assert [snippet.id for snippet in query.snippets] == [str(2**63 + 1), f"1{'0' * 400}", "7", "b"]
+
+
 @pytest.mark.parametrize("text", ["How long is it, in months?\nWhy?\n", "Zinc, or iron\nIron\n"])
 def test_plain_questions_are_told_what_retrieves_for_them(text, tmp_path):
     (tmp_path / "questions.txt").write_text(text)
