@@ -7,13 +7,14 @@ from conformal_retrievers.extras import require
 
 
 def main() -> None:
-    """Run the command line, or say what to install for it."""
+    """Run the command line, or say what to install for it; Ctrl-C while it loads ends quietly."""
     try:
         require("cli", "typer", "rich")
+        from conformal_retrievers.cli import app
     except ModuleNotFoundError as error:
         sys.exit(str(error))
-    from conformal_retrievers.cli import app
-
+    except KeyboardInterrupt:
+        sys.exit(130)
     try:
         app(prog_name="conformal-retrievers")
     finally:

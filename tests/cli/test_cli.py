@@ -522,6 +522,25 @@ def test_a_closed_output_is_no_error(files):
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize("module", ["rich", "conformal_retrievers.cli"])
+def test_ctrl_c_while_the_commands_load_ends_quietly(module):
+    code = f"""
+import signal, sys
+
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            signal.raise_signal(signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Interrupts())
+from conformal_retrievers.__main__ import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
 def test_the_command_line_needs_no_package_of_the_demo():
     names = (
         "regex sentencex bm25s jinja2 matplotlib langchain_core llama_index sentence_transformers"
