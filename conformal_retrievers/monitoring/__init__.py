@@ -6,6 +6,7 @@ from conformal_retrievers.monitoring.events import (
     annotate_span,
     event_of,
     json_number,
+    scores_of,
 )
 from conformal_retrievers.monitoring.log import FilterLog, Observer, read_log
 from conformal_retrievers.monitoring.monitor import Monitor
@@ -23,4 +24,5 @@ __all__ = [
     "event_of",
     "json_number",
     "read_log",
+    "scores_of",
 ]

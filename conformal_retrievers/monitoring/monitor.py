@@ -23,13 +23,10 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import threading
-from collections.abc import Iterable, Sequence
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -49,14 +46,7 @@ from conformal_retrievers.calibration.speech import speaks_below
 from conformal_retrievers.calibration.subjects import QUERIES, RETRIEVED
 from conformal_retrievers.data.files import Kind, explain, read_envelope, write_envelope
 from conformal_retrievers.data.queries import ScoredQuery, as_scores
-from conformal_retrievers.monitoring.state import (
-    RECENT,
-    State,
-    after,
-    as_time,
-    check_alike,
-    in_order,
-)
+from conformal_retrievers.monitoring.state import RECENT, State
 from conformal_retrievers.monitoring.status import Counts, MonitorStatus
 from conformal_retrievers.theory.ranks import check_probability, conformal_rank
 from conformal_retrievers.theory.tolerance import betting_lower, binomial_lower, tolerance_rank
@@ -69,10 +59,10 @@ class Monitor:
 
     `level` in (0, 1) bounds the probability of a false alarm, of drift and of harm each, over the
     whole stream. `seed` decides how equal scores are ranked. Threads may share a monitor; processes
-    that share a stream have one each, and `merge` makes them one. A monitor stores a time and a
-    number for each query, and others if the calibration holds a gate, which has alarms of its own:
-    `status.gate`. A gate on its own is watched with its own calibration: its query scores are its
-    snippets' scores. Raises ValueError for a calibration without lowest scores.
+    share a filter log, which one monitor reads. A monitor stores a number for each query, and
+    another if the calibration holds a gate, which has alarms of its own: `status.gate`. A gate on
+    its own is watched with its own calibration: its query scores are its snippets' scores. Raises
+    ValueError for a calibration without lowest scores.
     """
 
     def __init__(self, calibration: Calibration, level: float = 0.05, *, seed: int = 0) -> None:
@@ -96,7 +86,6 @@ class Monitor:
         )
         self._state.gate = self._gate._state if self._gate else None
         self._lock = threading.RLock()
-        self._process: int | None = None  # the one that the last of the sources stands for
 
     def observe(
         self,
@@ -105,19 +94,16 @@ class Monitor:
         *,
         gated: Gated | None = None,
         silenced: bool | None = None,
-        at: float | None = None,
     ) -> MonitorStatus:
         """Observe the scores (n,) of all snippets that were retrieved for a new query of a group.
 
         If the calibration holds a gate, `gated` is its decision, `Filtered.gated`, and `silenced`
         whether it dropped all snippets, `Filtered.silenced`: by default it did if it is silent, as
-        it does not with on_silence="flag". `at` is when it was, in seconds since the epoch (now by
-        default), by which `merge` puts queries in order. A query is never before the one that was
-        observed before it.
+        it does not with on_silence="flag".
 
-        Raises ValueError for scores of another shape, a missing or needless `gated`, a `silenced`
-        without a silent gate, or an `at` that is not finite, and `CalibrationMismatch` for the
-        decision of another gate.
+        Raises ValueError for scores of another shape, a missing or needless `gated`, or a
+        `silenced` without a silent gate, and `CalibrationMismatch` for the decision of another
+        gate.
         """
         s = as_scores(scores, "scores")
         if s.ndim != 1 or (self._of_gate and len(s) != 1):
@@ -136,50 +122,40 @@ class Monitor:
             undecided = self._limited and not s[0] < self._speaks_below(group)
             one += Counts.of_gate("silent" if not kept else "undecided" if undecided else "speaks")
         finite = s[np.isfinite(s)]
-        at = as_time(at)
         with self._lock:
-            self._name_source()
             state = self._state
             if self._gate is not None and gated is not None:
-                self._gate.observe([gated.score], gated.group, at=at)
+                self._gate.observe([gated.score], gated.group)
             state.counts += one
             if self._of_gate:
-                newest = (after(state.recent, at), not kept)
-                state.recent = [*state.recent, newest][-RECENT:]
+                state.recent = [*state.recent, not kept][-RECENT:]
             if len(finite) and not silent:
-                state.bet_on_rank(after(state.live, at), float(finite.min()), self._ordered)
+                state.bet_on_rank(float(finite.min()), self._ordered)
             return self.status
 
-    def observe_judged(self, query: ScoredQuery, *, at: float | None = None) -> MonitorStatus:
+    def observe_judged(self, query: ScoredQuery) -> MonitorStatus:
         """Observe a query whose relevant snippets are all known, in addition to `observe`.
 
         Choose the queries to judge at random, whatever is kept of them. One that is silenced, but
-        has its scores instead of +inf, was only flagged, and loses what these lose. `at` is as for
-        `observe`. Raises ValueError if the guarantee is "snippet" or by group, for a query of the
-        calibration, by its id, and for one scored without the gate that the calibration holds. A
-        gate by group has no alarm of harm.
+        has its scores instead of +inf, was only flagged, and loses what these lose. Raises
+        ValueError if the guarantee is "snippet" or by group, for a query of the calibration, by its
+        id, and for one scored without the gate that the calibration holds. A gate by group has no
+        alarm of harm.
         """
         check_new([query.id], self.calibration.used_ids, self.calibration.subject)
         check_split(self.calibration.split, query.split, "the query")
         check_silenced(query, self.calibration.gate)
-        _, lost, at = self._tolerated, self._loss(query), as_time(at)
+        _, lost = self._tolerated, self._loss(query)
         with self._lock:
-            self._name_source()
             if lost is not None:
-                self._observe_loss(lost, at)
+                self._observe_loss(lost)
             if self._gate and query.relevant.any() and not self._gate.calibration.by_group:
-                self._gate._observe_loss(float(bool(query.silenced)), at)
+                self._gate._observe_loss(float(bool(query.silenced)))
             return self.status
 
-    def _observe_loss(self, lost: float, at: float) -> None:
+    def _observe_loss(self, lost: float) -> None:
         self._state.counts += Counts(judged=1, lost=lost)
-        self._state.bet_on_loss(after(self._state.losses, at), lost, self._tolerated)
-
-    def _name_source(self) -> None:
-        """Give this process a name among the sources: copies and forks of a monitor differ."""
-        if self._process != os.getpid():
-            self._process = os.getpid()
-            self._state.sources.append(uuid4().hex)
+        self._state.bet_on_loss(lost, self._tolerated)
 
     def _check_gated(self, gated: Gated | None) -> None:
         gate = self.calibration.gate
@@ -198,7 +174,7 @@ class Monitor:
         with self._lock:
             most = (self._state.most_log_drift, self._state.most_log_harm)
             drift, harm = (math.exp(min(log, 700.0)) for log in most)
-            recent = [silent for _, silent in self._state.recent]
+            recent = self._state.recent
             return MonitorStatus(
                 self._state.level,
                 self._state.counts,
@@ -241,38 +217,6 @@ class Monitor:
             keeps &= query.scores != math.inf
         return loss(query, keeps, c.guarantee, count_missed=c.count_missed)
 
-    @classmethod
-    def merge(cls, monitors: Iterable[Monitor]) -> Monitor:
-        """Return the monitor of one process that observes what several have, in the order of time.
-
-        It equals that monitor bit for bit, whatever the order of `monitors`, which stay as they
-        are. Queries at equal times are in an order that does not depend on their scores. Each alarm
-        of a merged monitor is false with probability at most `level`. While the stream grows, that
-        bound holds for all merges together if each has all queries up to its newest one; otherwise
-        it holds for each merge.
-
-        Raises ValueError, naming the field, for monitors of another calibration, level or seed;
-        without monitors; and if two have the same observations, as a monitor and its saved copy.
-        """
-        given = list(monitors)
-        states = [monitor._copy() for monitor in given]
-        check_alike(states)
-        merged = cls(given[0].calibration, states[0].level, seed=states[0].seed)
-        merged._replay(states)
-        return merged
-
-    def _replay(self, states: Sequence[State]) -> None:
-        own = self._state
-        own.sources = sorted(source for state in states for source in state.sources)
-        own.counts = sum((state.counts for state in states), Counts())
-        own.recent = in_order(state.recent for state in states)[-RECENT:]
-        for at, lowest in in_order(state.live for state in states):
-            own.bet_on_rank(at, lowest, self._ordered)
-        for at, lost in in_order(state.losses for state in states):
-            own.bet_on_loss(at, lost, self._tolerated)
-        if self._gate is not None:
-            self._gate._replay([state.gate for state in states if state.gate])
-
     def save(self, path: str | Path) -> None:
         """Write the state as JSON, whole or not at all; raise OSError if it cannot be written."""
         fields = {"format": KIND.format, "version": KIND.version, **self._copy().as_fields()}
@@ -309,7 +253,7 @@ class Monitor:
     def _of(cls, calibration: Calibration, state: State) -> Monitor:
         monitor = cls(calibration, state.level, seed=state.seed)
         monitor._state = state
-        monitor._ordered = sorted([*monitor._ordered, *(lowest for _, lowest in state.live)])
+        monitor._ordered = sorted([*monitor._ordered, *state.live])
         if calibration.gate is not None and state.gate is not None:
             monitor._gate = cls._of(calibration.gate, state.gate)
         return monitor

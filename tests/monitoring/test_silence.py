@@ -25,8 +25,8 @@ from conformal_retrievers import (
 )
 from conformal_retrievers.calibration.gating import calibrate_gate
 from conformal_retrievers.cli.inputs import logged_queries
-from conformal_retrievers.monitoring.events import event_of
-from conformal_retrievers.monitoring.log import FilterLog, Observer
+from conformal_retrievers.monitoring.events import event_of, scores_of
+from conformal_retrievers.monitoring.log import FilterLog, Observer, read_log
 from conformal_retrievers.monitoring.state import RECENT
 from conformal_retrievers.theory.tolerance import binomial_interval
 
@@ -55,7 +55,7 @@ def test_false_alarms_of_a_change_are_no_more_frequent_than_the_level():
         monitor = Monitor(calibration, 0.1, seed=int(rng.integers(2**32)))
         scores = rng.normal(size=300) + 2 * (rng.random(300) < share)
         for score in np.round(scores, 1):
-            monitor._state.bet_on_rank(0.0, float(score), monitor._ordered)
+            monitor._state.bet_on_rank(float(score), monitor._ordered)
         alarms += monitor.status.drift
     assert binomtest(alarms, 100, 0.1, alternative="greater").pvalue > FALSE_ALARM
 
@@ -97,7 +97,7 @@ def test_the_monitor_counts_what_events_count_and_drift_is_about_what_passes(fil
     n_silent = sum(one.gated.silent for one in found)
     assert 0 < n_silent < 60
     passed = [one.scores.min() for one in found if not one.gated.silent]
-    live, of_gate = ([lowest for _, lowest in m._state.live] for m in (monitor, monitor._gate))
+    live, of_gate = (m._state.live for m in (monitor, monitor._gate))
     assert (live, of_gate) == (passed, [one.gated.score for one in found])
     counts = status.counts
     assert observer.counts[calibration.checksum] == counts
@@ -217,13 +217,29 @@ def test_a_saved_monitor_continues_unchanged(filtering, tmp_path):
             first.save(tmp_path / "m.json")
             first = Monitor.load(tmp_path / "m.json", filtering.calibration)
         for monitor in (whole, first):
-            monitor.observe(one.scores, gated=one.gated, at=i)
-            monitor.observe_judged(judged, at=i)
+            monitor.observe(one.scores, gated=one.gated)
+            monitor.observe_judged(judged)
     for monitor in (first, copy.deepcopy(whole), pickle.loads(pickle.dumps(whole))):
         assert monitor.status == whole.status
         assert monitor._state == whole._state
         assert monitor._ordered == whole._ordered
         assert monitor._gate._ordered == whole._gate._ordered
+
+
+def test_a_log_of_several_processes_gives_the_monitor_of_one(filtering, tmp_path):
+    one, replayed, gate = (
+        Monitor(filtering.calibration),
+        Monitor(filtering.calibration),
+        filtering.gate,
+    )
+    for found in of_queries(filtering, drawn(np.random.default_rng(6), 60, "new", answerable=0.5)):
+        one.observe(found.scores, gated=found.gated)
+        FilterLog(tmp_path / "log.jsonl").append(event_of(found))
+    for event in read_log(tmp_path / "log.jsonl"):
+        score = event["gate"]["score"]
+        gated = gate.decide(math.nan if score is None else float(score), event["group"])
+        replayed.observe(scores_of(event), event["group"], gated=gated)
+    assert (replayed.status, replayed._state) == (one.status, one._state)
 
 
 def test_a_query_without_what_the_gate_decided_is_refused(filtering):
