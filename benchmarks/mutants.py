@@ -42,7 +42,6 @@ TESTS = {
     "calibration/reduced.py": ["calibration/test_reduced.py"],
     "data/queries.py": ["data/test_queries.py", "scoring/test_scoring.py"],
     "calibration": ["calibration", "theory"],
-    "calibration/pilot.py": ["calibration/test_pilot.py"],
     "calibration/planning.py": ["calibration/test_planning.py"],
     "filtering.py": ["test_filtering.py", "calibration"],
     "evaluation": ["evaluation"],
@@ -414,11 +413,6 @@ MUTANTS = {
             "a guarantee stated that is out of reach",
         ),
         ("if units.reach <= 1 - c.alpha:", "if True:", "too few queries blamed on the depth"),
-    ],
-    "calibration/pilot.py": [
-        ("- (1 - alpha) * (n + 1)", "- (1 - alpha) * n", "no place for the new query"),
-        ("np.sqrt(n * self.variance)", "np.sqrt(self.variance)", "one query in place of n"),
-        ("+ len(scores) - len(known)", "", "a snippet without a score dropped"),
     ],
     "calibration/planning.py": [
         (

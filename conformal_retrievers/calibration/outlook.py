@@ -23,8 +23,6 @@ class Outlook:
     n: int
     coverage: Interval  # on average over calibrations, and the ends of 8 in 10 of them
     as_alpha: float | None  # without delta, it keeps as much as delta does; None: all is kept
-    kept: Interval | None = None  # share of the snippets, expected from a pilot
-    fewer: Interval | None = None  # how much less of them is kept than with the first n
 
 
 @dataclass(frozen=True)
@@ -83,37 +81,22 @@ class Plan:
         return f"{text}, and keeps {self.about}as much on average as alpha = {same:.2g} alone."
 
     @property
-    def more(self) -> str:
-        """What more units remove more, by the pilot; empty without one."""
-        first, last = self.outlooks[0], self.outlooks[-1]
-        if first.kept is None or last.fewer is None:
-            return ""
-        return (
-            f"By the pilot, {first.n} keep {first.kept} of the snippets, and {last.n} keep "
-            f"{last.fewer.written(unit='')} points less (80 % intervals)."
-        )
-
-    @property
     def told(self) -> str:
         """The plan in sentences, in lines of at most 80 characters."""
         sentences = [self.needed]
         if self.n is not None:
-            sentences += [self.given, *[self.cost] * (self.guarantee != "snippet"), self.more]
-        return "\n".join(fill(sentence, 80) for sentence in sentences if sentence)
+            sentences += [self.given, *[self.cost] * (self.guarantee != "snippet")]
+        return "\n".join(fill(sentence, 80) for sentence in sentences)
 
     @property
     def table(self) -> str:
         """The outlooks, a line each, of at most 80 characters."""
         costs = self.guarantee != "snippet"
-        kept = self.outlooks[0].kept is not None
         head = [self.unit, "8 in 10 cover, %"]
         rows = [head + [f"delta = {self.delta or DELTA:g} is"] * costs]
-        rows[0] += ["kept, %", "points less"] * kept
         for o in self.outlooks:
             row = [f"{o.n:,}", "keep all" if o.n < self.feasible else in_percent(*o.coverage[1:])]
             row += ["keep all" if o.as_alpha is None else f"alpha = {o.as_alpha:.2g}"] * costs
-            if o.kept is not None:
-                row += [f"{100 * o.kept.estimate:.1f}", o.fewer.written(unit="") if o.fewer else ""]
             rows.append(row)
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = (zip(row, widths, strict=True) for row in rows)

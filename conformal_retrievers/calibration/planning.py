@@ -3,7 +3,7 @@
 Over calibrations with n scalar units, the coverage of the k-th smallest score is Beta(k, n + 1 − k)
 (Vovk 2012, arXiv 1209.2673). That is exact for "all" and "any" without ties. For "query-recall" it
 is a guide: the share of a query's snippets that is kept varies less than a yes or no. On five data
-sets, 79 to 96 % of calibrations are within the bounds of 80 % (benchmarks/pilots.py).
+sets, 79 to 96 % of calibrations are within the bounds of 80 % (benchmarks/plans.py).
 
 `delta` takes a higher rank k'. On average that keeps as much as alpha = 1 − k'/(n + 1) without it.
 """
@@ -16,13 +16,12 @@ import numpy as np
 
 from conformal_retrievers.calibration.guarantees import Guarantee, check_guarantee, n_needed
 from conformal_retrievers.calibration.outlook import DELTA, PROBABILITY, Outlook, Plan
-from conformal_retrievers.calibration.pilot import SPREAD, Pilot, interval, scored_pilot
-from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.theory.intervals import Interval
 from conformal_retrievers.theory.ranks import check_probability, conformal_rank, exact_alpha
 from conformal_retrievers.theory.tolerance import tolerance_rank
 
 MIN_DISTANCE = 1e-4  # the smallest distance, and alpha, to plan for: about 10⁷ queries
+SPREAD = 0.8  # of calibrations: one in ten is below, one in ten above
 SIZES = (20, 50, 100, 200, 500, 1000)
 
 
@@ -33,11 +32,10 @@ def plan(
     delta: float | None = None,
     within: float | None = None,
     guarantee: Guarantee = "query-recall",
-    pilot: Iterable[JudgedQuery] | Iterable[ScoredQuery] | None = None,
 ) -> Plan:
     """Return how many units a calibration needs and what n give, as a `Plan` that prints as text.
 
-    Raises ValueError for an argument out of range, and for a pilot as `Pilot.of` does.
+    Raises ValueError for an argument out of range.
 
     >>> print(plan(0.1, 50).told)
     9 judged queries before any snippet can be dropped.
@@ -51,12 +49,9 @@ def plan(
     alpha, delta, guarantee
         As in `calibrate`.
     n
-        How many units there are: judged queries, or relevant snippets for "snippet". By default
-        those of the pilot.
+        How many units there are: judged queries, or relevant snippets for "snippet".
     within
         Distance from 1 − alpha, in (0, 1), that the coverage of a calibration may have.
-    pilot
-        Judged queries, scored as `calibrate` would, or scored queries: what do more of them remove?
 
     Notes
     -----
@@ -74,10 +69,6 @@ def plan(
                 f"are {MIN_DISTANCE:g} or more"
             )
         enough = _enough(alpha, delta, within, feasible)
-    seen = None
-    if pilot is not None:
-        seen = Pilot.of(scored_pilot(pilot, alpha, guarantee, delta), guarantee)
-        n = seen.n if n is None else n
     return Plan(
         alpha,
         delta,
@@ -87,32 +78,20 @@ def plan(
         feasible,
         enough,
         smallest_alpha=None if n is None else smallest_alpha(n, delta=delta, guarantee=guarantee),
-        outlooks=_outlooks((n, 2 * n, 4 * n) if n else SIZES, alpha, delta, guarantee, seen),
+        outlooks=_outlooks((n, 2 * n, 4 * n) if n else SIZES, alpha, delta, guarantee),
     )
 
 
 def _outlooks(
-    sizes: Iterable[int],
-    alpha: float,
-    delta: float | None,
-    guarantee: Guarantee,
-    pilot: Pilot | None,
+    sizes: Iterable[int], alpha: float, delta: float | None, guarantee: Guarantee
 ) -> tuple[Outlook, ...]:
     """Return what calibrations of these sizes give."""
-    outlooks: list[Outlook] = []
-    first = None
+    outlooks = []
     for n in sizes:
         rank = tolerance_rank(n, alpha, delta or DELTA)
         possible = guarantee != "snippet" and n >= n_needed(guarantee, alpha, delta or DELTA)
         as_alpha = 1 - rank / (n + 1) if possible else None
-        kept = fewer = None
-        if pilot is not None:
-            drawn = pilot.expected(n, alpha if delta is None else as_alpha or 0.0)
-            first = drawn if first is None else first
-            kept = interval(drawn)
-            fewer = interval(first - drawn) if outlooks else None
-        coverage = coverage_of(n, alpha, delta, guarantee)
-        outlooks.append(Outlook(n, coverage, as_alpha, kept, fewer))
+        outlooks.append(Outlook(n, coverage_of(n, alpha, delta, guarantee), as_alpha))
     return tuple(outlooks)
 
 

@@ -664,17 +664,8 @@ def test_the_plan_in_the_documentation_is_what_is_printed():
     assert indent(shown, "    ") in page.read_text(encoding="utf-8")
 
 
-def test_a_plan_of_a_pilot_is_that_of_the_library(tmp_path):
-    judged = [
-        JudgedQuery(f"q{i}", with_hits(["a", "b", "c"]), [i % 2 > 0, i % 3 == 0, i % 2 == 0])
-        for i in range(90)
-    ]
-    write_jsonl(judged, tmp_path / "pilot.jsonl")
-    expected = plan(0.2, 30, pilot=judged)
-    assert "By the pilot" in str(expected)
-    command = ("plan", "--alpha", "0.2", "--have", "30", "--pilot", tmp_path / "pilot.jsonl")
-    assert run(*command).stdout == f"{expected}\n"
-    assert as_json(*command)["outlooks"][2]["fewer"] == list(expected.outlooks[2].fewer)
+def test_a_plan_for_more_queries_than_anyone_has_names_the_option():
+    assert "--have" in error_of("plan", "--alpha", 0.1, "--have", 10**12, code=2)
 
 
 def test_the_version_and_help_fit_into_80_columns():

@@ -72,8 +72,7 @@ def test_grades_are_judged_by_min_score_in_each_command(tmp_path):
         run("calibrate", path, "--alpha", 0.2, "--hold-out", 0.5, "--out", out, *options)
         evaluated = as_json("evaluate", out, path, *options)
         diagnosed = as_json("diagnose", out, path, *options)
-        planned = as_json("plan", "--alpha", 0.2, "--pilot", path, *options)
-        made.append([Calibration.load(out).threshold(), evaluated, diagnosed, planned])
+        made.append([Calibration.load(out).threshold(), evaluated, diagnosed])
     assert made[0] == made[1]
     refused = error_of("calibrate", graded, "--alpha", 0.2, "--out", tmp_path / "no.json")
     assert "relevant is '3'" in refused

@@ -9,7 +9,7 @@ from commands import error_of
 from langchain_core.documents import Document
 from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
 
-from conformal_retrievers import calibrate, plan
+from conformal_retrievers import calibrate
 from conformal_retrievers.calibration import calibrate_gate
 from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.jsonl import read_jsonl, write_jsonl
@@ -151,10 +151,9 @@ def test_a_value_never_becomes_the_id_that_evidence_names():
     [
         lambda judged, _: calibrate(judged, LENGTH, alpha=0.3),
         lambda judged, _: calibrate_gate(judged, scorer=LENGTH, alpha=0.3),
-        lambda judged, _: plan(0.3, pilot=judged),
         lambda judged, path: Judging(judged, path),
     ],
-    ids=["calibrate", "gate", "plan", "judge"],
+    ids=["calibrate", "gate", "judge"],
 )
 @pytest.mark.parametrize("unmarked", [0, 4])  # queries in which a person took a mark away
 def test_queries_with_nothing_but_relevant_snippets_are_refused(unmarked, use, tmp_path):
