@@ -16,7 +16,6 @@ from conformal_retrievers.cli import options
 from conformal_retrievers.cli.agreement import agreement
 from conformal_retrievers.cli.calibrate import calibrate
 from conformal_retrievers.cli.claims import app as claims
-from conformal_retrievers.cli.depth import depth
 from conformal_retrievers.cli.diagnose import diagnose
 from conformal_retrievers.cli.evaluate import evaluate
 from conformal_retrievers.cli.gate import gate
@@ -78,6 +77,6 @@ def demo(alpha: options.Alpha = 0.1) -> None:
     run(alpha)
 
 
-for command in (judge, agreement, calibrate, gate, show, evaluate, diagnose, depth, plan, demo):
+for command in (judge, agreement, calibrate, gate, show, evaluate, diagnose, plan, demo):
     app.command()(command)
 app.add_typer(claims, name="claims")

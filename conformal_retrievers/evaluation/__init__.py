@@ -1,7 +1,6 @@
 """What a filter does to judged queries, and whether its guarantee can be trusted."""
 
 from conformal_retrievers.evaluation.compare import Difference, Differences, compare
-from conformal_retrievers.evaluation.depth import Depths, depth
 from conformal_retrievers.evaluation.diagnose import diagnose
 from conformal_retrievers.evaluation.diagnosis import Diagnosis, Finding
 from conformal_retrievers.evaluation.equal_recall import EqualRecall, Row
@@ -12,7 +11,6 @@ from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.verdict import Verdict, verdict_on
 
 __all__ = [
-    "Depths",
     "Diagnosis",
     "Difference",
     "Differences",
@@ -24,7 +22,6 @@ __all__ = [
     "Share",
     "Verdict",
     "compare",
-    "depth",
     "diagnose",
     "evaluate",
     "evaluate_gate",

@@ -22,7 +22,6 @@ from conformal_retrievers.calibration.planning import plan, smallest_alpha
 from conformal_retrievers.claims import AnnotatedAnswer, calibrate_claims
 from conformal_retrievers.data.jsonl import read_jsonl, write_jsonl
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet, with_hits
-from conformal_retrievers.evaluation.depth import depth
 from conformal_retrievers.evaluation.diagnose import diagnose
 from conformal_retrievers.evaluation.evaluate import evaluate
 from conformal_retrievers.evaluation.report import html
@@ -634,19 +633,6 @@ def test_diagnose_takes_either_judged_queries_or_a_log(files):
 # --- plan, help and the installed command ---------------------------------------------------------
 
 
-def test_depths_are_those_of_the_library(tmp_path):
-    judged = [
-        JudgedQuery(f"q{i}", with_hits(["a", "b", "c"]), [i % 2 > 0, False, i % 2 == 0], missed=0)
-        for i in range(90)
-    ]
-    write_jsonl(judged, tmp_path / "deep.jsonl")
-    expected = depth(judged, recall=0.95)
-    assert run("depth", tmp_path / "deep.jsonl", "--recall", "0.95").stdout == f"{expected}\n"
-    found = as_json("depth", tmp_path / "deep.jsonl", "--recall", "0.95")
-    assert [setting["k"] for setting in found["settings"]] == [3]
-    assert "recall" in error_of("depth", tmp_path / "deep.jsonl", "--recall", "95", code=2)
-
-
 def test_a_plan_is_that_of_the_library():
     command = ("plan", "--alpha", 0.1, "--within", 0.02, "--have", 300)
     expected = plan(0.1, 300, within=0.02)
@@ -677,7 +663,6 @@ def test_the_version_and_help_fit_into_80_columns():
         "show",
         "evaluate",
         "diagnose",
-        "depth",
         "plan",
         "demo",
         "claims",

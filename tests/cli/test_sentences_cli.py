@@ -6,7 +6,7 @@ import json
 import random
 
 import pytest
-from commands import as_json, error_of, run
+from commands import error_of, run
 from pages import NAME, asked
 
 from conformal_retrievers import Calibration, calibrate, write_jsonl
@@ -75,12 +75,6 @@ def test_a_log_of_sentences_is_diagnosed(files):
         log.append(event_of(prune(query.query, query.snippets), query=query.query))
     shown = run("diagnose", files / "c.json", "--log", files / "filter.jsonl").stdout
     assert "Queries: 40, with 360 sentences." in shown
-
-
-def test_depth_is_of_documents(files):
-    depths = as_json("depth", files / "judged.jsonl", *SPLIT, "--json")
-    assert {setting["k"] for setting in depths["settings"]} <= {1, 2, 3}
-    assert depths["items"] == "sentences"
 
 
 def test_judgements_without_evidence_are_refused(files, tmp_path):

@@ -23,7 +23,6 @@ from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.evaluation import report
-from conformal_retrievers.evaluation.depth import depth
 from conformal_retrievers.evaluation.equal_recall import FILTER, equal_recall
 from conformal_retrievers.monitoring import FilterLog, Observer, event_of, read_log
 from conformal_retrievers.pruning import SentenceFilter
@@ -137,14 +136,3 @@ def test_a_monitor_and_a_log_take_decisions_about_sentences(tmp_path, caplog):
     events = list(read_log(tmp_path / "filter.jsonl"))
     assert [event["split"] for event in events] == [NAME, NAME]
     assert events[0]["kept_ranges"] == [{"document": 1, "ranges": [[0, 16]]}]
-
-
-def test_the_depth_of_sentences_counts_documents():
-    judged = [
-        replace(query, id=f"{query.id}{i}", query=f"{query.query} {i}")
-        for i in range(9)
-        for query in NEW
-    ]
-    found = depth(by_sentence(judged, "sentences"), recall=0.99)
-    assert {s.k for s in found.settings} == {2, 3}
-    assert found.items == "sentences"
