@@ -552,16 +552,10 @@ MUTANTS = {
         ("if s.text.strip()", "if s.text", "blank snippets are sent"),
         ("if not fact.strip():", "if not fact:", "a blank fact is asked about"),
     ],
-    "labels/audit.py": [
-        ("place is None or place in audited", "place is None", "a row twice"),
+    "labels/judging/audit.py": [
         (
-            "rng.permutation(np.concatenate(drawn))",
-            "np.concatenate(drawn)",
-            "the order of the rows shows the labels",
-        ),
-        (
-            "np.bincount(population.strata)[strata] / np.bincount(strata)[strata]",
-            "np.ones(len(strata))",
+            "self.weights * (part & whole)",
+            "(part & whole)",
             "rates of the sample for those of all labels",
         ),
     ],

@@ -25,7 +25,7 @@ def judged_by(labels: Mapping[str, JsonValue], items: str) -> Iterator[str]:
     if n := labels.get("malformed_records"):
         yield f"{n} malformed records are left out: the guarantee is about queries like the others."
     if labels.get("source") == "LLM":
-        yield f"Relevance was labelled by {_llm(labels)} ({_audited(labels)})."
+        yield f"Relevance was labelled by {_llm(labels)}, and no person checked it."
         yield from _without_verdict(labels)
         yield "The guarantee is about what the LLM calls relevant, which a person may not."
         yield "Below some 200 judged queries, calibrate only on those that a person judged."
@@ -60,15 +60,6 @@ def _left_out(n: JsonValue, why: str, who: str) -> Iterator[str]:
 
 def _llm(labels: Mapping[str, JsonValue]) -> str:
     return f"the LLM {labels['llm']!r}" if labels.get("llm") else "an LLM"
-
-
-def _audited(labels: Mapping[str, JsonValue]) -> str:
-    audit = labels.get("audit")
-    if not isinstance(audit, dict):
-        return "not audited"
-    missed = _interval(audit.get("miss_rate"))
-    what = "" if missed is None else f": it missed {missed} of the relevant"
-    return f"a person audited {audit.get('audited')!r} labels{what}"
 
 
 def _sampled(labels: Mapping[str, JsonValue], items: str) -> Iterator[str]:

@@ -13,7 +13,6 @@ require("cli", "typer", "rich")
 import typer
 
 from conformal_retrievers.cli import options
-from conformal_retrievers.cli.agreement import agreement
 from conformal_retrievers.cli.calibrate import calibrate
 from conformal_retrievers.cli.claims import app as claims
 from conformal_retrievers.cli.diagnose import diagnose
@@ -77,6 +76,6 @@ def demo(alpha: options.Alpha = 0.1) -> None:
     run(alpha)
 
 
-for command in (judge, agreement, calibrate, gate, show, evaluate, diagnose, plan, demo):
+for command in (judge, calibrate, gate, show, evaluate, diagnose, plan, demo):
     app.command()(command)
 app.add_typer(claims, name="claims")

@@ -6,7 +6,7 @@ relevant by its source (Geissler et al. 2026, arXiv 2605.05244, eq. 1) iff
 
     d(c) ∈ d(r)  and  ROUGE-L(c, r) ≥ P_β({ROUGE-L(c', r') : d(c') ∉ d(r')})
 
-with the β-quantile P_β over the snippets of all queries. Both methods err; `audit.py` measures how.
+with the β-quantile P_β over the snippets of all queries. Both methods err.
 """
 
 import logging

@@ -6,7 +6,6 @@ The record is bound to the judged queries by a checksum, so that it never speaks
 import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from pydantic import JsonValue
 
@@ -54,17 +53,6 @@ def read_labels(path: str | Path) -> dict[str, JsonValue] | None:
     Returns None if nothing is beside the file. Raises ValueError if what is beside it is about
     other queries, or is damaged.
     """
-    fields = _read(path)
-    return None if fields is None else fields["labels"]
-
-
-def read_seen(path: str | Path) -> list[dict[str, Any]] | None:
-    """Return what a person saw of each query in a file, or None if that is not recorded."""
-    fields = _read(path)
-    return None if fields is None else fields["seen"] or None
-
-
-def _read(path: str | Path) -> dict[str, Any] | None:
     record = beside(path, "labels.json")
     if Path(path).is_dir() or not record.exists():
         return None
@@ -74,7 +62,8 @@ def _read(path: str | Path) -> dict[str, Any] | None:
             f"{record} is about other judgements than {path} has: its field 'judged' is another "
             "checksum. Run judge again if it wrote both, or restore the file, or remove the record"
         )
-    return fields
+    labels: dict[str, JsonValue] = fields["labels"]
+    return labels
 
 
 def _digest(path: str | Path) -> str:

@@ -147,7 +147,7 @@ def test_unscorable_snippets_that_suffice_leave_no_threshold():
         assert "19 of them have no score" in basis
 
 
-AUDIT = {"audited": 200, "miss_rate": [0.125, 0.05, 0.3], "remaining_miss_rate": [0.1, 0.04, 0.2]}
+AUDIT = {"audited": 200, "remaining_miss_rate": [0.1, 0.04, 0.2]}
 PERSON = {"source": "person", "by": "Ann"}
 LLM = {"source": "LLM", "llm": "m-4"}
 
@@ -157,10 +157,8 @@ LLM = {"source": "LLM", "llm": "m-4"}
     [
         (None, []),
         ({"source": "judged.jsonl"}, []),
-        ({"source": "LLM"}, ["an LLM", "not audited", "what the LLM calls relevant", "200"]),
-        (LLM, ["the LLM 'm-4'", "not audited"]),
-        ({**LLM, "audit": {"audited": 200}}, ["audited 200 labels)"]),
-        ({**LLM, "audit": AUDIT}, ["audited 200 labels", "12.5 % [5.0, 30.0]"]),
+        ({"source": "LLM"}, ["an LLM", "no person checked", "what the LLM calls relevant", "200"]),
+        (LLM, ["the LLM 'm-4'", "no person checked"]),
         ({"source": "person"}, ["judged by a person."]),
         (PERSON, ["judged by a person ('Ann')."]),
         ({**PERSON, "given": LLM}, ["marked by the LLM 'm-4' and judged by a person ('Ann')"]),
@@ -195,8 +193,7 @@ def test_who_judged_is_stated(labels, stated):
 @pytest.mark.parametrize("odd", [None, 1, "x", [1], ["x", 1, 2], {"a": 1}])
 def test_labels_of_other_shapes_are_no_error(odd):
     for labels in [
-        {**LLM, "llm": odd, "audit": odd},
-        {**LLM, "audit": {"miss_rate": odd, "audited": odd}},
+        {**LLM, "llm": odd},
         {**PERSON, "given": odd, "sample": odd, "unsure": odd, "by": odd, "audit": odd},
         {**PERSON, "sample": {"share": odd}, "audit": {"remaining_miss_rate": odd}},
     ]:

@@ -17,7 +17,6 @@ from conformal_retrievers.data.ranges import Evidence
 from conformal_retrievers.labels import read_labels, write_labelled
 from conformal_retrievers.labels.judging import Judging
 from conformal_retrievers.labels.judging.sample import draw
-from conformal_retrievers.labels.record import read_seen
 
 
 @pytest.fixture
@@ -127,7 +126,7 @@ def test_snippets_that_are_not_shown_keep_their_judgement(begin, out):
     mark(judging, 0, [i != 5 for i in shown])
     (query,) = read_jsonl(out)
     assert query.relevant == tuple(i in shown and i != 5 for i in range(20))
-    seen = read_seen(out)
+    seen = json.loads(out.with_name("judged.labels.json").read_text())["seen"]
     assert seen == [{"seen": list(shown), "given": [i in (0, 5) for i in shown]}]
 
 
@@ -328,7 +327,6 @@ def test_a_record_is_read_only_beside_the_queries_it_was_written_with(tmp_path):
     assert read_labels(tmp_path) is None
     write_labelled(queries(), {"source": "LLM"}, path)
     assert read_labels(path) == {"source": "LLM"}
-    assert read_seen(path) is None
     record = json.loads((tmp_path / "judged.jsonl.gz.labels.json").read_text())
     assert record["format"] == "conformal-retrievers/labels"
     path.write_bytes(path.read_bytes() + b" ")

@@ -19,7 +19,7 @@ from conformal_retrievers.data.files import checksum
 from conformal_retrievers.data.jsonl import read_jsonl
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.data.retrieved import check_not_only_relevant, check_retrieved
-from conformal_retrievers.labels.audit import AuditReport
+from conformal_retrievers.labels.judging.audit import AuditReport
 from conformal_retrievers.labels.judging.journal import Event, Journal, as_marks
 from conformal_retrievers.labels.judging.sample import Sample, draw
 from conformal_retrievers.labels.record import beside, read_labels, write_labelled
@@ -229,7 +229,7 @@ class Judging:
             return labels
         labels["given"] = self.given
         labels["sample"] = {"share": self.sample.share, "seed": self.sample.seed}
-        return labels | self._audit(judged).corrected_labels
+        return labels | self._audit(judged).labels
 
     def _audit(self, judged: Sequence[tuple[int, JudgedQuery]]) -> AuditReport:
         """Return the audit of the given marks by the person's."""
@@ -241,9 +241,7 @@ class Judging:
                 (given[i], query.relevant[i], number, 1.0 if given[i] else weight) for i in shown
             ]
         labelled, audited, numbers, weights = np.array(rows, dtype=np.float64).reshape(-1, 4).T
-        unknown = np.full(len(rows), np.nan)
-        yes = (labelled == 1, audited == 1)
-        return AuditReport(*yes, unknown, numbers.astype(np.int64), weights)
+        return AuditReport(labelled == 1, audited == 1, numbers.astype(np.int64), weights)
 
     def close(self) -> None:
         """Give the journal back, so that another process may judge."""
