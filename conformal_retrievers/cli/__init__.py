@@ -57,7 +57,7 @@ def main(
     """Filter retrieved snippets with a guarantee on the relevant ones."""
 
 
-def demo(alpha: options.Alpha = 0.1) -> None:
+def demo(alpha: options.Alpha = 0.1, force: options.Force = False) -> None:
     """Filter the docstrings of Python's standard library.
 
     Uses LangChain and LlamaIndex. Writes calibration.json and report.html into this folder.
@@ -71,8 +71,10 @@ def demo(alpha: options.Alpha = 0.1) -> None:
             + " ".join(f'"{one}"' for one in wanted)
             + "; in a checkout, `make demo` does it"
         )
-    from conformal_retrievers.cli.demo import run
+    from conformal_retrievers.cli.demo import FILE, PAGE, run
 
+    options.check_out(FILE, force=force)
+    options.check_out(PAGE, kind=options.REPORT, force=force)
     run(alpha)
 
 

@@ -80,19 +80,19 @@ def calibrate(
     synthetic: options.Synthetic = False,
     hold_out: options.HoldOut = 0.0,
     force: Annotated[
-        bool, options.flag("--force", "Save even if the scores look reversed.")
+        bool, options.flag("--force", "Save over any file, and even if the scores look reversed.")
     ] = False,
     engine: options.Engine = None,
     address: options.Address = None,
     as_json: options.Json = False,
 ) -> None:
     """Calibrate a filter on judged queries, and save the calibration."""
-    options.check_out(out, judged, corpus, gate)
+    options.check_out(out, judged, corpus, gate, force=force)
     if alpha is None and tokens is None:
         raise OptionNeeded("neither --alpha nor --tokens is given", "--alpha 0.1")
     rule: dict[str, Any] = {"guarantee": guarantee, "delta": delta, "by_group": by_group}
     rule |= {"count_missed": count_missed, "on_unscorable": on_unscorable}
-    if on := cluster(context, "judged", "alpha", "out", *rule):
+    if on := cluster(context, "judged", "alpha", "out", "force", *rule):
         save(on.calibrate_dataset(judged, alpha=alpha, **rule), out, as_json)
         return
     if alpha is not None and tokens is not None:
@@ -105,6 +105,14 @@ def calibrate(
         for option, value in (("--model", model), ("--name", name)):
             if value is not None:
                 raise typer.BadParameter(f"the scorer {scorer} has no model; leave {option} out")
+    elif name is not None and model is None:
+        raise typer.BadParameter("there is no --model to be named; leave --name out")
+    for option, value, names in (
+        ("--retriever", retriever, ("rank", "zscore", "retrieval")),
+        ("--better", better, ("zscore", "retrieval")),
+    ):
+        if value is not None and scorer not in names:
+            raise typer.BadParameter(f"{option} needs --scorer {' or '.join(names)}; give both")
     queries = held_out(judged_queries(judged, run, k, min_score), hold_out)
     if hold_out and any(query.id is None for query in queries):
         raise ValueError("--hold-out needs an id for each query; give those without id one")

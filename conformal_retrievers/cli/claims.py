@@ -36,10 +36,11 @@ def calibrate(
         Literal["raise", "drop"],
         options.option("raise|drop", "If a claim has no relevance: stop, or count it as dropped."),
     ] = "raise",
+    force: options.Force = False,
     as_json: options.Json = False,
 ) -> None:
     """Calibrate a filter of claims, and save the calibration."""
-    options.check_out(out, answers)
+    options.check_out(out, answers, force=force)
     calibration = calibrate_claims(
         read_answers(answers),
         alpha=alpha,

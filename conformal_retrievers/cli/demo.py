@@ -31,10 +31,11 @@ from langchain_conformal import ConformalRetriever, HybridRetriever, judge_retri
 from llama_index.postprocessor.conformal import ConformalPostprocessor
 from llama_index.postprocessor.conformal import HybridRetriever as HybridNodeRetriever
 
+FILE, PAGE = Path("calibration.json"), Path("report.html")
+
 
 def run(alpha: float) -> None:
     """Run the demo; raise RuntimeError if the two frameworks keep different snippets."""
-    file, page = Path("calibration.json"), Path("report.html")
     say("1 Read the docstrings of Python's standard library")
     corpus = docstring_corpus()
     if minilm_is_installed():
@@ -64,12 +65,12 @@ def run(alpha: float) -> None:
         retrieval={"chunking": "500 characters, 100 shared"},
         labels={"source": "the docstring that the question comes from"},
     )
-    calibration.save(file)
+    calibration.save(FILE)
     say(calibration.statement)
 
     say(f"\n4 Filter what is retrieved for the other {len(other_half)} questions")
     in_llama_index = HybridNodeRetriever({n: NodeRetriever(s) for n, s in searches.items()})
-    kept = kept_in_both_frameworks(file, hybrid, in_llama_index, other_half)
+    kept = kept_in_both_frameworks(FILE, hybrid, in_llama_index, other_half)
     retrieved = sum(len(query.snippets) for query in other_half)
     say(f"LangChain and LlamaIndex keep the same {kept:,} of {retrieved:,} snippets.\n")
     conformal = open_filter(calibration)
@@ -83,8 +84,8 @@ def run(alpha: float) -> None:
     )
     say("5 Look at one question")
     _print_example(conformal, other_half)
-    write(page, calibration, scored, sources={"calibration": file.name}, judged=other_half)
-    say(f"Saved as {file}, with figures in {page}")
+    write(PAGE, calibration, scored, sources={"calibration": FILE.name}, judged=other_half)
+    say(f"Saved as {FILE}, with figures in {PAGE}")
 
 
 def _found(judged: Sequence[JudgedQuery], *names: str) -> float:

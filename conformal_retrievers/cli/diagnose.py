@@ -48,6 +48,7 @@ def diagnose(
     corpus: options.NeededCorpus = None,
     unanswerable: options.Unanswerable = None,
     without_answers: options.WithoutAnswers = False,
+    force: options.Force = False,
     engine: options.Engine = None,
     address: options.Address = None,
     as_json: options.Json = False,
@@ -67,7 +68,8 @@ def diagnose(
         raise typer.BadParameter(f"give judged queries in place of --log for {needed}")
     sources = Sources(judged or Path(), unanswerable, without_answers, run, k, min_score)
     if out is not None:
-        options.check_out(out, calibration, judged, log, corpus, *sources.files.values())
+        read = (calibration, judged, log, corpus, *sources.files.values())
+        options.check_out(out, *read, kind=options.REPORT, force=force)
     tested = load_calibration(calibration, None, *RETRIEVED, QUERIES)
     if tested.subject == QUERIES:
         if judged is None or out is not None:

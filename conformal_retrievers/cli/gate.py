@@ -51,6 +51,7 @@ def gate(
     by_group: options.ByGroup = False,
     synthetic: options.Synthetic = False,
     hold_out: options.HoldOut = 0.0,
+    force: options.Force = False,
     as_json: options.Json = False,
 ) -> None:
     """Calibrate a gate, silent where nothing relevant is found.
@@ -58,7 +59,7 @@ def gate(
     Prints what is guaranteed for answerable queries, and how often it is silent on the others.
     """
     given = Sources(judged, unanswerable, without_answers, run, k, min_score)
-    options.check_out(out, judged, corpus, *given.files.values())
+    options.check_out(out, judged, corpus, *given.files.values(), force=force)
     queries = read_queries(given).held_out(hold_out)
     if split is not None:
         cut = {name: by_sentence(of, split) for name, of in queries.unanswerable.items()}

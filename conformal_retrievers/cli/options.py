@@ -8,6 +8,7 @@ import typer
 
 from conformal_retrievers.calibration import guarantees
 from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.record import KIND
 from conformal_retrievers.theory.ranks import exact_alpha
 from conformal_retrievers.theory.tolerance import check_delta
 
@@ -198,14 +199,27 @@ Address = Annotated[
     str | None, option("ADDRESS", "For --engine ray: that of a cluster. Default: this machine.")
 ]
 Json = Annotated[bool, flag("--json", "Print JSON.")]
+Force = Annotated[bool, flag("--force", "Replace a file that this command did not write.")]
+CALIBRATION = f'"{KIND.format}"'.encode()  # in the first lines of the files that commands write
+REPORT = b'content="conformal_retrievers'
 
 
-def check_out(out: Path, *given: Path | None) -> None:
-    """Exit with 2 if the file to write is one of those that are read."""
+def check_out(
+    out: Path, *given: Path | None, kind: bytes = CALIBRATION, force: bool = False
+) -> None:
+    """Exit with 2 if the file to write is one that is read, or, without force, of another kind."""
     for path in given:
         if isinstance(path, Path) and out.exists() and out.samefile(path):
             raise typer.BadParameter(
                 f"{out} is an input of this command; give another file", param_hint="--out"
+            )
+    if out.is_file() and not force:
+        with out.open("rb") as file:
+            start = file.read(300)
+        if start and kind not in start:
+            raise typer.BadParameter(
+                f"{out} exists, and is no file that this command writes; give another one, or "
+                "replace it with --force"
             )
 
 

@@ -45,7 +45,7 @@ class Models(NamedTuple):
 
     def embedding(self) -> Scorer:
         """Return the score of --model."""
-        if self.model is None:
+        if not self.model:
             raise OptionNeeded("the scorer embedding needs its model", "--model MODEL")
         if not self.name and self.model[0] not in "./~" and Path(self.model).is_dir():
             text = f"the scorer is named by the folder {self.model!r}; give --name"
@@ -73,7 +73,7 @@ class Models(NamedTuple):
         if match := re.fullmatch(r"retrieval\((.*), (higher|lower)\)", name):
             return RetrievalScorer(match[1], higher_is_better=match[2] == "higher")
         if name.startswith("cosine("):
-            if self.model is None:
+            if not self.model:
                 reason = f"the scorer {name!r} needs its embedding model"
                 raise OptionNeeded(reason, "--model MODEL")
             return embedding_scorer(self.model, name)

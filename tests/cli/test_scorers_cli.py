@@ -153,6 +153,27 @@ def test_a_retriever_that_is_not_known_is_named(options, code, named, beir, tmp_
     assert named in error_of("calibrate", beir, *given, code=code)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--retriever", "dense"),
+        ("--scorer", "fusion", "--retriever", "dense"),
+        ("--scorer", "rank", "--retriever", "dense", "--better", "higher"),
+        ("--name", "m"),
+    ],
+)
+def test_an_option_without_the_scorer_that_it_belongs_to_is_named(options, beir, tmp_path):
+    command = ("calibrate", beir, *RUNS, "--alpha", "0.2", "--out", tmp_path / "c.json", *options)
+    assert options[-2] in error_of(*command, code=2)
+
+
+@pytest.mark.parametrize("command", ["calibrate", "gate"])
+def test_an_empty_model_is_an_error_that_names_the_option(command, beir, tmp_path):
+    out = ("--out", tmp_path / "c.json")
+    given = (command, beir, *RUNS, "--alpha", "0.2", "--model", "", *out)
+    assert "--model" in error_of(*given, code=2)
+
+
 def test_hits_are_needed_where_a_score_is_made_of_them(tmp_path):
     path, out = tmp_path / "judged.jsonl", tmp_path / "c.json"
     rng = np.random.default_rng(0)
