@@ -80,7 +80,7 @@ def row_groups(
 
     The source is the path or URL of a file, or of a folder with files that end in .parquet, or
     several. Raises ValueError naming the file for one that is not Parquet, and the column too for
-    one that is in neither `of_query` nor `of_snippets`, or needed and missing, or if the rows of a
+    one that is in neither `of_query` nor `of_snippets`, there twice, or needed and missing, or if the rows of a
     query do not stand together or do not agree; OSError if a file cannot be read.
     """
     seen = set[str]()
@@ -97,6 +97,8 @@ def row_groups(
                     raise ValueError(
                         f"{name}: {column:.80} is an unknown column; drop it, or correct its name"
                     )
+                if given.count(column) > 1:
+                    raise ValueError(f"{name}: {column} occurs twice as a column; drop one")
             for column in needed:
                 if column not in given:
                     raise ValueError(

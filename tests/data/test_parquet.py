@@ -198,6 +198,15 @@ def test_several_files_and_the_files_of_a_folder_or_url_are_read_one_after_anoth
         read_parquet(tmp_path / "empty")
 
 
+@pytest.mark.parametrize("read", [read_parquet, lambda path: list(iter_parquet(path))])
+def test_a_column_that_a_file_has_twice_is_named(read, tmp_path):
+    columns = [["q"], ["q"], [[True]], [[0.5]], [[0.6]], [["a"]]]
+    names = ["id", "query", "relevant", "scores", "scores", "text"]
+    pq.write_table(pa.table([pa.array(one) for one in columns], names), tmp_path / "t.parquet")
+    with pytest.raises(ValueError, match=r"t\.parquet: scores occurs twice as a column"):
+        read(tmp_path / "t.parquet")
+
+
 @pytest.mark.parametrize(
     ("changed", "field"),
     [
