@@ -251,6 +251,11 @@ def checked(fields: dict[str, Any], where: str) -> Record:
             raise ValueError(f"{where}: gate is not a gate's calibration; calibrate and save again")
         for one in (record, gate) if gate else (record,):
             DETAILS[one.subject].model_validate(one.details)
+            own = one.scorer_provenance or {}
+            for name in {"score", "choice"} & {*own}:
+                if not isinstance(own[name], dict):
+                    wrong = f"scorer_provenance.{name} is {own[name]!r:.40}"
+                    raise ValueError(f"{where}: {wrong}; calibrate and save again")
             Choice.of(one.scorer_provenance)
         return record
     except pydantic.ValidationError as error:

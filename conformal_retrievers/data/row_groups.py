@@ -80,8 +80,8 @@ def row_groups(
 
     The source is the path or URL of a file, or of a folder with files that end in .parquet, or
     several. Raises ValueError naming the file for one that is not Parquet, and the column too for
-    one that is in neither `of_query` nor `of_snippets`, there twice, or needed and missing, or if the rows of a
-    query do not stand together or do not agree; OSError if a file cannot be read.
+    one that is in neither `of_query` nor `of_snippets`, there twice, or needed and missing, or if
+    the rows of a query do not stand together or do not agree; OSError if a file cannot be read.
     """
     seen = set[str]()
     for name, opened in _opened(source):

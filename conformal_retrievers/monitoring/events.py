@@ -139,6 +139,7 @@ class _Event(BaseModel):
     model_config = ConfigDict(strict=True)
 
     calibration: str  # the checksum
+    alpha: float | None = None
     k: Count
     kept: list[Count]
     group: str | None = None

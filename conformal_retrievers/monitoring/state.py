@@ -16,6 +16,8 @@ RECENT = 200  # queries of which a gate's rate of silence is shown
 STAKES = (0.05, 0.1, 0.2, 0.4, 0.8)  # λ as shares of the largest bet, 1/u
 JUMPS = 0.01  # how often the bet on the ranks changes sides
 DIRECTIONS = (-1.0, 0.0, 1.0)
+Capitals = Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=3, max_length=3)]
+Stakes = Annotated[list[float], Field(min_length=len(STAKES), max_length=len(STAKES))]
 
 
 @dataclass
@@ -28,10 +30,10 @@ class State:
     level: Annotated[float, Field(gt=0, lt=1)]
     seed: int
     live: list[float] = field(default_factory=list)  # the lowest scores seen, in their order
-    capitals: list[float] = field(default_factory=lambda: [1 / 3] * 3)
+    capitals: Capitals = field(default_factory=lambda: [1 / 3] * 3)
     log_drift: float = 0.0
     most_log_drift: Total = 0.0
-    log_stakes: list[float] = field(default_factory=lambda: [0.0] * len(STAKES))
+    log_stakes: Stakes = field(default_factory=lambda: [0.0] * len(STAKES))
     most_log_harm: Total = 0.0
     counts: Counts = field(default_factory=Counts)
     recent: list[bool] = field(default_factory=list)  # of a gate: its newest silence

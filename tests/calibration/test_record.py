@@ -185,6 +185,9 @@ def test_a_golden_file_loads_and_saves_to_the_same_bytes(subject, threshold, tmp
         ({"details": {"share": 0.5}}, "share"),
         ({"details": None}, "details"),
         ({"extra": 1}, "extra is"),
+        ({"scorer_provenance": {"score": None}}, "scorer_provenance.score is None"),
+        ({"scorer_provenance": {"score": ["rank"]}}, "scorer_provenance.score is"),
+        ({"scorer_provenance": {"score": {}, "choice": None}}, "scorer_provenance.choice is None"),
     ],
 )
 def test_inconsistent_fields_are_refused_although_the_checksum_fits(saved, changes, message):

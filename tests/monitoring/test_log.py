@@ -256,6 +256,8 @@ def test_a_file_of_other_lines_is_not_a_log(tmp_path, line):
         ({"group": 3}, "group"),
         ({"calibration": None}, "calibration"),
         ({"k": -1}, "k"),
+        ({"alpha": []}, "alpha"),
+        ({"alpha": "0.1"}, "alpha"),
         ({"kept": ["0"]}, "kept"),
         ({"gate": {**GATE, "decision": "mute"}}, r"gate\.decision"),
         ({"gate": {**GATE, "score": "high"}}, r"gate\.score"),
