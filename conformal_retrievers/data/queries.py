@@ -318,7 +318,8 @@ def as_numbers(values: Any, name: str) -> NDArray[Any]:
     Raises ValueError, with their name, for values that are not numbers.
     """
     try:
-        masked = np.ma.MaskedArray in map(type, values if isinstance(values, list) else [values])
+        kinds = map(type, values if isinstance(values, list) else [values])
+        masked = not {np.ma.MaskedArray, type(np.ma.masked)}.isdisjoint(kinds)
         array = np.ma.array(values) if masked else np.asarray(values)
         objects = array.flat if array.dtype == object else ()
         if array.dtype.kind not in "biufO" or any(isinstance(x, (str, bytes)) for x in objects):
