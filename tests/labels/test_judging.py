@@ -289,6 +289,42 @@ def test_another_file_in_the_journals_place_is_refused(other, out):
     assert journal.read_bytes() == content
 
 
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        ("UPDATE plan SET fields = 'null'", "not a journal"),
+        ("UPDATE plan SET fields = '{'", "not a journal"),
+        ("DELETE FROM plan", "not a journal"),
+        ("UPDATE plan SET fields = json_remove(fields, '$.shown')", "shown"),
+        ("UPDATE plan SET fields = json_remove(fields, '$.seed')", "seed"),
+        ("UPDATE plan SET fields = json_set(fields, '$.order', 7)", "order"),
+        ("UPDATE plan SET fields = json_set(fields, '$.order[0]', 99)", "order"),
+        ("UPDATE plan SET fields = json_set(fields, '$.shown[0]', 7)", "shown"),
+        ("UPDATE plan SET fields = json_set(fields, '$.shown[0][0]', 99)", "shown"),
+        ("UPDATE plan SET fields = json_remove(fields, '$.shown[0]')", "shown"),
+        ("UPDATE events SET question = 99", "question 99"),
+        ("UPDATE events SET question = -1", "question -1"),
+        ("UPDATE events SET question = 'x'", "question 'x'"),
+        ("UPDATE events SET marks = NULL", "marks"),
+        ("UPDATE events SET marks = '['", "marks"),
+        ("UPDATE events SET marks = '[true]'", "marks"),
+        ("UPDATE events SET marks = '[1, 1, 1, 1]'", "marks"),
+        ("ALTER TABLE events DROP COLUMN done", "done"),
+        ("DROP TABLE events", "events"),
+    ],
+)
+def test_a_journal_that_was_changed_is_one_error_that_names_it(change, wrong, out):
+    judging = Judging(queries(), out)
+    mark(judging, 0, [True] * 4)
+    judging.close()
+    database = sqlite3.connect(out.with_name("judged.marks.sqlite"), isolation_level=None)
+    database.execute(change)
+    database.close()
+    for _ in range(2):  # the journal is given back
+        with pytest.raises(ValueError, match=rf"marks\.sqlite.*{wrong}"):
+            Judging(queries(), out)
+
+
 def test_a_second_judging_of_the_same_file_is_refused_until_the_first_ends(out):
     for _ in ("a new file", "one that was begun"):
         first = Judging(queries(), out)

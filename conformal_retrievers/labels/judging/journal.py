@@ -70,9 +70,10 @@ class Journal:
                     self._file.execute(table)
                 self._file.execute("INSERT INTO plan VALUES (?)", [json.dumps(plan)])
             elif found != [APPLICATION, VERSION]:
-                raise ValueError(f"{self.path} is not a journal of marks of this version")
+                raise ValueError(found)
             (fields,) = self._file.execute("SELECT fields FROM plan").fetchone()
             self._file.execute("COMMIT")
+            return dict(json.loads(fields))
         except sqlite3.OperationalError as error:
             if "locked" not in str(error):
                 raise OSError(f"{self.path}: cannot use the journal of marks ({error})") from None
@@ -80,9 +81,8 @@ class Journal:
                 f"{self.path}: another process has this journal of marks; judge in its page, or "
                 "give another --out"
             ) from None
-        except sqlite3.DatabaseError:
+        except (sqlite3.DatabaseError, TypeError, ValueError):
             raise ValueError(f"{self.path} is not a journal of marks of this version") from None
-        return dict(json.loads(fields))
 
     def append(self, event: Event) -> None:
         """Store an event; raise OSError if that fails, and then it is not stored."""
@@ -97,8 +97,11 @@ class Journal:
 
     def __iter__(self) -> Iterator[Event]:
         rows = "SELECT question, marks, done FROM events ORDER BY number"
-        for question, marks, done in self._file.execute(rows):
-            yield Event(question, as_marks(json.loads(marks)), bool(done))
+        try:
+            for question, marks, done in self._file.execute(rows):
+                yield Event(question, as_marks(json.loads(marks)), bool(done))
+        except (sqlite3.Error, TypeError, ValueError) as error:
+            raise ValueError(f"its events have no marks ({error})") from None
 
     def close(self) -> None:
         """Give the file back."""

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import JsonValue
+from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from conformal_retrievers.data.checks import all_of, check_names
-from conformal_retrievers.data.files import checksum
+from conformal_retrievers.data.files import checksum, explain
 from conformal_retrievers.data.jsonl import read_jsonl
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.data.retrieved import check_not_only_relevant, check_retrieved
@@ -74,16 +74,14 @@ class Judging:
         with ExitStack() as undo:
             undo.callback(self.journal.close)
             self._check(about)
-            plan = self.journal.plan
-            order, shown = tuple(plan["order"]), tuple(map(tuple, plan["shown"]))
-            self.sample = Sample(plan["share"], plan["seed"], order, shown)
+            self.sample, events = self._begun()
             self._lock = threading.Lock()
             self._versions = [0] * len(self.queries)
             self._latest = [
-                Event(place, tuple(query.relevant[i] for i in shown[place]), False)
+                Event(place, tuple(query.relevant[i] for i in self.sample.shown[place]), False)
                 for place, query in enumerate(self.queries)
             ]
-            for event in self.journal:
+            for event in events:
                 self._take(event)
             self.unwritten: str | None = None  # why `out` lacks marks that the journal has
             self._check_unchanged()
@@ -93,13 +91,38 @@ class Judging:
     def _check(self, about: Mapping[str, Any]) -> None:
         """Raise ValueError if the journal was begun with other queries, person or share."""
         for field, value in about.items():
-            begun = self.journal.plan[field]
+            begun = self.journal.plan.get(field)
             if begun != value:
                 what = "others" if field == "queries" else f"{begun!r:.60}, not {value!r:.60}"
                 raise ValueError(
                     f"{field}: {self.journal.path} is for {what}; give what it was begun with, or "
                     "another --out"
                 )
+
+    def _begun(self) -> tuple[Sample, list[Event]]:
+        """Return what the journal has; raise ValueError unless it is of these queries."""
+        sizes = [len(query.snippets) for query in self.queries]
+        try:
+            sample = TypeAdapter(Sample).validate_python(self.journal.plan)
+            if sorted(sample.order) != [*range(len(sizes))]:
+                raise ValueError(
+                    f"order is {sample.order!r:.60}; it should have each question once"
+                )
+            fits = [{*some} <= {*range(n)} for some, n in zip(sample.shown, sizes, strict=False)]
+            if not (len(sample.shown) == len(sizes) and all(fits)):
+                raise ValueError(
+                    f"shown is {sample.shown!r:.60}; it should have places of snippets"
+                )
+            events = [*self.journal]
+            for question, marks, _ in events:
+                if question not in sample.order or len(marks) != len(sample.shown[question]):
+                    raise ValueError(f"question {question!r} has {len(marks)} marks")
+        except ValueError as error:
+            wrong = explain(error) if isinstance(error, ValidationError) else error
+            raise ValueError(
+                f"{self.journal.path} was changed: {wrong}. Restore it, or give another --out"
+            ) from None
+        return sample, events
 
     def _check_unchanged(self) -> None:
         """Raise FileExistsError if `out` was edited since it was written."""
