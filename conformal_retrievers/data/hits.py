@@ -8,10 +8,11 @@ Ranks count from 0, the best. Lists of several retrievers are united by reciproc
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Annotated, Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BeforeValidator
 
 Key = TypeVar("Key", bound=Hashable)
 T = TypeVar("T")
@@ -19,12 +20,23 @@ RETRIEVER = "retriever"  # the name of a single retriever in its hits, whatever 
 C = 60  # as in the paper, and in both frameworks
 
 
+def _not_text(value: object) -> object:
+    if isinstance(value, (bool, str)):
+        raise ValueError("give a number")
+    return value
+
+
+Number = BeforeValidator(_not_text)  # of a model, which takes "1" and true for 1 without it
+
+
 class Hit(NamedTuple):
     """What one retriever knows of a snippet that it found."""
 
     retriever: str
-    rank: int  # its place among what the retriever returned, from 0
-    score: float | None = None  # the retriever's own, on its own scale; None if it has none
+    rank: Annotated[int, Number]  # its place among what the retriever returned, from 0
+    score: Annotated[float | None, Number] = (
+        None  # the retriever's own, on its own scale; None if it has none
+    )
 
 
 class HitColumns(NamedTuple):

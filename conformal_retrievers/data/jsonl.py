@@ -14,12 +14,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Annotated, Any, BinaryIO, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_serializer
 
 from conformal_retrievers.data import files
-from conformal_retrievers.data.hits import Hit
+from conformal_retrievers.data.hits import Hit, Number
 from conformal_retrievers.data.parsed import query_of_line
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.ranges import Evidence
@@ -42,8 +42,8 @@ class SnippetRow(Row):
     relevant: Any  # JudgedQuery checks this, and `missed`, `k` and `answerable`
     id: str | None = None
     document: str | None = None
-    position: int | None = None
-    retrieval_score: float | None = None
+    position: Annotated[int | None, Number] = None
+    retrieval_score: Annotated[float | None, Number] = None
     hits: tuple[Hit, ...] | None = None  # JudgedQuery checks the ranks
 
     @field_serializer("hits")

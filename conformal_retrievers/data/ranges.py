@@ -4,6 +4,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+MOST = 10_000_000  # characters of a piece of evidence: each takes memory
+
 
 class Range(NamedTuple):
     """Characters of a text, from `start` to before `end`."""
@@ -34,9 +36,9 @@ def as_evidence(where: str, given: Any) -> Evidence:
             "two whole numbers"
         )
     document, start, end = given
-    if not 0 <= start < end:
+    if not 0 <= start < end <= start + MOST or end > 2**53:
         raise ValueError(
             f"{where}: evidence has the range ({start}, {end}); give a start of 0 or more, and an "
-            "end behind it"
+            f"end behind it, by {MOST:,} characters at most"
         )
     return Evidence(document, int(start), int(end))

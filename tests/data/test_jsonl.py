@@ -58,6 +58,11 @@ def with_hit(**fields):
     return with_snippet(hits=[{"retriever": "r", "rank": 0} | fields])
 
 
+def with_evidence(**fields):
+    evidence = {"document": "d", "start": 0} | fields
+    return json.dumps({"query": "q", "snippets": [], "evidence": [evidence]})
+
+
 @pytest.mark.parametrize(
     ("line", "field"),
     [
@@ -74,6 +79,13 @@ def with_hit(**fields):
         (with_snippet(retrieval_score=math.nan), r"snippets\.0\.retrieval_score is nan"),
         (with_snippet(retrieval_score=7).replace("7", "1e999"), "retrieval_score is inf"),
         (with_hit(score=7).replace("7", "1e999"), r"hits\.0\.score is inf"),
+        (with_hit(rank="0"), r"hits\.0\.rank is '0'; give a number"),
+        (with_hit(rank=True), r"hits\.0\.rank is True"),
+        (with_hit(score=True), r"hits\.0\.score is True"),
+        (with_snippet(retrieval_score=True), r"snippets\.0\.retrieval_score is True"),
+        (with_snippet(position="0"), r"snippets\.0\.position is '0'"),
+        (with_evidence(end=10**30), "evidence has the range"),
+        (with_evidence(end=10**9), "evidence has the range"),
         (with_hit(rank=-1), r"snippets\[0\]: rank is -1"),
         (with_hit(rank=0.5), r"snippets\.0\.hits\.0\.rank is 0\.5"),
         (with_hit(place=1), r"hits\.0\.place is an unknown field"),
