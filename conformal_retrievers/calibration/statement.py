@@ -194,7 +194,8 @@ def _effect(c: Thresholds, infinite: float) -> str:
 def why_none(c: Thresholds, group: str | None) -> str:
     """Return why the threshold of a group is infinite."""
     units, n = c.units(group), c.n_units[group]
-    if n < c.n_needed:
+    reached = units.reach > 1 - c.alpha
+    if n < c.n_needed and (reached or not c.count_missed):
         needed = _count(c.n_needed, *_unit(c))
         return f"at least {needed} are needed, and {n} calibrate: {c.n_needed - n} too few"
     if c.subject not in RETRIEVED:
@@ -203,19 +204,18 @@ def why_none(c: Thresholds, group: str | None) -> str:
     missed = int(np.nansum(units.queries.missed)) * c.count_missed
     if dropped := _dropped_by_scorer(units):
         cause = f"the scorer gives {dropped} of {found} relevant {c.subject.name} a score of inf"
-        remedy = "Make the scorer drop fewer, or raise alpha"
+        remedy = "Make the scorer drop fewer"
         if c.gate is not None:
             cause = f"the gate silences {dropped} of {found} relevant {c.subject.name}"
-            remedy = "Calibrate the gate with a smaller alpha, or raise alpha"
+            remedy = "Calibrate the gate with a smaller alpha"
     else:
         cause = f"the retriever returns {found} of {found + missed} known relevant {c.subject.name}"
-        deeper = "deeper" if c.k is None else f"deeper than K = {c.k}"
-        remedy = f"Retrieve {deeper}, or raise alpha"
-    if units.reach <= 1 - c.alpha:
-        most = percent(round(units.reach, 3), exact=True)
-        mean = "" if c.guarantee == "snippet" else "averaged over queries, "
-        return f"{cause}; {mean}keeping everything reaches {most}. {remedy}"
-    return f"{cause}, and there are too few judged queries. Judge more queries, or raise alpha"
+        remedy = f"Retrieve deeper ({'a larger K' if c.k is None else f'K above {c.k}'})"
+    if reached:
+        return f"{cause}: too few for so few judged queries. {remedy}, judge more, or raise alpha"
+    most = percent(round(units.reach, 3), exact=True)
+    mean = "" if c.guarantee == "snippet" else "averaged over queries, "
+    return f"{cause}; {mean}keeping everything reaches {most}. {remedy}, or raise alpha"
 
 
 def _dropped_by_scorer(units: Units) -> int:

@@ -11,14 +11,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.statement import WHY_NONE_KEPT
+from conformal_retrievers.calibration.statement import WHY_NONE_KEPT, why_none
 from conformal_retrievers.evaluation.diagnosis import MEANING, Diagnosis, Finding, Severity
 from conformal_retrievers.evaluation.evaluate import Evaluation
 from conformal_retrievers.evaluation.measures import guaranteed
 from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.verdict import (
     COVER_EACH,
-    OUT_OF_REACH,
     UNLUCKY,
     UNVERIFIED,
     groups_below,
@@ -227,7 +226,8 @@ def _removal(d: Diagnosis) -> Iterator[Finding]:
     c, e = d.calibration, d.evaluation
     if not c.by_group and c.threshold() == math.inf:
         if c.count_missed:
-            yield Finding("threshold", "problem", OUT_OF_REACH)
+            why = f"This calibration guarantees nothing: {why_none(c, None)}. Everything is kept."
+            yield Finding("threshold", "problem", why)
             return
         sentence = (
             f"Everything is kept: the calibration has {c.n_units[None]} units and needs "

@@ -32,8 +32,9 @@ from conformal_retrievers.theory.ranks import exact_alpha
 
 NOTHING_TESTED = "Nothing is tested: this calibration keeps everything."
 OUT_OF_REACH = (
-    "This calibration guarantees nothing: too many relevant snippets are missing, or too few "
-    "queries are judged, for any threshold to reach the end-to-end target. Everything is kept."
+    "This calibration guarantees nothing: too many relevant snippets are missing (retrieve deeper, "
+    "with a larger K), or too few queries are judged, for any threshold to reach the end-to-end "
+    "target; its statement says which. Everything is kept."
 )
 
 COVER_EACH = "To cover each group, calibrate with by_group=True (--by-group)."

@@ -112,9 +112,18 @@ def test_a_depth_that_misses_too_much_is_out_of_reach(guarantee, most):
     assert "at this depth, so retrieve deeper" in first
     at_20 = lines(replace(out_of_reach, retrieval={"k": 20}))
     assert at_20[0].startswith("Out of reach at K = 20, so retrieve deeper")
-    assert "Retrieve deeper than K = 20" in at_20[1]
+    assert "Retrieve deeper (K above 20)" in at_20[1]
     reached = calibration_of(queries, 0.1, "any", count_missed=True)
     assert "ut of reach" not in reached.statement
+
+
+def test_a_depth_that_misses_too_much_is_to_be_deeper_however_few_queries_there_are():
+    few = calibration_of([relevant(i, missed=1) for i in range(5)], 0.1, count_missed=True)
+    assert "Retrieve deeper (a larger K), or raise alpha" in lines(few)[1]
+    assert "too few" not in few.statement
+    close = [relevant(i, missed=0) for i in range(11)] + [ScoredQuery([], [], missed=1)]
+    text = lines(calibration_of(close, 0.1, count_missed=True))[1]  # 11 of 12 are more than 90 %
+    assert "Retrieve deeper (a larger K), judge more, or raise alpha" in text
 
 
 def test_a_scorer_that_drops_too_much_is_named():
