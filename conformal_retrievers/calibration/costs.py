@@ -161,9 +161,9 @@ class FitPart:
         return binomial_lower(kept, int(weights.sum()), 0.01) >= 1 - aim.allowed
 
     def compared(self, scores: Sequence[Sequence[Scores]], aim: Aim) -> tuple[Values, Values]:
-        """Return the costs (c,) of c candidates at the aim, and logarithms to compare, (c, 1 + r).
+        """Return the costs of c candidates at the aim, and logarithms to compare, (c, 1 + r) each.
 
-        The first column of the logarithms is that of all queries, the others of r resamples.
+        The first column is that of all queries, the others of r resamples.
         """
         n = len(self.queries)
         drawn = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=RESAMPLES)
@@ -179,7 +179,7 @@ class FitPart:
                 self.cost(curve, one, times) if finite else np.ones(len(times))
                 for one, finite in zip(aims, sure, strict=True)
             ]
-            costs.append(around[1][0])
+            costs.append(around[1])
             logs.append(np.mean([np.log(np.maximum(cost, LEAST)) for cost in around], axis=0))
         return np.array(costs), np.array(logs)
 

@@ -130,6 +130,8 @@ class Choice(Fields):
     alpha: float | None = None  # at which costs are compared
     tokens: float | None = None  # or at how many tokens a query
     costs: dict[Name, float] = {}  # of each candidate, the simplest first, see `costs.py`
+    # Of the chosen one's cost, at 95 %, by the bootstrap over the queries that chose it.
+    interval: Annotated[list[float], pydantic.Field(min_length=2, max_length=2)] | None = None
     best: Name | None = None  # the candidate that costs least
     adds: dict[Name, Added] = {}  # by the name of a given scorer
     n_fit: int = 0  # the number of queries; 0 if they were too few to choose on

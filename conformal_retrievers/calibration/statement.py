@@ -14,7 +14,7 @@ from conformal_retrievers.calibration.speech import false_speech, sources_of
 from conformal_retrievers.calibration.subjects import QUERIES, RETRIEVED
 from conformal_retrievers.calibration.thresholds import Thresholds
 from conformal_retrievers.data.text import visible
-from conformal_retrievers.theory.intervals import percent
+from conformal_retrievers.theory.intervals import Interval, percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
 LOSES = {
@@ -75,7 +75,8 @@ def _thresholds(c: Thresholds) -> str:
         threshold = finite.get(None)
         rule = c.subject.rule.format(threshold=threshold, scorer=c.scorer)
         if c.fixed is not None and c.choice:
-            rule += f", which passes {c.details['tokens']:g} {_counted(c)} a query of the fit part"
+            passes = f"{c.details['tokens']:g} {_counted(c)} a query"
+            rule += f", which passes {passes} of the {c.choice.n_fit} that do not calibrate"
         return f"Threshold: {rule if threshold else _no_rule(c, None)}."
     groups = []
     for group, n in c.n_units.items():
@@ -136,15 +137,17 @@ def _choice(c: Thresholds) -> Iterator[str]:
     if len(costs) == 1:
         yield f"{made.n_fit} judged queries that do not calibrate give the threshold."
         return
-    at, does = f"alpha = {made.alpha!r}", "keeps {} of their text"
+    others = sorted((cost, name) for name, cost in costs.items() if name != made.chosen)
+    at, does = f"alpha = {made.alpha!r}", "keeps {} of the text"
     if made.tokens is not None:
         at, does = f"{made.tokens:g} {_counted(c)} a query", LOSES[c.guarantee]
         does = does.format("{}", item=c.subject.item, items=c.subject.name)
-    others = sorted((cost, name) for name, cost in costs.items() if name != made.chosen)
+    cost = costs[made.chosen]
+    own = str(Interval(cost, *made.interval)) if made.interval else percent(cost)
     yield (
         f"{made.chosen}, chosen among {len(costs)} by cross-validation on {made.n_fit} judged "
-        f"queries that do not calibrate, at {at} and others around it. At {at} it "
-        f"{does.format(percent(costs[made.chosen]))}"
+        f"queries that do not calibrate, at {at} and others around it. On these {made.n_fit}, at "
+        f"{at}, it {does.format(own)}"
         + "".join(f", {name} {percent(cost)}" for cost, name in others[:3])
         + "."
     )
@@ -153,10 +156,10 @@ def _choice(c: Thresholds) -> Iterator[str]:
         yield f"{made.best} is better {over}, but by less than the noise, or by at most 2 %."
     elif others[0][0] < costs[made.chosen]:
         yield f"The chosen one is the best {over}."
-    for name, cost in made.adds.items():
+    for name, added in made.adds.items():
         yield (
-            f"With {name} the best {does.format(percent(cost.with_it))}, without it "
-            f"{percent(cost.without)}."
+            f"With {name} the best there {does.format(percent(added.with_it))}, without it "
+            f"{percent(added.without)}."
         )
     if c.keeps_everything:
         yield f"The queries that calibrate give no finite threshold, so {_effect(c, math.inf)}."

@@ -45,6 +45,7 @@ from conformal_retrievers.scoring import (
 )
 from conformal_retrievers.scoring.overlap import STEMS
 from conformal_retrievers.scoring.scorer import query_digest
+from conformal_retrievers.theory.intervals import Interval
 
 AIM = Aim("query-recall", 0.1)
 
@@ -168,8 +169,12 @@ def test_a_score_is_learned_where_two_retrievers_know_more_than_one():
     calibration = calibrate(queries(300), alpha=0.1)
     assert calibration.scorer.startswith("learned(hits of bm25, hits of dense")
     assert calibration.choice.n_fit == 100
-    assert "chosen among 12" in calibration.statement
     costs = calibration.choice.costs
+    low, high = calibration.choice.interval
+    assert low < costs[calibration.choice.chosen] < high
+    assert "chosen among 12" in calibration.statement
+    cost = str(Interval(costs[calibration.choice.chosen], low, high))
+    assert f"On these 100, at alpha = 0.1, it keeps {cost} of the text" in calibration.statement
     assert costs[calibration.choice.chosen] < costs["rank(dense)"]
 
 
