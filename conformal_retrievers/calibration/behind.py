@@ -44,9 +44,10 @@ def check_behind(
             f"delta is {delta!r} behind a gate, where guarantees hold on average only. {APART}"
         )
     if exact_alpha(alpha) <= exact_alpha(gate.alpha):
+        nearest = gate.alpha + min(0.001, (1 - gate.alpha) / 2)
         raise ValueError(
             f"alpha is {alpha!r} behind a gate that is silent on up to {gate.alpha!r} of the "
-            "answerable queries; give a gate with a smaller alpha, or raise alpha"
+            f"answerable queries; give an alpha of {nearest:.6g} or more, or another gate"
         )
     if groups is not None and (not gate.by_group or (gate.merge_groups or {}) != groups):
         raise ValueError(

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import re
 from dataclasses import replace
 from fractions import Fraction
 
@@ -148,6 +149,17 @@ def test_a_silent_gate_may_only_flag_and_keeps_no_best_snippet():
     keeping = ConformalFilter(LAST, BEHIND, gate=GATE, on_empty="keep_best")
     assert keeping("u", ["30 u 99"]).kept.tolist() == []
     assert keeping("a", ["1 u 99"]).kept.tolist() == [0]
+
+
+@pytest.mark.parametrize("own", [0.1, 0.9985])
+def test_an_alpha_that_is_not_above_the_gates_is_an_error_with_the_nearest_valid_one(own):
+    behind = calibrate(
+        QUERIES, LAST, alpha=0.9999, gate=calibrate_gate(QUERIES, (), FIRST, alpha=own)
+    )
+    with pytest.raises(ValueError, match="alpha is 0.05") as error:
+        behind.at(0.05)
+    nearest = float(re.search(r"alpha of ([\d.]+) or more", str(error.value))[1])
+    assert own < behind.at(nearest).alpha <= own + 0.001
 
 
 def test_a_gate_may_be_put_in_front_of_a_filter_at_any_alpha():
