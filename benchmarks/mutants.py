@@ -406,13 +406,13 @@ MUTANTS = {
         ),
     ],
     "calibration/statement.py": [
-        ("if n < c.n_needed:", "if n <= c.n_needed:", "enough queries called too few"),
+        ("if n < c.n_needed and (", "if n <= c.n_needed and (", "enough queries called too few"),
         (
             "if c.out_of_reach:",
             "if False:",
             "a guarantee stated that is out of reach",
         ),
-        ("if units.reach <= 1 - c.alpha:", "if True:", "too few queries blamed on the depth"),
+        ("reached = units.reach > 1 - c.alpha", "reached = False", "too few blamed on the depth"),
     ],
     "calibration/planning.py": [
         (
