@@ -28,6 +28,7 @@ from conformal_retrievers.calibration.guarantees import (
 )
 from conformal_retrievers.calibration.statement import why_none
 from conformal_retrievers.calibration.subjects import OnUnscorable
+from conformal_retrievers.data.copies import check_copies
 from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.data.retrieved import check_not_only_relevant
@@ -116,7 +117,7 @@ def calibrate(
         Unless either alpha or tokens is given, and for a scorer that is none.
     ValueError
         For queries that are not retrieved yet: of `JudgedQuery.from_ids`, or with nothing but
-        relevant snippets, without hits, retriever and k. As in `Calibration.from_scores` and
+        relevant snippets, without hits, retriever and k. For copies of a query. As in `Calibration.from_scores` and
         `by_sentence`, for snippets without hits where no scorer is given, for a number of tokens
         that keeps everything or certifies nothing, for a query that the scorer was fitted on, and
         for queries that were retrieved by different retrievers or at different depths.
@@ -124,6 +125,7 @@ def calibrate(
     Warns
     -----
     UserWarning
+        If 1 % of the queries or more are near copies of others.
         If the filter would not drop a single snippet of the judged queries, unless there are too
         few of them for a finite threshold, which the statement says.
 
@@ -161,6 +163,7 @@ def calibrate(
     if gate is not None:
         facts = checks.with_split(retrieval, split_name)
         check_same_retrieval(gate.calibration, facts, "judged")
+    check_copies(judged)
     if isinstance(scorer, Scorer):
         check_relative(guarantee, relative_to_query(scorer), scorer.name)
         check_not_fitted_on(scorer, judged)

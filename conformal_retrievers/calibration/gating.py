@@ -28,6 +28,7 @@ from conformal_retrievers.calibration.record import Choice, Unanswerable
 from conformal_retrievers.calibration.subjects import QUERIES
 from conformal_retrievers.data.checks import check_names
 from conformal_retrievers.data.columns import ScoredQueries
+from conformal_retrievers.data.copies import check_copies
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.data.retrieved import check_not_only_relevant
 from conformal_retrievers.scoring.answerability import QueryScorer, query_scores
@@ -106,6 +107,7 @@ def calibrate_gate(
     exact_alpha(alpha)
     checks.check_flags(by_group=by_group)
     given = judged_queries(answerable, "answerable")
+    check_copies(given)
     sources = by_source(given, unanswerable)
     if false_speech is not None:
         check_probability("false_speech", false_speech, "a limit of the rate of false speech")

@@ -7,7 +7,7 @@ m1, m2 or coverage; the constants below say from where on it is given. What is f
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from conformal_retrievers.calibration.calibration import Calibration
@@ -44,6 +44,11 @@ def findings(d: Diagnosis) -> tuple[Finding, ...]:
     ]
     if d.judged and not d.evaluation.held_out_verified:
         found.append(Finding("ids", "notice", UNVERIFIED))
+    return ordered(found)
+
+
+def ordered(found: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return findings, the problems first."""
     return tuple(sorted(found, key=lambda f: ("problem", "notice", "fine").index(f.severity)))
 
 

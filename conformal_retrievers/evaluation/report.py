@@ -8,6 +8,7 @@ import base64
 import io
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -23,13 +24,15 @@ from matplotlib.figure import Figure
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.data.columns import ScoredQueries
+from conformal_retrievers.data.copies import without_copies
 from conformal_retrievers.data.files import write_whole
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.evaluation import plot
 from conformal_retrievers.evaluation.diagnose import diagnose
-from conformal_retrievers.evaluation.diagnosis import MEANING, Band, Diagnosis
+from conformal_retrievers.evaluation.diagnosis import MEANING, Band, Diagnosis, Finding
 from conformal_retrievers.evaluation.dropped import dropped
 from conformal_retrievers.evaluation.equal_recall import marked
+from conformal_retrievers.evaluation.findings import ordered
 from conformal_retrievers.evaluation.gate_evaluation import GateEvaluation
 from conformal_retrievers.evaluation.measures import guaranteed
 from conformal_retrievers.theory.intervals import Interval, in_percent, percent
@@ -93,7 +96,9 @@ def html(
         lstrip_blocks=True,
     )
     environment.filters |= {"percent": percent, "number": _number, "ends": _ends}
-    c = d.calibration
+    c, (_, *copies) = d.calibration, without_copies([*judged])
+    found = [Finding("copies", "notice", f"{told}.") for told in copies if told]
+    d = replace(d, findings=ordered([*d.findings, *found]))
     thresholds = {group or "all queries": c.threshold(group) for group in c.n_units}
     chosen = c.choice is not None  # then the statement has it
     scorer = None if chosen else c.scorer_provenance

@@ -22,12 +22,12 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
-from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import JsonValue
 
+from conformal_retrievers.data.copies import folded
 from conformal_retrievers.data.queries import (
     JudgedQuery,
     ScoredQuery,
@@ -159,8 +159,7 @@ def query_digest(query: str) -> str:
     >>> query_digest("Who wrote it?") == query_digest("who  WROTE it?")
     True
     """
-    same = " ".join(normalize("NFC", query).casefold().split())
-    return hashlib.sha256(same.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return hashlib.sha256(folded(query).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def check_not_fitted_on(scorer: Named, judged: Iterable[JudgedQuery]) -> None:

@@ -166,13 +166,13 @@ def test_calibrate_passes_every_option_on():
     assert calibrate(judged, scorer, alpha=0.3, guarantee="all", delta=0.1).delta == 0.1
 
 
-def retrieved(retriever=None, k=None):
-    return JudgedQuery("q", ["a", "b"], [True, False], retriever=retriever, k=k)
+def retrieved(retriever=None, k=None, query="q"):
+    return JudgedQuery(query, ["a", "b"], [True, False], retriever=retriever, k=k)
 
 
 def test_retriever_and_depth_are_those_of_the_judged_queries():
     scorer = LookupScorer({"a": 0.1, "b": 0.9})
-    queries = [retrieved("store", 8), retrieved(), retrieved("store", 8)]
+    queries = [retrieved("store", 8, "p"), retrieved(), retrieved("store", 8, "r")]
     stated = calibrate(queries, scorer, alpha=0.5, retrieval={"chunking": "500", "k": 8})
     assert stated.retrieval == {
         "chunking": "500",

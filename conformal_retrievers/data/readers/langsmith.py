@@ -78,18 +78,7 @@ def read_langsmith(
     nothing is known to be relevant, or it is ambiguous what is; for feedback that leaves out a
     document.
     """
-    queries = _queries(records_of(source), query, relevant)
-    if (n := len({one.query for one in queries})) < len(queries):
-        warn(
-            f"{len(queries)} queries have {n} different texts, but each counts as an independent "
-            "one. If they are repetitions of an experiment, give one of them"
-        )
-    return queries
-
-
-def _queries(
-    records: Sequence[Record], query: str | None, relevant: str | None
-) -> list[JudgedQuery]:
+    records = records_of(source)
     if any(name.startswith(INPUTS) for name in records[0].fields):
         return [_experiment(record, query, relevant) for record in records]
     feedback = [one for one in records if {"run_id", "key"} <= one.fields.keys()]

@@ -4,12 +4,14 @@ A folder is BEIR. A file or a table is what its first line, or the names of its 
 """
 
 import json
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from conformal_retrievers.data import files
 from conformal_retrievers.data.beir import Runs, read_beir
+from conformal_retrievers.data.copies import without_copies
 from conformal_retrievers.data.jsonl import read_jsonl
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.data.readers import (
@@ -76,7 +78,7 @@ def read(
     LlamaIndex; "inputs" and "outputs", LangSmith; "attributes" or "document_position",
     OpenInference; "query" with "id" or "text", a table with a row for each snippet. What holds
     relevant documents and nothing retrieved gives queries whose snippets are all relevant, for
-    `judge_retriever`.
+    `judge_retriever`. Copies of a query are left out, with a warning, and near copies are warned of.
 
     Parameters
     ----------
@@ -103,10 +105,18 @@ def read(
     """
     given = {"run": run, "k": k, "min_score": min_score, "query": query, "relevant": relevant}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    kept, copies, near = without_copies(_read(source, options))
+    for told in (copies and f"{copies}. Copies are left out", near):
+        if told:
+            warnings.warn(told, stacklevel=2)
+    return kept
+
+
+def _read(source: Any, options: dict[str, Any]) -> list[JudgedQuery]:
     if isinstance(source, (str, Path)):
         if Path(source).is_dir():
             _check_options("a BEIR folder", options, OF_RUNS)
-            if run is None:
+            if "run" not in options:
                 raise ValueError(f"{source} is a folder; give the run of a retriever: run=FILE")
             return read_beir(source, **options)
         if _is_parquet(source):

@@ -1,0 +1,125 @@
+"""Copies among judged queries, which count once: a guarantee needs queries that are independent.
+
+    copy        has the text of another query, up to case and white space, its group, and half of
+                its snippets or more
+    near copy   shares three in five of its runs of four characters with another query, all
+                numbers, and a relevant snippet
+
+One question about many documents, such as each of many contracts, is no copy: what is retrieved for
+it differs.
+"""
+
+import re
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from itertools import chain
+from unicodedata import normalize
+
+from conformal_retrievers.data.queries import JudgedQuery
+
+Pairs = list[tuple[JudgedQuery, JudgedQuery]]  # a copy, and the query before it that it copies
+RUN = 4  # characters
+ALIKE = 0.6  # of the runs that either of two queries has
+MANY = 0.01  # share of near copies from which on they are worth a warning
+
+
+def folded(query: str) -> str:
+    """Return a query's text, the same whatever its case, white space and NFC form.
+
+    >>> folded("who  WROTE it?")
+    'who wrote it?'
+    """
+    return " ".join(normalize("NFC", query).casefold().split())
+
+
+def copies_in(judged: Sequence[JudgedQuery]) -> Pairs:
+    """Return the queries that are copies of one before them.
+
+    >>> queries = [JudgedQuery(text, ["a"], [True]) for text in ("Who?", "who?", "Where is it?")]
+    >>> [(query.query, of.query) for query, of in copies_in(queries)]
+    [('who?', 'Who?')]
+    """
+    found: Pairs = []
+    having = defaultdict[tuple[str | None, ...], list[int]](list)  # queries that are no copies
+    names = [_names(query) or {""} for query in judged]
+    for i, (query, own) in enumerate(zip(judged, names, strict=True)):
+        keys = [(folded(query.query), query.group, name) for name in own]
+        shared = Counter(chain.from_iterable(having[key] for key in keys))
+        alike = (j for j, n in shared.items() if 2 * n >= max(len(own), len(names[j])))
+        if (of := next(alike, None)) is not None:
+            found.append((query, judged[of]))
+            continue
+        for key in keys:
+            having[key].append(i)
+    return found
+
+
+def near_copies_in(judged: Sequence[JudgedQuery]) -> Pairs:
+    """Return the queries that are near copies of one before them, which may be copies.
+
+    >>> texts = ("Who wrote Hamlet?", "Say who wrote Hamlet!", "Who wrote Faust?")
+    >>> [(query, of)] = near_copies_in([JudgedQuery(text, ["a"], [True]) for text in texts])
+    >>> query.query
+    'Say who wrote Hamlet!'
+    """
+    texts = [f" {folded(query.query)} " for query in judged]
+    runs = [{text[i : i + RUN] for i in range(max(1, len(text) + 1 - RUN))} for text in texts]
+    relevant = [_names(query, only_relevant=True) for query in judged]
+    times = Counter(chain.from_iterable(runs))
+    having = defaultdict[tuple[str, ...], list[int]](list)  # queries that are copies of none
+    found: Pairs = []
+    for i, own in enumerate(runs):
+        # Two that are alike share one of their rarest runs, so that few are compared.
+        rare = sorted(own, key=lambda run: (times[run], run))[: int((1 - ALIKE) * len(own)) + 1]
+        numbers = re.findall(r"\d+", texts[i])
+        keys = [(name, run, *numbers) for name in relevant[i] for run in rare]
+        some = sorted(set(chain.from_iterable(having[key] for key in keys)))
+        alike = (j for j in some if len(own & runs[j]) >= ALIKE * len(own | runs[j]))
+        if (of := next(alike, None)) is not None:
+            found.append((judged[i], judged[of]))
+            continue
+        for key in keys:
+            having[key].append(i)
+    return found
+
+
+def _names(query: JudgedQuery, only_relevant: bool = False) -> set[str]:
+    """Return what names the snippets of a query, or what is known of those to be retrieved."""
+    pairs = zip(query.snippets, query.relevant, strict=True)
+    names = {s.text if s.id is None else s.id for s, r in pairs if r or not only_relevant}
+    return names or {*query.relevant_ids, *(one.document for one in query.evidence)}
+
+
+def without_copies(judged: Sequence[JudgedQuery]) -> tuple[list[JudgedQuery], str, str]:
+    """Return the queries that are no copies, and what to say of copies and of near copies, or ""."""
+    copies = copies_in(judged)
+    left_out = {id(query) for query, _ in copies}
+    kept = [query for query in judged if id(query) not in left_out]
+    near, exact_text, near_text = near_copies_in(kept), "", ""
+    if copies:
+        query, of = copies[0]
+        exact_text = (
+            f"{len(copies)} of {len(judged)} judged queries are copies: they have the text and "
+            f"half of the snippets, or more, of another, such as {query.name} of {of.name}"
+        )
+    if len(near) > MANY * len(kept):
+        query, of = near[0]
+        near_text = (
+            f"{len(near)} of {len(kept)} judged queries are near copies: they have nearly the text "
+            f"and a relevant snippet of another, such as {query.query[:60]!r} of "
+            f"{of.query[:60]!r}. The guarantee needs independent queries: keep one of each"
+        )
+    return kept, exact_text, near_text
+
+
+def check_copies(judged: Sequence[JudgedQuery]) -> None:
+    """Raise ValueError for copies, and warn of near copies."""
+    _, copies, near = without_copies(judged)
+    if copies:
+        raise ValueError(
+            f"{copies}. The guarantee needs independent queries: keep one of each, as read(path) "
+            "does"
+        )
+    if near:
+        warnings.warn(near, stacklevel=3)
