@@ -117,10 +117,11 @@ def calibrate(
         Unless either alpha or tokens is given, and for a scorer that is none.
     ValueError
         For queries that are not retrieved yet: of `JudgedQuery.from_ids`, or with nothing but
-        relevant snippets, without hits, retriever and k. For copies of a query. As in `Calibration.from_scores` and
-        `by_sentence`, for snippets without hits where no scorer is given, for a number of tokens
-        that keeps everything or certifies nothing, for a query that the scorer was fitted on, and
-        for queries that were retrieved by different retrievers or at different depths.
+        relevant snippets, without hits, retriever and k. For copies of a query. As in
+        `Calibration.from_scores` and `by_sentence`, for snippets without hits where no scorer is
+        given, for a number of tokens that keeps everything or certifies nothing, for a query that
+        the scorer was fitted on, and for queries that were retrieved by different retrievers or at
+        different depths.
 
     Warns
     -----

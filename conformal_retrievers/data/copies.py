@@ -92,7 +92,7 @@ def _names(query: JudgedQuery, only_relevant: bool = False) -> set[str]:
 
 
 def without_copies(judged: Sequence[JudgedQuery]) -> tuple[list[JudgedQuery], str, str]:
-    """Return the queries that are no copies, and what to say of copies and of near copies, or ""."""
+    """Return the queries that are no copies, and a text on copies and one on near copies, or ""."""
     copies = copies_in(judged)
     left_out = {id(query) for query, _ in copies}
     kept = [query for query in judged if id(query) not in left_out]

@@ -11,14 +11,16 @@ and between two chunks white space may be lost, so that 45 % is half.
 """
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
+from difflib import SequenceMatcher
+from itertools import chain
 
 import numpy as np
 
 from conformal_retrievers.data.checks import all_of
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
-from conformal_retrievers.data.ranges import Evidence, Range
+from conformal_retrievers.data.ranges import Evidence, Quote, Range
 from conformal_retrievers.data.retrieved import check_retrieved
 from conformal_retrievers.data.sentences import Split, Splitter, cut, splitter
 
@@ -27,6 +29,7 @@ __all__ = ["Evidence", "by_sentence"]
 FEWEST = 3  # visible characters that a sentence shares with evidence
 HALF = 0.45  # of the characters of a piece of evidence, or of a chunk
 BETWEEN = 10  # characters that were not retrieved; fewer may be white space between two chunks
+NEAR = 0.8  # of a quote is in a passage, which is then it, with an error
 MANY, LEAST = 1 / 3, 10  # a warning needs more than this share, of so many or more
 
 
@@ -50,6 +53,7 @@ def by_sentence(judged: Iterable[JudgedQuery], split: Split) -> list[JudgedQuery
     """
     cuts, queries = splitter(split), all_of(JudgedQuery, judged, "judged")
     check_retrieved(queries)
+    queries = located(queries, [query.snippets for query in queries])
     of_sentences = [_cut(query, cuts) for query in queries]
     _report(queries, of_sentences)
     return of_sentences
@@ -127,6 +131,61 @@ def _cut(query: JudgedQuery, cuts: Splitter) -> JudgedQuery:
     )
 
 
+def located(
+    judged: Sequence[JudgedQuery], retrieved: Sequence[Sequence[Snippet]]
+) -> list[JudgedQuery]:
+    """Return queries with their quotes as ranges of documents; one that nothing has stays.
+
+    Raises ValueError, naming the query, for evidence that ends beyond a snippet with the id that it
+    names, and for a quote that is not in it, or in part only in what is retrieved of a document.
+    """
+    named = {one.document for query in judged for one in query.evidence}
+    pieces: dict[str, dict[int, str]] = {}
+    for s in chain.from_iterable(retrieved):
+        if s.document in named and s.position is not None:
+            pieces.setdefault(s.document, {})[s.position] = s.text
+    wholes = {s.id: s.text for s in chain.from_iterable(retrieved) if s.id in named}
+    texts = {name: _joined(of) for name, of in pieces.items()} | wholes
+    return [
+        replace(q, evidence=[_located(q.name, one, texts, wholes) for one in q.evidence])
+        if q.evidence
+        else q
+        for q in judged
+    ]
+
+
+def _joined(pieces: Mapping[int, str]) -> str:
+    """Return what is known of a document, with NUL for other characters."""
+    text = ""
+    for start in sorted(pieces):
+        text = text[:start].ljust(start, "\0") + pieces[start] + text[start + len(pieces[start]) :]
+    return text
+
+
+def _located(
+    where: str, one: Evidence | Quote, texts: Mapping[str, str], wholes: Collection[str | None]
+) -> Evidence | Quote:
+    text, whole = texts.get(one.document, ""), one.document in wholes
+    if isinstance(one, Evidence):
+        if whole and not (text[one.start : one.end].strip() and one.end <= len(text)):
+            raise ValueError(
+                f"{where}: evidence has the range ({one.start}, {one.end}) of {one.document!r}, a "
+                f"text of {len(text)} characters; give a range in it that is not blank"
+            )
+        return one
+    if (start := text.find(one.text)) >= 0:
+        return Evidence(one.document, start, start + len(one.text))
+    match = SequenceMatcher(None, text, one.text, autojunk=False).find_longest_match()
+    start = max(0, match.a - match.b)
+    nearest = text[start : start + len(one.text)]
+    if whole or SequenceMatcher(None, nearest, one.text).ratio() > NEAR:
+        raise ValueError(
+            f"{where}: evidence has the text {one.text[:80]!r}, which is not in {one.document!r}; "
+            f"the nearest there is {nearest[:80]!r}. Quote it exactly, or give its start and end"
+        )
+    return one
+
+
 def by_chunk(query: JudgedQuery, snippets: Sequence[Snippet]) -> JudgedQuery:
     """Return a query with the snippets that were retrieved, relevant where they have its evidence.
 
@@ -179,23 +238,17 @@ def _visible(text: str) -> int:
 
 
 def _within(
-    where: str, snippet: Snippet, evidence: Iterable[Evidence]
+    where: str, snippet: Snippet, evidence: Iterable[Evidence | Quote]
 ) -> Iterator[tuple[Evidence, Range]]:
     """Yield the evidence that a snippet may have, each with its range from the snippet's start."""
     for one in evidence:
-        document, start, end = one
-        if document == snippet.id:
-            if not snippet.text[start:end].strip() or end > len(snippet.text):
+        position = 0 if one.document == snippet.id else snippet.position
+        if one.document in (snippet.id, snippet.document):
+            if position is None:
                 raise ValueError(
-                    f"{where}: evidence has the range ({start}, {end}) of {document!r:.60}, a text "
-                    f"of {len(snippet.text)} characters; give a range in it that is not blank"
-                )
-            yield one, Range(start, end)
-        elif document == snippet.document:
-            if snippet.position is None:
-                raise ValueError(
-                    f"{where}: evidence is in document {document!r:.60}, and a snippet of it has "
+                    f"{where}: evidence is in document {one.document!r:.60}, and a snippet of it has "
                     "no position; give its position (in LangChain metadata['start_index'], which "
                     "splitters write with add_start_index=True), or evidence by the snippet's id"
                 )
-            yield one, Range(start - snippet.position, end - snippet.position)
+            if isinstance(one, Evidence):  # a quote that is left is in nothing retrieved
+                yield one, Range(one.start - position, one.end - position)

@@ -22,7 +22,6 @@ from conformal_retrievers.data import files
 from conformal_retrievers.data.hits import Hit, Number
 from conformal_retrievers.data.parsed import query_of_line
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
-from conformal_retrievers.data.ranges import Evidence
 
 T = TypeVar("T", bound=BaseModel)
 MOST_BLANK = 100_000  # lines
@@ -56,8 +55,9 @@ class EvidenceRow(Row):
     """Characters of a document that answer a query."""
 
     document: str
-    start: Any  # JudgedQuery checks both
-    end: Any
+    start: Any = None  # JudgedQuery checks both
+    end: Any = None
+    text: str | None = None  # in place of both
 
 
 class QueryRow(Row):
@@ -96,7 +96,8 @@ def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:
     A line is {"id", "query", "group", "missed", "retriever", "k", "split", "answerable",
     "evidence": [{"document", "start", "end"}], "snippets": [{"id", "text", "relevant", "document",
     "position", "retrieval_score", "hits": [{"retriever", "rank", "score"}]}]}; "query", "snippets",
-    "text" and "relevant" are required, of a hit all but "score", and all of evidence. "missed" is
+    "text" and "relevant" are required, of a hit all but "score", and all of evidence, where "text"
+    may stand in place of "start" and "end". "missed" is
     the number of known relevant snippets that were not retrieved: 0 if there are none, absent if
     that is unknown. "split" names what cut the snippets into sentences. "answerable" is false if
     nothing in the corpus answers the query. "relevant_ids" stands in place of "snippets" before
@@ -132,7 +133,7 @@ def _modelled(place: str, row: QueryRow) -> JudgedQuery:
             row.query,
             map(snippet_of, row.snippets or ()),
             [s.relevant for s in row.snippets or ()],
-            evidence=[Evidence(e.document, e.start, e.end) for e in row.evidence or ()],
+            evidence=[tuple(e.model_dump(exclude_none=True).values()) for e in row.evidence or ()],
             answerable=True if row.answerable is None else row.answerable,
             relevant_ids=row.relevant_ids or (),
             **row.model_dump(exclude={*_GIVEN}),

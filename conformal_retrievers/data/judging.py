@@ -18,7 +18,7 @@ from difflib import get_close_matches
 from itertools import chain
 from typing import Any
 
-from conformal_retrievers.data.evidence import LEAST, by_chunk, by_sentence
+from conformal_retrievers.data.evidence import LEAST, by_chunk, by_sentence, located
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.sentences import Split
 
@@ -50,6 +50,7 @@ def judge_retrieved(
     half of ten or more relevant ids, or all of fewer, are, and if an id is that of several snippets
     of a query. The log has each unknown one, at level INFO.
     """
+    judged = located(judged, [[snippet for snippet, _ in found] for found in retrieved])
     everything = [*chain.from_iterable(retrieved)]
     fields = _values(everything)
     _check_key(key, fields)

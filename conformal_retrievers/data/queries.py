@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from conformal_retrievers.data.checks import (
     are_texts,
@@ -22,13 +21,15 @@ from conformal_retrievers.data.checks import (
     as_flag,
     as_ids,
     as_judgements,
+    as_numbers,
+    as_scores,
     check_hits,
     check_names,
     check_texts,
     query_name,
 )
 from conformal_retrievers.data.hits import Hit, HitColumns, hit_columns
-from conformal_retrievers.data.ranges import Evidence, as_evidence
+from conformal_retrievers.data.ranges import Evidence, Quote, as_evidence
 from conformal_retrievers.data.recognition import places_of
 from conformal_retrievers.data.snippets import Snippet, as_snippets, retrieved_in, with_hits
 
@@ -55,7 +56,7 @@ class JudgedQuery:
     missed: int | None = None  # known relevant snippets that were not retrieved; None if unknown
     retriever: str | None = None  # what returned the snippets; judge_retriever fills it in
     k: int | None = None  # how many snippets it was asked for
-    evidence: tuple[Evidence, ...] = ()  # where documents answer the query
+    evidence: tuple[Evidence | Quote, ...] = ()  # where documents answer the query
     split: str | None = None  # what cut the snippets into sentences; None: they are whole
     answerable: bool = True  # False: nothing in the corpus answers it
     relevant_ids: tuple[str, ...] = ()  # see `from_ids`; () once it is retrieved
@@ -71,7 +72,7 @@ class JudgedQuery:
         missed: int | None = None,
         retriever: str | None = None,
         k: int | None = None,
-        evidence: Iterable[tuple[str, int, int]] = (),
+        evidence: Iterable[tuple[str, int, int] | tuple[str, str]] = (),
         split: str | None = None,
         answerable: bool = True,
         relevant_ids: Iterable[str] = (),
@@ -159,6 +160,33 @@ class JudgedQuery:
             raise ValueError(
                 f"{made.name}: relevant_ids is empty; leave the query out, or, if nothing in the "
                 "corpus answers it, give JudgedQuery(query, [], [], answerable=False)"
+            )
+        return made
+
+    @classmethod
+    def from_evidence(
+        cls,
+        query: str,
+        evidence: Iterable[tuple[str, int, int] | tuple[str, str]],
+        *,
+        id: str | None = None,
+        group: str | None = None,
+    ) -> JudgedQuery:
+        """Return a query with what answers it in documents: characters of them, or a quoted text.
+
+        It is to be retrieved, by `judge_retriever` with key="evidence" or split="sentences". A
+        piece of evidence is (document, start, end), as `Evidence` has it, or (document, text),
+        which is found in what is retrieved of that document. Raises ValueError for none.
+
+        >>> query = JudgedQuery.from_evidence("Who?", [("page 1", "Ann did."), ("page 2", 10, 13)])
+        >>> query.evidence[0].text
+        'Ann did.'
+        """
+        made = cls(query, (), (), id=id, group=group, evidence=evidence)
+        if not made.evidence:
+            raise ValueError(
+                f"{made.name}: evidence is empty; give pieces of it, (document, start, end) or "
+                "(document, text)"
             )
         return made
 
@@ -300,34 +328,3 @@ class ScoredQuery:
     def name(self) -> str:
         """The query's name in messages."""
         return "a query" if self.id is None else query_name(self.id, "")
-
-
-def as_scores(scores: ArrayLike | Sequence[float | None], name: str) -> NDArray[np.float64]:
-    """Return scores as floats, NaN for None and where an array is masked.
-
-    Raises ValueError, with their name, for scores that are not numbers.
-    """
-    if type(scores) is np.ndarray and scores.dtype == np.float64:
-        return scores
-    return as_numbers(scores, name).astype(np.float64)
-
-
-def as_numbers(values: Any, name: str) -> NDArray[Any]:
-    """Return numbers as an array of their type, or of floats if there is None or a masked one.
-
-    Raises ValueError, with their name, for values that are not numbers.
-    """
-    try:
-        kinds = map(type, values if isinstance(values, list) else [values])
-        masked = not {np.ma.MaskedArray, type(np.ma.masked)}.isdisjoint(kinds)
-        array = np.ma.array(values) if masked else np.asarray(values)
-        objects = array.flat if array.dtype == object else ()
-        if array.dtype.kind not in "biufO" or any(isinstance(x, (str, bytes)) for x in objects):
-            raise TypeError("they are text, dates or complex numbers")
-        if not masked and array.dtype != object:
-            return array
-        return np.ma.filled(array.astype(np.float64), np.nan)
-    except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # of a tensor's gradient
-        raise ValueError(
-            f"{name} are not numbers ({error}); give floats, NaN for a missing one"
-        ) from error

@@ -26,14 +26,36 @@ class Evidence(NamedTuple):
     end: int
 
 
-def as_evidence(where: str, given: Any) -> Evidence:
-    """Return what is given as Evidence; raise TypeError or ValueError unless it is a range."""
+class Quote(NamedTuple):
+    """A text that answers a query, to be found in what is retrieved of a document."""
+
+    document: str
+    text: str
+
+    @property
+    def start(self) -> int:
+        """The start, of the text itself."""
+        return 0
+
+    @property
+    def end(self) -> int:
+        """The end, of the text itself."""
+        return len(self.text)
+
+
+def as_evidence(where: str, given: Any) -> Evidence | Quote:
+    """Return what is given as Evidence, or as a Quote of a document and a text.
+
+    Raises TypeError or ValueError unless it is a range, or a text that is not blank.
+    """
     kinds = [*map(type, given)] if isinstance(given, (tuple, list)) else []
     whole = [kind for kind in kinds[1:] if issubclass(kind, (int, np.integer))]
+    if kinds == [str, str] and given[1].strip():
+        return Quote(*given)
     if kinds[:1] != [str] or len(kinds) != 3 or len(whole) != 2 or bool in kinds:
         raise TypeError(
             f"{where}: evidence has {given!r:.80}; give Evidence(document, start, end), a str and "
-            "two whole numbers"
+            "two whole numbers, or (document, text), a text of it that is not blank"
         )
     document, start, end = given
     if not 0 <= start < end <= start + MOST or end > 2**53:

@@ -18,7 +18,7 @@ from conformal_retrievers.data.queries import with_hits
 from conformal_retrievers.evaluation import report
 from conformal_retrievers.scoring import RankScorer
 
-WORDS = "amber birch cedar dune ember fjord glade heath islet jetty".split()
+WORDS = ("amber", "birch", "cedar", "dune", "ember", "fjord", "glade", "heath", "islet", "jetty")
 
 
 def judged(text: str, place: str, *, id: str | None = None) -> JudgedQuery:

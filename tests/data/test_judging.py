@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import pytest
 
+from conformal_retrievers.data import read, write_jsonl
 from conformal_retrievers.data.judging import judge_retrieved
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
+from conformal_retrievers.data.sentences import splitter
 
 TEXT = "".join(f"{i:09d} " for i in range(100))  # a document of 1,000 characters
 
@@ -79,6 +82,64 @@ def test_a_query_that_nothing_answers_needs_no_evidence():
     judged = JudgedQuery("q", [], [], answerable=False)
     (again,) = judge_retrieved([judged], [[(chunk(0, 200), {})]], key="evidence")
     assert (again.relevant, again.missed, again.answerable) == ((False,), 0, False)
+
+
+QUOTE = TEXT[300:420]
+
+
+def test_evidence_is_quoted_in_place_of_offsets():
+    quoted = JudgedQuery.from_evidence("q", [("page", QUOTE)], id="q1")
+    counted = JudgedQuery.from_evidence("q", [("page", 300, 420)], id="q1")
+    retrieved = [[(chunk(0, 350), {}), (chunk(350, 600), {}), (chunk(600, 900), {})]]
+    (one,) = judge_retrieved([quoted], retrieved, key="evidence")
+    assert [one] == judge_retrieved([counted], retrieved, key="evidence")  # the quote is in two
+    assert (one.relevant, one.missed, one.evidence[0].start) == ((False, True, False), 0, 300)
+    assert judge_retrieved([quoted], retrieved, split=splitter("sentences")) == judge_retrieved(
+        [counted], retrieved, split=splitter("sentences")
+    )
+
+
+STORY = "Ann did it in May. Bob saw her from afar. Nobody told Carl about it."
+
+
+def test_a_quote_that_was_not_retrieved_is_missed():
+    judged = [JudgedQuery.from_evidence("q", [("page", "Bob saw her")]) for _ in range(2)]
+    other = Snippet(STORY[42:], document="page", position=42)
+    retrieved = [[(other, {})], [(Snippet("other", id="x"), {})]]
+    for one in judge_retrieved(judged, retrieved, key="evidence"):
+        assert (one.relevant, one.missed) == ((False,), 1)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_quote_with_an_error_has_the_nearest_passage(whole):
+    judged = JudgedQuery.from_evidence("q", [("page", "Bob saw him from afar.")], id="q1")
+    chunk = Snippet(STORY[10:45], document="page", position=10)
+    snippet = Snippet(STORY, id="page") if whole else chunk
+    with pytest.raises(ValueError, match="'q1'.*not in 'page'; the nearest there is 'Bob saw her "):
+        judge_retrieved([judged], [[(snippet, {})]], key="evidence")
+
+
+def test_evidence_beyond_the_end_of_its_document_is_an_error_whoever_retrieved_it():
+    judged = [
+        JudgedQuery("q", [], [], id="q1", evidence=[("page", 990, 1001)], relevant_ids=["page"]),
+        JudgedQuery.from_ids("r", ["page"]),
+    ]
+    retrieved = [[], [(Snippet(TEXT, id="page"), {})]]
+    with pytest.raises(ValueError, match=r"'q1': evidence has the range \(990, 1001\) of 'page'"):
+        judge_retrieved(judged, retrieved)
+
+
+def test_quotes_stay_in_a_file(tmp_path):
+    judged = [JudgedQuery.from_evidence("q", [("page", QUOTE), ("page", 0, 9)], id="q1")]
+    judged = [replace(judged[0], snippets=["a"], relevant=[False])]
+    write_jsonl(judged, tmp_path / "q.jsonl")
+    assert read(tmp_path / "q.jsonl") == judged
+
+
+@pytest.mark.parametrize("evidence", [[], [("page", " ")], [("page",)], [("page", 3)]])
+def test_from_evidence_needs_pieces_of_evidence(evidence):
+    with pytest.raises((TypeError, ValueError), match=r"query 'q'.*\(document, text\)"):
+        JudgedQuery.from_evidence("q", evidence)
 
 
 # --- text and fields ------------------------------------------------------------------------------

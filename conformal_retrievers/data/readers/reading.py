@@ -78,7 +78,7 @@ def read(
     LlamaIndex; "inputs" and "outputs", LangSmith; "attributes" or "document_position",
     OpenInference; "query" with "id" or "text", a table with a row for each snippet. What holds
     relevant documents and nothing retrieved gives queries whose snippets are all relevant, for
-    `judge_retriever`. Copies of a query are left out, with a warning, and near copies are warned of.
+    `judge_retriever`. Copies of a query are left out with a warning, and near copies warned of.
 
     Parameters
     ----------
