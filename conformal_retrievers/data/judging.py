@@ -173,42 +173,33 @@ def _report(
         "text": {s.text for s in snippets},
         "document": ids | {s.document for s in snippets if s.document is not None},
     }
-    unknown = [
-        (query, names)
-        for query, names in relevant
-        if not any(name in known[kind] for kind, name in names.items())
-    ]
-    if logger.isEnabledFor(logging.INFO):
-        for query, names in unknown:
-            logger.info("in nothing that was retrieved: %s", _nearest(query, names, known))
-    none = 0 < len(unknown) == len(relevant)
+    unknown = [one for one in relevant if not any(x in known[kind] for kind, x in one[1].items())]
+    for one in unknown if logger.isEnabledFor(logging.INFO) else ():
+        logger.info("in nothing that was retrieved: %s", _nearest(*one, known))
+    some = 0 < len(unknown) < len(relevant)
     # Retrievers do miss some.
-    if not none and (len(relevant) < LEAST or len(unknown) <= len(relevant) / 2):
+    if not unknown or (some and (len(relevant) < LEAST or len(unknown) <= len(relevant) / 2)):
         return
-    kind = next(iter(unknown[0][1]))
-    such = ", ".join(_nearest(query, names, known) for query, names in unknown[:SHOWN])
     message = (
-        f"{len(unknown)} of {len(relevant)} relevant {kind}s are in nothing that was retrieved, "
-        f"such as {such}. {_remedy([names for _, names in unknown], fields, key)}"
+        f"{len(unknown)} of {len(relevant)} relevant {next(iter(unknown[0][1]))}s are in nothing "
+        f"that was retrieved, such as {', '.join(_nearest(*one, known) for one in unknown[:SHOWN])}"
+        f". {_remedy([names for _, names in unknown], fields, key)}"
     )
-    if none and len(unknown) >= LEAST:
+    if not some and len(unknown) >= LEAST:
         raise ValueError(message)
     warnings.warn(f"{message}; as it is, they count as missed", stacklevel=4)
 
 
 def _nearest(query: str, names: Names, known: Mapping[str, set[str]]) -> str:
     kind, name = next(iter(names.items()))
-    candidates = known[kind]
-    if kind == "text":
-        name, candidates = name[:PREFIX], {one[:PREFIX] for one in candidates}
-    near = get_close_matches(name, sorted(candidates), 1)
-    # Long ids, such as addresses, often differ at their ends.
-    start = 0
-    if near and len(name) > PREFIX:
-        differ = [a != b for a, b in zip(name, near[0], strict=False)]
-        start = max(0, [*differ, True].index(True) - SAME)
-    name, *near = ["…" * (start > 0) + one[start : start + PREFIX] for one in (name, *near)]
-    return f"{name!r:.60} of {query}" + (f" (nearest: {near[0]!r:.60})" if near else "")
+    end = PREFIX if kind == "text" else None
+    near = get_close_matches(name[:end], sorted({one[:end] for one in known[kind]}), 1)
+    both, start = [name[:end], *near], 0
+    if near and len(both[0]) > PREFIX:  # long ids, such as addresses, often differ at their ends
+        differ = (i for i, (a, b) in enumerate(zip(*both, strict=False)) if a != b)
+        start = max(0, next(differ, 0) - SAME)
+    name, *near = ["…" * (start > 0) + one[start : start + PREFIX] for one in both]
+    return f"{name!r} of {query}" + "".join(f" (nearest: {one!r})" for one in near)
 
 
 def _remedy(unknown: Sequence[Names], fields: Mapping[str, set[str]], key: str | None) -> str:
@@ -222,13 +213,9 @@ def _remedy(unknown: Sequence[Names], fields: Mapping[str, set[str]], key: str |
     shares = {field: sum(name in values for name in given) for field, values in fields.items()}
     field = max(shares, key=shares.__getitem__, default="")
     if not shares.get(field):
-        others = " or ".join(sorted(repr(name) for name in fields if name not in (key, "id")))
-        return "Check them" + (f", or give the field that has them: key={others}" if others else "")
-    by_field = "leave key out" if field == "id" else f"give key={field!r}"
+        return "No field of what was retrieved has them; check them"
+    found = f"{shares[field]} of them are %sthe {field} of what was retrieved: %s"
     if "id" in unknown[0]:
-        return f"{shares[field]} of them are the {field} of what was retrieved: {by_field}"
-    more = "" if field == "id" else f" and key={field!r}"
-    return (
-        f"{shares[field]} of them are not texts but the {field} of what was retrieved: give "
-        f"JudgedQuery.from_ids(query, ids){more}"
-    )
+        return found % ("", "leave key out" if field == "id" else f"give key={field!r}")
+    by_field = "" if field == "id" else f" and key={field!r}"
+    return found % ("not texts but ", f"give JudgedQuery.from_ids(query, ids){by_field}")

@@ -64,11 +64,14 @@ def check_retrieved(judged: Sequence[JudgedQuery]) -> None:
 
 
 def check_not_only_relevant(judged: Sequence[JudgedQuery]) -> None:
-    """Raise ValueError if most queries have relevant snippets alone, and look not retrieved.
+    """Raise ValueError if no query has snippets, or most have relevant ones alone, as they are
+    before they are retrieved.
 
     What tells that a query was retrieved are hits, retrieval scores, the retriever's name, or the k
     that it was asked for.
     """
+    if not any(query.snippets or _is_retrieved(query) for query in judged):
+        raise ValueError(f"none of the {len(judged)} judged queries is retrieved yet; {REMEDY}")
     some = [query for query in judged if query.snippets]
     only = sum(all(query.relevant) and not retrieved(query) for query in some)
     if 2 * only > len(some):

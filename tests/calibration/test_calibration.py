@@ -322,3 +322,15 @@ def test_reversed_scores_warn_with_the_auc():
     with pytest.warns(ReversedScores, match="0.25") as caught:
         Calibration.from_scores(reversed_, alpha=0.4, scorer="lookup")
     assert caught[0].filename == __file__.replace(".pyc", ".py")
+
+
+def test_queries_that_are_not_retrieved_yet_are_told_so_and_how_to_retrieve_them():
+    plain = [JudgedQuery(f"q{i}", [], []) for i in range(9)]
+    quoted = [JudgedQuery.from_evidence(f"q{i}", [("page", "Ann did.")]) for i in range(9)]
+    for to_judge in (plain, quoted):
+        for scorer in (None, LookupScorer({})):
+            with pytest.raises(ValueError, match=r"9 .* retrieved yet; .*judge_retriever\("):
+                calibrate(to_judge, scorer, alpha=0.2)
+    empty = [replace(query, retriever="store") for query in plain]
+    with pytest.raises(ValueError, match="returned nothing for all 9 queries"):
+        calibrate(empty, alpha=0.2)
