@@ -4,7 +4,6 @@ A name in a file never decides which model is loaded: that is --model's.
 """
 
 import re
-import warnings
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -20,6 +19,7 @@ from conformal_retrievers.data.beir import read_corpus
 from conformal_retrievers.data.hits import RETRIEVER
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.extras import require
+from conformal_retrievers.llm.wire import portable
 from conformal_retrievers.scoring import (
     EmbeddingScorer,
     FusionScorer,
@@ -47,10 +47,7 @@ class Models(NamedTuple):
         """Return the score of --model."""
         if not self.model:
             raise OptionNeeded("the scorer embedding needs its model", "--model MODEL")
-        if not self.name and self.model[0] not in "./~" and Path(self.model).is_dir():
-            text = f"the scorer is named by the folder {self.model!r}; give --name"
-            warnings.warn(text, stacklevel=2)  # as `warn_if_path`
-        return embedding_scorer(self.model, f"cosine({self.name or self.model})")
+        return embedding_scorer(self.model, f"cosine({self.name or portable(self.model)})")
 
     def bm25(self) -> Scorer:
         """Return the score of --corpus, or of the folder's own corpus."""

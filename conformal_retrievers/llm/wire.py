@@ -4,15 +4,20 @@ A server's errors, its words for why a reply ended, its tokens and log-probabili
 a `Reply`, or `Unanswered`. Nothing in their answers is trusted.
 """
 
+import hashlib
 import json
 import os
 import re
 from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from conformal_retrievers.llm.prompt import Request
 from conformal_retrievers.llm.reply import Finish, Reply, Unanswered
+
+WEIGHTS = ("safetensors", "bin", "gguf", "onnx", "pt")  # the endings of files, best first
+BLOCKS, BLOCK = 32, 2**16  # how many parts of a file tell it from others, of so many bytes
 
 # --- requests and errors --------------------------------------------------------------------------
 
@@ -161,14 +166,28 @@ def model_name(model: object) -> str | None:
 
 
 def portable(name: str) -> str:
-    """Return a model's name, the last part of a path: it is the same model in another folder.
+    """Return a model's name; of a path the digest of its weights, which is the same on every host.
 
-    >>> portable("/models/MiniLM/"), portable("BAAI/bge-small-en")
-    ('MiniLM', 'BAAI/bge-small-en')
+    >>> portable("BAAI/bge-small-en"), portable("/no/weights/here/")
+    ('BAAI/bge-small-en', 'here')
     """
-    if name.startswith(os.sep) or os.path.exists(name):
-        return os.path.basename(os.path.normpath(name))
-    return name
+    expanded = os.path.expanduser(name)
+    if not (os.path.exists(expanded) or os.path.isabs(expanded)):
+        return name
+    path = Path(expanded)
+    of_kinds = (sorted(path.rglob(f"*.{kind}")) for kind in WEIGHTS)
+    files = next(filter(None, of_kinds), [path])
+    if not files[0].is_file():
+        return path.name
+    digest = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as opened:
+            size = opened.seek(0, os.SEEK_END)
+            digest.update(b"%d" % size)
+            for block in range(BLOCKS):  # from all over it: single layers may have been trained
+                opened.seek(size * block // BLOCKS)
+                digest.update(opened.read(BLOCK))
+    return f"weights {digest.hexdigest()[:12]}"
 
 
 def scorer_name(kind: str, model: object, function: str) -> str:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from conformal_retrievers.extras import require
 from conformal_retrievers.llm.ask import check_count
+from conformal_retrievers.llm.wire import portable
 from conformal_retrievers.lookback.attention import Recorder, recording
 from conformal_retrievers.lookback.prompt import (
     PromptTokens,
@@ -46,16 +47,16 @@ class Generated:
 class LocalModel:
     """A transformers causal language model whose attention to its prompt can be read.
 
-    `name` identifies the model; by default it is the one that it was loaded by, so "tiny" and
-    "./tiny" are two names. While attention is read, a model is switched to "sdpa": let no other
-    thread use it directly meanwhile. Raises ValueError for a model with a sliding window, or with
-    positions that depend on padding.
+    `name` identifies the model; by default it is its name on the hub, or the digest of the weights
+    in the folder that it was loaded from. While attention is read, a model is switched to "sdpa":
+    let no other thread use it directly meanwhile. Raises ValueError for a model with a sliding
+    window, or with positions that depend on padding.
     """
 
     def __init__(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, name: str | None = None
     ) -> None:
-        name = name or getattr(model.config, "_name_or_path", "")
+        name = name or portable(getattr(model.config, "_name_or_path", ""))
         if not name:
             raise ValueError(f"name is missing, and {type(model).__name__} has none; give name=")
         _check_attention(model, name)

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from frameworks import MiniLMEmbeddings, halves, langchain_retriever, snippets
 from langchain_community.cross_encoders import HuggingFaceCrossEncoder
+from langchain_classic.retrievers.document_compressors import CrossEncoderReranker
+from langchain_core.cross_encoders import BaseCrossEncoder
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_openai import ChatOpenAI
 
@@ -181,6 +183,19 @@ def test_a_reranker_without_a_model_name_needs_one():
     with pytest.raises(ValueError, match="Writing has no model name.*name="):
         as_scorer(Writing(written={}))
     assert as_scorer(Writing(written={}), name="mine").name == "mine"
+
+
+def test_a_reranker_that_writes_no_relevance_is_refused_with_the_model_to_give():
+    class Encoder(BaseCrossEncoder):
+        model_name = "overlap"
+
+        def score(self, text_pairs):
+            return [float(len(text)) for _, text in text_pairs]
+
+    reranker = CrossEncoderReranker(model=Encoder(), top_n=3)
+    with pytest.raises(TypeError, match=r"CrossEncoderReranker.*as_scorer\(reranker\.model\)"):
+        as_scorer(reranker)
+    assert as_scorer(reranker.model).name == "cross-encoder(overlap)"
 
 
 def test_a_function_needs_a_name_to_be_a_scorer():

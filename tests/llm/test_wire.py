@@ -17,6 +17,7 @@ from conformal_retrievers.llm.wire import (
     marks_of,
     name_of,
     outcome_of,
+    portable,
     reason_in,
     settings_of,
 )
@@ -183,3 +184,17 @@ class Model(pydantic.BaseModel):
 )
 def test_settings_are_plain_json_without_keys(given, settings):
     assert settings_of(Model(**given)) == settings
+
+
+def test_a_model_in_a_folder_is_named_by_its_weights_wherever_it_is(tmp_path):
+    for place in ("a/model", "b/model", "c/other"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "config.json").write_text(f'{{"_name_or_path": "{place}"}}')
+        (tmp_path / place / "model.safetensors").write_bytes(bytes(4_000_000))
+    changed = bytearray(4_000_000)
+    changed[2_000_000:2_100_000] = b"1" * 100_000  # a layer in the midst
+    (tmp_path / "b/model/model.safetensors").write_bytes(changed)
+    one, trained, copy = (str(tmp_path / place) for place in ("a/model", "b/model", "c/other"))
+    assert portable(one) == portable(copy) != portable(trained)
+    assert portable(one).startswith("weights ")
+    assert portable("/srv/not-here/model") == "model"

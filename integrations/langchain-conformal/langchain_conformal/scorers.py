@@ -162,8 +162,14 @@ def reranker_scorer(
 ) -> RerankerScorer:
     """Return the scorer −relevance_score of a compressor that writes it, as rerankers do.
 
-    The default name is "reranker(<model name>)"; ValueError if the model's name is unknown.
+    The default name is "reranker(<model name>)"; ValueError if the model's name is unknown, and
+    TypeError for LangChain's CrossEncoderReranker, which writes no relevance_score.
     """
+    if name is None and isinstance(getattr(compressor, "model", None), CrossEncoder):
+        raise TypeError(
+            f"model is a {type(compressor).__name__}, which cuts at its top_n and writes no "
+            "relevance_score; give the cross-encoder in it: as_scorer(reranker.model)"
+        )
     name = name or wire.scorer_name("reranker", compressor, "reranker_scorer")
     return RerankerScorer(compressor, name)
 
