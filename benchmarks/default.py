@@ -1,8 +1,9 @@
 """What `calibrate` gives by default on two retrievers, against top k at equal end-to-end recall.
 
-Each data set is a folder in the BEIR layout. A dense retriever (all-MiniLM-L6-v2 over the whole
+Each data set is a folder in the BEIR layout, of which the runs are not read; queries retrieve from
+their lines of candidates.tsv, if there are any. A dense retriever (all-MiniLM-L6-v2 over the whole
 corpus) and BM25 (bm25s) return 50 snippets each, and their union is judged. Queries with a known
-relevant snippet, of different texts, are halved at random, 100 times: one half is given to
+relevant snippet, without copies, are halved at random, 100 times: one half is given to
 `calibrate(…, alpha=1 - recall, count_missed=True)`, which chooses and learns the score on a third
 of it, and the other half is filtered. That third follows from hashes of the queries' texts, so each
 halving adds a number of its own to them: otherwise all would learn from the same third of the set.
@@ -58,13 +59,14 @@ from conformal_retrievers.calibration.candidates import candidates_of, cross_val
 from conformal_retrievers.calibration.choosing import pick
 from conformal_retrievers.calibration.costs import Aim, FitPart
 from conformal_retrievers.data import read_beir
-from conformal_retrievers.data.beir import read_corpus
+from conformal_retrievers.data.beir import read_corpus, read_runs, read_texts
+from conformal_retrievers.data.copies import without_copies
 from conformal_retrievers.data.hits import fuse
 from conformal_retrievers.scoring import FusionScorer, RankScorer
 from conformal_retrievers.scoring.bm25 import BM25Scorer
-from conformal_retrievers.scoring.scorer import query_digest
 
 SETS = {"scifact": 0.8, "pubmedqa": 0.8, "nq-open": 0.9, "ragbench-hotpotqa": 0.8}  # recalls
+RECALL = 0.8  # of other sets
 TARGETS = {"scifact": (0.40, 0.60), "pubmedqa": (0.88, 0.75), "nq-open": (0.60, 0.60)}  # of ratios
 DEPTH = 50
 ALPHA = 0.1
@@ -97,7 +99,7 @@ def parsed_arguments() -> argparse.Namespace:
         required=data is None,
         help="folder that holds the data sets, one folder each; default: $CONFORMAL_DATA",
     )
-    parser.add_argument("--sets", nargs="*", default=[*SETS], choices=SETS)
+    parser.add_argument("--sets", nargs="*", default=[*SETS], help="folders in it, also your own")
     parser.add_argument("--halvings", type=int, default=100)
     parser.add_argument("--judged", type=int, help="queries given to calibrate; default: half")
     parser.add_argument("--seed", type=int, default=0)
@@ -119,7 +121,8 @@ def sections(arguments: argparse.Namespace) -> Iterator[str | Table]:
         for name in arguments.sets:
             judged = united(arguments.data / name, arguments.cache or Path(temporary))
             halvings = [
-                halving(judged, SETS[name], rng, arguments.judged) for rng in generators(arguments)
+                halving(judged, SETS.get(name, RECALL), rng, arguments.judged)
+                for rng in generators(arguments)
             ]
             yield f"\n## {name}\n\n{described(judged)}"
             yield from of_set(name, halvings)
@@ -139,16 +142,23 @@ def united(folder: Path, cache: Path) -> list[JudgedQuery]:
     with tempfile.TemporaryDirectory() as runs:
         paths = {name: Path(runs) / f"{name}.tsv" for name in ("dense", "bm25")}
         corpus = read_corpus(folder)
-        queries = {q.id or "": q.query for q in read_beir(folder, "run-bm25.tsv", k=1)}
-        write_run(paths["dense"], corpus, queries, cosines(corpus, queries, cache))
+        queries, only = read_texts(folder), candidates_in(folder)
+        write_run(paths["dense"], corpus, queries, cosines(corpus, queries, cache), only)
         bm25 = BM25Scorer(corpus.values())
         place = {text: i for i, text in enumerate(bm25.corpus)}
         places = [place[text] for text in corpus.values()]
         similarities = (bm25.similarities(query)[places] for query in queries.values())
-        write_run(paths["bm25"], corpus, queries, similarities)
+        write_run(paths["bm25"], corpus, queries, similarities, only)
         judged = read_beir(folder, paths)
-    known = {query_digest(q.query): q for q in judged if any(q.relevant) or q.missed}
-    return [*known.values()]
+    return without_copies([q for q in judged if any(q.relevant) or q.missed])[0]
+
+
+def candidates_in(folder: Path) -> dict[str, set[str]]:
+    """Return what each query may retrieve, such as one contract, where candidates.tsv has it."""
+    if not any(folder.glob("candidates.tsv*")):
+        return {}
+    ((_, ranked),) = read_runs(folder, "candidates.tsv", None).values()
+    return {id: {document for document, _ in found} for id, found in ranked.items()}
 
 
 def cosines(
@@ -163,11 +173,17 @@ def cosines(
 
 
 def write_run(
-    path: Path, corpus: dict[str, str], queries: dict[str, str], similarities: Iterator[NDArray]
+    path: Path,
+    corpus: dict[str, str],
+    queries: dict[str, str],
+    similarities: Iterator[NDArray],
+    only: dict[str, set[str]],
 ) -> None:
     ids = [*corpus]
     with path.open("w", encoding="utf-8") as file:
         for id, similarity in zip(queries, similarities, strict=True):
+            if id in only:
+                similarity = np.where([one in only[id] for one in ids], similarity, 0)
             best = np.argsort(-similarity, kind="stable")[:DEPTH]
             for rank, place in enumerate(best[similarity[best] > 0].tolist(), start=1):
                 file.write(f"{id}\t{ids[place]}\t{rank}\t{float(similarity[place])!r}\n")
@@ -257,7 +273,7 @@ def snippets_at(recall: float, scored: Sequence[ScoredQuery]) -> tuple[float, fl
 
 
 def of_set(name: str, halvings: list[Halving]) -> Iterator[str | Table]:
-    recall = SETS[name]
+    recall = SETS.get(name, RECALL)
     rows = {row: np.array([h.snippets[row] for h in halvings]) for row in halvings[0].snippets}
     table = Table(box=box.MARKDOWN)
     headings = (f"snippets at recall {recall:g}", *(f"of {row}" for row in TOP_K))

@@ -44,8 +44,7 @@ from benchmarks.default import cosines, united
 from conformal_retrievers import JudgedQuery, Snippet, __version__
 from conformal_retrievers.calibration.gate_choice import RememberedQuery
 from conformal_retrievers.calibration.gating import calibrate_gate
-from conformal_retrievers.data import read_beir
-from conformal_retrievers.data.beir import read_corpus
+from conformal_retrievers.data.beir import read_corpus, read_texts
 from conformal_retrievers.data.hits import fuse
 from conformal_retrievers.data.unanswerable import without_relevant
 from conformal_retrievers.scoring import (
@@ -60,7 +59,6 @@ from conformal_retrievers.scoring.bm25 import BM25Scorer
 from conformal_retrievers.theory.tolerance import binomial_interval
 
 SETS = ("scifact", "nq-open", "pubmedqa", "ragbench-hotpotqa")
-QUESTIONS = (*SETS, "wice")  # whose questions are off the topic of the other sets
 # Silent on gold removed, and on questions of one other set, at which a first measurement was made.
 TARGETS = {"scifact": (23, "nq-open"), "nq-open": (69, "pubmedqa"), "pubmedqa": (89, "scifact")}
 OFF_TOPIC = 95
@@ -78,6 +76,7 @@ POPULATIONS: dict[str, Callable[[JudgedQuery], bool]] = {
     "": lambda query: any(query.relevant),
     ", answerable to dense": lambda q: bool((q.hits["dense"].ranks[[*q.relevant]] < K).any()),
 }
+Texts = dict[str, dict[str, str]]  # the questions of each set, by id
 RULES = ("one cosine for all sets", "mean + sd of off-topic", "cosine 0.3")
 RESULTS = Path(__file__).parent / "results" / "gate.md"
 
@@ -96,7 +95,7 @@ def parsed_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks.gate", description=__doc__.splitlines()[0])
     data = os.environ.get("CONFORMAL_DATA")
     parser.add_argument("--data", type=Path, default=data, required=data is None)
-    parser.add_argument("--sets", nargs="+", default=SETS, choices=SETS)
+    parser.add_argument("--sets", nargs="+", default=SETS, help="folders in it, also your own")
     parser.add_argument("--deals", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cache", type=Path, help="folder that keeps embeddings")
@@ -113,8 +112,10 @@ def sections(arguments: argparse.Namespace) -> Iterator[str | Table]:
     )
     with tempfile.TemporaryDirectory() as temporary:
         cache = arguments.cache or Path(temporary)
-        deep = {name: united(arguments.data / name, cache) for name in SETS}
-        everything = {n: data_of(arguments.data, n, deep[n], cache) for n in arguments.sets}
+        known = {name: arguments.data / name for name in (*SETS, "wice", *arguments.sets)}
+        asked = {name: read_texts(folder) for name, folder in known.items() if folder.is_dir()}
+        deep = {n: united(known[n], cache) for n in asked if n != "wice" or n in arguments.sets}
+        everything = {n: data_of(known[n], deep[n], asked, cache) for n in arguments.sets}
     thresholds = {name: threshold_of(queries) for name, queries in deep.items()}
     for name, data in everything.items():
         elsewhere = np.mean([other for key, other in thresholds.items() if key != name])
@@ -149,9 +150,10 @@ def threshold_of(queries: Sequence[JudgedQuery]) -> float:
     return float(np.quantile(best, 1 - ALPHA))
 
 
-def data_of(folder: Path, name: str, deep: Sequence[JudgedQuery], cache: Path) -> Data:
+def data_of(folder: Path, deep: Sequence[JudgedQuery], of_sets: Texts, cache: Path) -> Data:
     asked, removed = [first(query) for query in deep], [without_relevant(q, K) for q in deep]
-    off_topic = {s: foreign(folder, name, s, cache) for s in QUESTIONS if s != name}
+    others = {name: [*of.values()] for name, of in of_sets.items() if name != folder.name}
+    off_topic = {name: foreign(folder, of, cache) for name, of in others.items()}
     everything = [*asked, *removed, *(query for of in off_topic.values() for query in of)]
     simple = {key: RememberedQuery(scorer, everything) for key, scorer in SIMPLE.items()}
     return Data(asked, removed, off_topic, simple)
@@ -164,10 +166,9 @@ def first(query: JudgedQuery) -> JudgedQuery:
     return replace(cut, relevant=tuple(s.id in relevant for s in cut.snippets), answerable=True)
 
 
-def foreign(folder: Path, name: str, source: str, cache: Path) -> list[JudgedQuery]:
+def foreign(folder: Path, questions: Sequence[str], cache: Path) -> list[JudgedQuery]:
     """Return questions of another set with what is retrieved for them."""
-    corpus = read_corpus(folder / name)
-    asked = {q.query: q.query for q in read_beir(folder / source, "run-bm25.tsv", k=1)}
+    corpus, asked = read_corpus(folder), {text: text for text in questions}
     ids, bm25 = [*corpus], BM25Scorer(corpus.values())
     place = {text: i for i, text in enumerate(bm25.corpus)}
     places = [place[text] for text in corpus.values()]

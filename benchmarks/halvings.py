@@ -82,7 +82,7 @@ def parsed_arguments() -> argparse.Namespace:
         required=data is None,
         help="folder that holds the data sets, one folder each; default: $CONFORMAL_DATA",
     )
-    parser.add_argument("--sets", nargs="+", default=SETS, choices=SETS)
+    parser.add_argument("--sets", nargs="+", default=SETS, help="folders in it, also your own")
     parser.add_argument("--scores", nargs="+", default=["bm25", "minilm"], choices=SCORERS)
     parser.add_argument("--halvings", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)

@@ -164,7 +164,8 @@ def check_found(where: str, documents: Sequence[str], corpus: Mapping[str, str] 
 
 
 def read_texts(path: str | Path) -> dict[str, str]:
-    """Read the texts of queries by their ids: JSON lines as queries.jsonl, or id, tab, text."""
+    """Read the texts of queries by their ids: of a BEIR folder, JSON lines, or id, tab, text."""
+    path = _existing(Path(path), "queries.jsonl") if Path(path).is_dir() else path
     if next((line for _, line in placed_lines(path)), "").lstrip().startswith("{"):
         return {id: row.text for id, row in _by_id(Path(path)).items()}
     texts: dict[str, str] = {}

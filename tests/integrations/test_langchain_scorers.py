@@ -9,8 +9,8 @@ import httpx
 import numpy as np
 import pytest
 from frameworks import MiniLMEmbeddings, halves, langchain_retriever, snippets
-from langchain_community.cross_encoders import HuggingFaceCrossEncoder
 from langchain_classic.retrievers.document_compressors import CrossEncoderReranker
+from langchain_community.cross_encoders import HuggingFaceCrossEncoder
 from langchain_core.cross_encoders import BaseCrossEncoder
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_openai import ChatOpenAI
