@@ -21,6 +21,7 @@ from conformal_retrievers.cli.gate import gate
 from conformal_retrievers.cli.judge import judge
 from conformal_retrievers.cli.plan import plan
 from conformal_retrievers.cli.show import show
+from conformal_retrievers.cli.splits import try_splits
 from conformal_retrievers.cli.terminal import Commands
 
 PACKAGES = {  # of the demo: what has to be there for each
@@ -80,4 +81,5 @@ def demo(alpha: options.Alpha = 0.1, force: options.Force = False) -> None:
 
 for command in (judge, calibrate, gate, show, evaluate, diagnose, plan, demo):
     app.command()(command)
+app.command("try")(try_splits)
 app.add_typer(claims, name="claims")

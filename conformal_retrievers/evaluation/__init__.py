@@ -8,6 +8,7 @@ from conformal_retrievers.evaluation.evaluate import Evaluation, evaluate, measu
 from conformal_retrievers.evaluation.gate import evaluate_gate
 from conformal_retrievers.evaluation.gate_evaluation import GateEvaluation
 from conformal_retrievers.evaluation.share import Share
+from conformal_retrievers.evaluation.splits import Splits, try_splits
 from conformal_retrievers.evaluation.verdict import Verdict, verdict_on
 
 __all__ = [
@@ -20,11 +21,13 @@ __all__ = [
     "GateEvaluation",
     "Row",
     "Share",
+    "Splits",
     "Verdict",
     "compare",
     "diagnose",
     "evaluate",
     "evaluate_gate",
     "measure",
+    "try_splits",
     "verdict_on",
 ]

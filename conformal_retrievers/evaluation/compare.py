@@ -4,7 +4,6 @@ Both are measured on the same resampled queries.
 """
 
 import math
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -13,9 +12,8 @@ from numpy.typing import NDArray
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_subject
 from conformal_retrievers.calibration.subjects import RETRIEVED
-from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.evaluation.bootstrap import distinct, n_to_tell, resampled, spans
-from conformal_retrievers.evaluation.measures import checked, counts, keeps, measured, ratio
+from conformal_retrievers.evaluation.measures import Given, checked, counts, keeps, measured, ratio
 from conformal_retrievers.theory.intervals import check_level, in_percent
 
 OTHER = "scored_by_other"
@@ -57,8 +55,8 @@ class Differences(dict[str, Difference]):
 def compare(
     one: Calibration,
     other: Calibration,
-    scored: Iterable[ScoredQuery],
-    scored_by_other: Iterable[ScoredQuery] | None = None,
+    scored: Given,
+    scored_by_other: Given | None = None,
     *,
     rng: np.random.Generator,
     resamples: int = 2000,
@@ -71,7 +69,7 @@ def compare(
     one, other
         A removal above 0 means that `one` removes more.
     scored
-        The queries, scored by the scorer of `one`.
+        The queries, judged, or scored by the scorer of `one`.
     scored_by_other
         The same queries in the same order, scored by the scorer of `other`; by default `scored`.
     rng

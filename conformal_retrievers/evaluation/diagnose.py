@@ -9,7 +9,7 @@ it is not coverage and has no target of 1 − α. Exchangeability implies that m
 that of the judged ones, up to chance (`theory/exchangeability.py`).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -18,12 +18,12 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_subject
 from conformal_retrievers.calibration.subjects import RETRIEVED
 from conformal_retrievers.data.columns import ScoredQueries
-from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.evaluation.diagnosis import Band, Diagnosis, SweepPoint, Ties
 from conformal_retrievers.evaluation.evaluate import evaluation_of
 from conformal_retrievers.evaluation.findings import findings
 from conformal_retrievers.evaluation.measures import (
     Column,
+    Given,
     checked,
     estimate,
     guaranteed,
@@ -37,9 +37,9 @@ from conformal_retrievers.theory.intervals import cluster_interval
 
 def diagnose(
     calibration: Calibration,
-    scored: Iterable[ScoredQuery],
+    scored: Given,
     *,
-    reference: Iterable[ScoredQuery] | None = None,
+    reference: Given | None = None,
     level: float = 0.95,
 ) -> Diagnosis:
     """Diagnose whether a calibration's guarantee can be trusted for queries that are new to it.
@@ -49,7 +49,8 @@ def diagnose(
     calibration
         From `calibrate` or `Calibration.load`, about snippets or sentences.
     scored
-        From `score_queries`; not judged if none has a relevant snippet, as in a filter log.
+        Judged queries, or those of `score_queries`, as in `evaluate`; not judged if none has a
+        relevant snippet, as in a filter log.
     reference
         Queries like the calibration's, whose lowest scores stand in by default. The bands of m2,
         and of m1 by group, need it.

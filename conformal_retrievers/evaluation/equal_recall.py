@@ -182,7 +182,7 @@ class EqualRecall:
                 if row.comparable
             ],
         )
-        words = (f"{filled(text)}\n" for text in (self.comparison, self.rules))
+        words = (f"{filled(text)}\n" for text in (self.comparison, self.rules) if text)
         title = f"What reaches the model, per query, at the same {self.recall_is}:"
         return "\n".join([title, "", *lines, "", *words, *map(filled, self.notes)])
 

@@ -175,17 +175,19 @@ class Evaluation:
 
 
 def evaluate(
-    calibration: Calibration, scored: Iterable[ScoredQuery], *, level: float = 0.95
+    calibration: Calibration, judged: measures.Given, *, level: float = 0.95
 ) -> Evaluation:
-    """Measure a calibration's threshold on scored queries that it was not made from.
+    """Measure a calibration's threshold on judged queries that it was not made from.
 
-    The queries come from `score_queries`, with the calibration's scorer. `level` is the confidence
-    of every interval and of the lower bounds. Raises ValueError for no query, for an id that occurs
-    twice or belongs to the calibration, and for a level outside (0, 1); CalibrationMismatch unless
-    snippets are cut as in the calibration, and scored with the gate that it holds, if any.
+    They are scored by the calibration's scorer. If its file does not hold it, or tokens are to be
+    counted, give what `score_queries` returns in their place. `level` is the confidence of every
+    interval and of the lower bounds. Raises ValueError for no query, for an id that occurs twice or
+    belongs to the calibration, and for a level outside (0, 1); CalibrationMismatch for a scorer
+    that is missing, and unless snippets are cut as in the calibration, and scored with the gate
+    that it holds, if any.
     """
     check_subject(calibration, *RETRIEVED)
-    queries = measures.checked(scored, calibration)
+    queries = measures.checked(judged, calibration, "judged")
     return evaluation_of(calibration, _counts(calibration, queries), queries, level=level)
 
 

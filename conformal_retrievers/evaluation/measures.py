@@ -19,22 +19,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.behind import check_silenced
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.checks import check_split, check_unique_ids
+from conformal_retrievers.calibration.checks import (
+    CalibrationMismatch,
+    check_split,
+    check_unique_ids,
+)
+from conformal_retrievers.calibration.gate import gate_for
 from conformal_retrievers.calibration.guarantees import Guarantee
+from conformal_retrievers.calibration.scorer import needed_scorers, scorer_for
 from conformal_retrievers.calibration.subjects import at_most
 from conformal_retrievers.data.arrays import Objects
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.hits import HitColumns
-from conformal_retrievers.data.queries import ScoredQuery
+from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.evaluation.share import Share
+from conformal_retrievers.scoring.scorer import score_queries
 
+Given = Iterable[ScoredQuery | JudgedQuery]
 Column = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 GUARANTEES: tuple[Guarantee, ...] = ("query-recall", "snippet", "all", "any")
@@ -92,14 +100,14 @@ class QueryCounts(NamedTuple):
 
 
 def checked(
-    scored: Iterable[ScoredQuery], calibration: Calibration | None = None, name: str = "scored"
+    given: Given, calibration: Calibration | None = None, name: str = "scored"
 ) -> ScoredQueries:
-    """Return queries as columns; errors use `name`.
+    """Return queries as columns, judged ones scored as a filter does; errors use `name`.
 
     Raises ValueError for no query and for an id that occurs twice, and `CalibrationMismatch` unless
     they are cut as those of the calibration, and scored with the gate that it holds, if any.
     """
-    queries = ScoredQueries.of(scored, name)
+    queries = ScoredQueries.of(_scored(given, calibration), name)
     if not len(queries):
         raise ValueError(f"{name} is empty; give at least one query")
     check_unique_ids(queries.ids.tolist())
@@ -107,6 +115,21 @@ def checked(
         check_split(calibration.split, queries.split, name)
         check_silenced(queries, calibration.gate)
     return queries
+
+
+def _scored(given: Iterable[Any], calibration: Calibration | None) -> Iterable[ScoredQuery]:
+    if calibration is None or isinstance(given, ScoredQueries | ScoredQuery):
+        return given
+    queries = list(given)
+    if not (queries and isinstance(queries[0], JudgedQuery)):
+        return queries
+    if needed := needed_scorers(calibration):
+        raise CalibrationMismatch(
+            f"the calibration needs {', '.join(map(repr, needed))}, which its file does not hold; "
+            "give score_queries(scorer, judged) in the place of judged queries"
+        )
+    gate = gate_for(calibration, None)
+    return score_queries(scorer_for(calibration), queries, gate=gate)
 
 
 def passed(queries: ScoredQueries | QueryCounts) -> Mask:

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.data.columns import ScoredQueries
-from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.evaluation import measures
 from conformal_retrievers.evaluation.measures import Column, Mask, QueryCounts
 
@@ -45,9 +44,7 @@ class Observed:
     at_threshold: int  # how many are equal to their threshold
 
     @classmethod
-    def of(
-        cls, calibration: Calibration, scored: Iterable[ScoredQuery], name: str = "scored"
-    ) -> Observed:
+    def of(cls, calibration: Calibration, scored: measures.Given, name: str = "scored") -> Observed:
         """Return what a diagnosis of this calibration takes from queries; raise as `evaluate`."""
         queries = measures.checked(scored, calibration, name)
         passed, lowest = measures.passed(queries), queries.lowest

@@ -34,7 +34,7 @@ from conformal_retrievers.evaluation.dropped import dropped
 from conformal_retrievers.evaluation.equal_recall import marked
 from conformal_retrievers.evaluation.findings import ordered
 from conformal_retrievers.evaluation.gate_evaluation import GateEvaluation
-from conformal_retrievers.evaluation.measures import guaranteed
+from conformal_retrievers.evaluation.measures import Given, checked, guaranteed
 from conformal_retrievers.theory.intervals import Interval, in_percent, percent
 
 SHOWN = 20  # queries whose relevant snippets were dropped
@@ -43,9 +43,9 @@ SHOWN = 20  # queries whose relevant snippets were dropped
 def write(
     path: str | Path,
     calibration: Calibration,
-    scored: Iterable[ScoredQuery],
+    scored: Given,
     *,
-    reference: Iterable[ScoredQuery] | None = None,
+    reference: Given | None = None,
     level: float = 0.95,
     sources: Mapping[str, str] | None = None,
     gate: GateEvaluation | None = None,
@@ -71,7 +71,7 @@ def write(
     OSError
         If the file cannot be written.
     """
-    given = ScoredQueries.of(scored)
+    given = checked(scored, calibration)
     d = diagnose(calibration, given, reference=reference, level=level)
     page = html(d, given, sources, gate, judged)
     write_whole(path, page.encode("utf-8"), what="report")

@@ -56,6 +56,17 @@ def judged_queries(n, *, shift=0.0, groups=("a", "b"), start=0):
     ]
 
 
+def test_try_measures_halves_of_the_judged_queries_against_top_k(tmp_path):
+    judged = [replace(q, snippets=with_hits(q.snippets)) for q in judged_queries(40)]
+    write_jsonl(judged, tmp_path / "judged.jsonl")
+    asked = ("try", tmp_path / "judged.jsonl", "--alpha", "0.2", "--splits", "3")
+    assert "not a standard error" in " ".join(run(*asked).stdout.split())
+    found = as_json(*asked)
+    assert [row["name"] for row in found["rows"]][-1] == "the filter"
+    assert found["n_splits"] == 3
+    assert "judge 98 or more" in error_of("try", tmp_path / "judged.jsonl", "--alpha", "0.02")
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     """A folder with judged queries and a calibration for each of some options."""

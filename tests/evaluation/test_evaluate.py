@@ -12,12 +12,16 @@ from lookup import LookupScorer
 from conformal_retrievers import (
     Calibration,
     CalibrationMismatch,
+    ConformalFilter,
     JudgedQuery,
     ScoredQuery,
+    calibrate,
+    diagnose,
     evaluate,
     score_queries,
 )
 from conformal_retrievers.calibration.subjects import CLAIMS
+from conformal_retrievers.data.queries import with_hits
 from conformal_retrievers.evaluation import Share, measure
 from conformal_retrievers.theory.intervals import wilson_interval
 
@@ -67,6 +71,23 @@ def test_an_unscorable_snippet_counts_as_kept_and_as_unscorable():
     assert e.coverage["query-recall"].estimate == 0.5
     assert e.removal.estimate == 0.5
     assert e.unscorable.estimate == 0.5
+
+
+def test_judged_queries_are_scored_as_the_filter_does():
+    judged = [JudgedQuery(f"q{i}", with_hits(["a", "b c"]), [True, False]) for i in range(12)]
+    calibration = calibrate(judged[:8], alpha=0.5)
+    scorer = ConformalFilter.of(calibration).scorer
+    by_hand = evaluate(calibration, score_queries(scorer, judged[8:]))
+    assert evaluate(calibration, judged[8:]).shares == by_hand.shares
+    assert diagnose(calibration, judged[8:]).evaluation.shares == by_hand.shares
+
+
+def test_judged_queries_whose_score_the_file_does_not_hold_are_to_be_scored():
+    judged = [JudgedQuery("q", ["a", "b"], [True, False])]
+    with pytest.raises(
+        CalibrationMismatch, match=r"'lookup'.*give score_queries\(scorer, judged\)"
+    ):
+        evaluate(calibrated(), judged)
 
 
 def test_without_relevant_snippets_coverage_is_nan_in_0_to_1():
@@ -177,10 +198,9 @@ def test_masks_that_do_not_fit_are_refused():
 @pytest.mark.parametrize(
     ("queries", "error", "match"),
     [
-        ([], ValueError, "scored is empty"),
-        ([JudgedQuery("q", [], [])], TypeError, r"scored\[0\].*score_queries"),
-        ([QUERIES[0], JudgedQuery("q", [], [])], TypeError, r"scored\[1\]"),
-        (QUERIES[0], TypeError, "scored is one ScoredQuery"),
+        ([], ValueError, "judged is empty"),
+        ([QUERIES[0], JudgedQuery("q", [], [])], TypeError, r"judged\[1\]"),
+        (QUERIES[0], TypeError, "judged is one ScoredQuery"),
         ([ScoredQuery([0.1], [True], id="own")], ValueError, "'own'"),
         ([ScoredQuery([0.1], [True], id="twice")] * 2, ValueError, "'twice'"),
     ],

@@ -1,0 +1,200 @@
+"""What a filter would do for judged queries: calibrated on a random half, measured on the other.
+
+One split depends on which queries happen to calibrate. So there are several, and all measures are
+means over them. Every query is in every split: the splits are not independent, and their spread
+divided by the root of their number is no standard error.
+"""
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+
+from conformal_retrievers.calibration.calibrating import calibrate
+from conformal_retrievers.calibration.checks import check_unique_ids
+from conformal_retrievers.calibration.choosing import FEWEST, SHARE
+from conformal_retrievers.calibration.guarantees import n_needed
+from conformal_retrievers.calibration.scorer import scorer_for
+from conformal_retrievers.data.queries import JudgedQuery
+from conformal_retrievers.evaluation.bootstrap import Estimate, spans
+from conformal_retrievers.evaluation.equal_recall import EqualRecall, Row
+from conformal_retrievers.evaluation.evaluate import evaluate
+from conformal_retrievers.llm.ask import with_bar
+from conformal_retrievers.scoring.once import scored_once
+from conformal_retrievers.scoring.scorer import Scorer, judged_queries, query_digest, score_queries
+from conformal_retrievers.theory.intervals import Interval, percent
+from conformal_retrievers.theory.ranks import exact_alpha
+
+SPREAD = 0.8  # the share of the splits between the ends of each estimate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Splits(EqualRecall):
+    """Means over splits, with the ends of 8 in 10 of them, of `evaluate` and its table."""
+
+    n_splits: int
+    target: float  # 1 − alpha
+    coverage: Estimate  # of the relevant snippets that were retrieved
+    fewer: int  # splits in which the filter passes fewer snippets than the best top k there
+    chose_later: bool  # whether all judged queries are enough to choose a score, and a half is not
+
+    @property
+    def comparison(self) -> str:
+        """The coverage, and the filter and the best top k in words."""
+        recall, snippets, *_ = self.scales
+        best = self.best_top_k
+        text = (
+            f"The mean coverage is {Interval(*self.coverage)}; the target is "
+            f"{percent(self.target, exact=True)}. At {recall.parts(self.filter.measured)[0]} % "
+            f"{self.recall_is}, the filter passes {snippets.parts(self.filter.measured)[0]} "
+            f"{self.items} per query"
+        )
+        if best is None:
+            return f"{text}. No top k reaches this recall in every split."
+        return (
+            f"{text}, and the best top k, of {best.name.partition(' of ')[2]}, "
+            f"{snippets.parts(best.measured)[0]}. It passes fewer than the best top k of the "
+            f"split in {self.fewer} of {self.n_splits} splits."
+        )
+
+    @property
+    def rules(self) -> str:
+        """Nothing: rules without a setting are left out."""
+        return ""
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader of the table must know, in sentences."""
+        notes = [
+            f"Each of {self.n_splits} splits calibrates on a random half of the {self.n_queries:,} "
+            "judged queries and measures the other half. Numbers are means over the splits, and 8 "
+            "in 10 splits are inside the brackets. The splits overlap, so this is the spread of "
+            "the splits and not a standard error.",
+            "Top k and thresholds are chosen in hindsight, on the half that is measured. The "
+            "threshold of the filter is not.",
+        ]
+        if self.chose_later:
+            notes.append(
+                f"Halves have too few queries to choose a score. On all {self.n_queries:,} judged "
+                "queries it is chosen or learned, so that the filter may pass fewer than here."
+            )
+        return [*notes, *super().notes[1:]]
+
+
+def try_splits(
+    judged: Iterable[JudgedQuery],
+    scorer: Scorer | Sequence[Scorer] | None = None,
+    *,
+    alpha: float,
+    splits: int = 20,
+    seed: int = 0,
+    progress: bool = False,
+) -> Splits:
+    """Calibrate on random halves of judged queries, and measure each time on the other half.
+
+    Parameters
+    ----------
+    judged, scorer, alpha
+        As in `calibrate`. Each scorer scores a query once.
+    splits
+        How often to split the queries. A query and its copies are in one half.
+    seed
+        Draws the halves.
+    progress
+        Whether to show a progress bar.
+
+    Raises
+    ------
+    ValueError
+        As `calibrate`, for splits below 1, and if half of the queries with a relevant snippet are
+        too few for a finite threshold.
+    """
+    if splits < 1:
+        raise ValueError(f"splits is {splits!r}; give 1 or more, such as 20")
+    target, needed = 1 - exact_alpha(alpha), n_needed("query-recall", alpha, None)
+    queries = judged_queries(judged)
+    check_unique_ids(query.id for query in queries)
+    some = len({query.query for query in queries if any(query.relevant)})
+    if some // 2 < needed:
+        raise ValueError(
+            f"judged has {some} queries with a relevant retrieved snippet, and half of them are "
+            f"too few for alpha = {alpha:g}, which takes {needed}; judge {2 * needed} or more, or "
+            "raise alpha"
+        )
+    coverages, tables, choices = [], [], []
+    drawn = list(halves(queries, splits, seed))
+    given = [scorer] if isinstance(scorer, Scorer) else [*(scorer or ())]
+    with scored_once():
+        for calibrating, others in with_bar(drawn, "split") if progress else drawn:
+            calibration = calibrate(calibrating, scorer, alpha=alpha)
+            scored = score_queries(scorer_for(calibration, given), others)
+            evaluation = evaluate(calibration, scored)
+            coverages.append(evaluation.coverage[calibration.guarantee].estimate)
+            tables += [evaluation.equal_recall] if evaluation.equal_recall else []
+            choices.append(calibration.choice)
+    best = [table.best_top_k for table in tables]
+    return Splits(
+        rows=tuple(_rows(tables)),
+        n_queries=len(queries),
+        drawn_from=len(queries),
+        end_to_end=all(table.end_to_end for table in tables),
+        ranked=all(table.ranked for table in tables),
+        token_unit=tables[0].token_unit,
+        level=SPREAD,
+        items=tables[0].items,
+        n_splits=splits,
+        target=float(target),
+        coverage=_estimate(coverages),
+        fewer=sum(bool(row and row.more["snippets"].estimate > 0) for row in best),
+        chose_later=some >= SHARE * FEWEST and all(made and not made.n_fit for made in choices),
+    )
+
+
+def halves(
+    judged: Sequence[JudgedQuery], splits: int, seed: int
+) -> Iterator[tuple[list[JudgedQuery], list[JudgedQuery]]]:
+    """Yield random halves of the queries; both have as many with a relevant snippet, or one more.
+
+    A query and its copies are in one half.
+    """
+    rng = np.random.default_rng(seed)
+    copies: dict[str, list[JudgedQuery]] = defaultdict(list)
+    for query in judged:
+        copies[query_digest(query.query)].append(query)
+    of_some = [any(any(query.relevant) for query in same) for same in copies.values()]
+    for _ in range(splits):
+        order = rng.permutation(len(copies))
+        order = order[np.argsort(np.array(of_some)[order], kind="stable")[::-1]]
+        groups = [[*copies.values()][i] for i in order]
+        yield [*chain(*groups[::2])], [*chain(*groups[1::2])]
+
+
+def _rows(tables: Sequence[EqualRecall]) -> Iterator[Row]:
+    """Yield the mean of each row over the tables; k is part of the name of a top k."""
+    of_name: dict[str, list[Row]] = defaultdict(list)
+    for row in (row for table in tables for row in table.rows if row.comparable):
+        of_name[re.sub(r"^(top [0-9.]+|all) of ", "top {k} of ", row.name)].append(row)
+    for name, rows in of_name.items():
+        settings = [row.setting for row in rows if row.setting is not None]
+        setting = float(np.mean(settings)) if settings else None
+        yield Row(
+            name=name.replace("top {k} ", f"top {setting or 0:.1f} ", 1),
+            measured=_means([row.measured for row in rows]),
+            more=_means([row.more for row in rows]),
+            setting=setting,
+            equal=all(row.equal for row in rows),
+            needed=math.nan,
+        )
+
+
+def _means(of_splits: Sequence[Mapping[str, Estimate]]) -> dict[str, Estimate]:
+    return {name: _estimate([of[name].estimate for of in of_splits]) for name in of_splits[0]}
+
+
+def _estimate(values: Sequence[float]) -> Estimate:
+    """Return the mean over splits, and where 8 in 10 of them are."""
+    return Estimate(float(np.mean(values)), *spans(np.array(values)[:, None], SPREAD)[0])
