@@ -98,6 +98,12 @@ class EqualRecall:
                 f"No query has `missed`: recall is the share of the relevant {self.items} that "
                 "were retrieved, and the missed ones are unknown."
             )
+        if any(row.name.endswith(" of the fusion") for row in self.rows):
+            notes.append(
+                f"The recall of each row is of the relevant {self.items} that are known to all "
+                "retrievers together. One that is judged alone may know fewer of them, and then "
+                "has a higher recall@K."
+            )
         if not self.ranked:
             notes.append(
                 f"The {self.items} have no hits, so top k goes by their order in the list."

@@ -57,6 +57,16 @@ def ranked(queries, retriever="retriever"):
     ]
 
 
+def test_the_recall_of_several_retrievers_says_which_relevant_snippets_it_is_of():
+    two = [
+        replace(q, hits={name: hits(range(len(q.scores))) for name in ("a", "b")}) for q in QUERIES
+    ]
+    found, _ = of(two, 0.5)
+    note = "known to all retrievers together"
+    assert any(note in line for line in found.notes)
+    assert not any(note in line for line in of(ranked(QUERIES), 0.5)[0].notes)
+
+
 def test_top_k_of_three_queries_at_the_recall_of_the_filter():
     # At 0.5 the filter keeps snippets 0 and 2, snippet 1, and snippets 0 and 2.
     found, rows = of(ranked(QUERIES), 0.5)
