@@ -35,6 +35,7 @@ from conformal_retrievers.calibration.checks import check_unique_ids
 from conformal_retrievers.calibration.costs import Aim, FitPart
 from conformal_retrievers.calibration.record import Added, Choice
 from conformal_retrievers.data.queries import JudgedQuery
+from conformal_retrievers.llm.ask import with_bar
 from conformal_retrievers.scoring.combine import QueryZScore
 from conformal_retrievers.scoring.learned import LearnedScorer
 from conformal_retrievers.scoring.overlap import OVERLAPS
@@ -155,7 +156,8 @@ def choose(
     per_query = fit.weights(aim).sum() / len(parts.fit)  # of the fit part: the others stay unseen
     aim = replace(aim, n=round(per_query * len(parts.calibration)))
     at = fit.share_to_lose(aim)
-    scores = [cross_validated(candidate, parts.fit, at) for candidate in candidates]
+    tried = with_bar(candidates, "Choosing a score") if progress else candidates
+    scores = [cross_validated(candidate, parts.fit, at) for candidate in tried]
     costs, logs = fit.compared(scores, aim)
     best, chosen = picked(candidates, logs)
     winner, names = candidates[chosen], [candidate.name for candidate in candidates]

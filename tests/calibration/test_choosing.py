@@ -68,6 +68,12 @@ def queries(n, seed=0, **options):
     return [query_of(i, rng, **options) for i in range(n)]
 
 
+def test_the_choice_of_a_score_shows_a_bar_on_request(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    calibrate(queries(90), alpha=0.1, progress=True)
+    assert "Choosing a score" in capsys.readouterr().err
+
+
 def ranked(n):
     """Queries of one retriever that has no scores."""
     rng = np.random.default_rng(1)
