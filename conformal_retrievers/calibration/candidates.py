@@ -26,7 +26,7 @@ from conformal_retrievers.scoring.sources import sources_of
 from conformal_retrievers.scoring.zfusion import ZFusionScorer
 
 FOLDS = 5
-SHARED = OverlapScorer("pieces")  # tells sentences of a document apart, whose hits are equal
+SHARED = OverlapScorer("pieces")  # orders sentences of a document, whose hits are equal
 
 
 class Candidate(NamedTuple):
@@ -160,7 +160,7 @@ def candidates_of(
 def words_of(judged: Iterable[JudgedQuery]) -> tuple[OverlapScorer, ...]:
     """Return the units of words to learn from.
 
-    Pieces take longer than all else, and tell sentences apart, whose hits are equal.
+    Pieces take longer than all else, and order sentences of a document, whose hits are equal.
     """
     sentences = of_sentences(judged)
     return tuple(unit for unit in OVERLAPS.values() if unit != SHARED or sentences)

@@ -20,7 +20,7 @@ def judged_by(labels: Mapping[str, JsonValue], items: str) -> Iterator[str]:
     if labels.get("questions") == "synthetic":
         yield (
             "The questions are synthetic: the guarantee is about real ones only if these look like "
-            "them, which diagnose tells on logged real questions."
+            "them, which diagnose tests on logged real questions."
         )
     if n := labels.get("malformed_records"):
         yield f"{n} malformed records are left out: the guarantee is about queries like the others."

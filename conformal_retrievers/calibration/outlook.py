@@ -58,11 +58,11 @@ class Plan:
         if first.n < self.feasible:
             return f"With {first.n} {self.unit}, everything is kept. {least}"
         text = (
-            f"With {first.n} {self.unit}, coverage is {self.about}"
-            f"{first.coverage} over calibrations: its mean, and where 8 in 10 of them are"
+            f"With {first.n} {self.unit}, the mean coverage of calibrations is {self.about}"
+            f"{first.coverage}, with 8 in 10 of them inside the brackets"
         )
         if self.guarantee == "snippet":
-            return f"{text}, or less often, because snippets cluster by query. {least}"
+            return f"{text}, or fewer, because snippets cluster by query. {least}"
         return f"{text}. {least}"
 
     @property
@@ -78,15 +78,17 @@ class Plan:
         same = self.outlooks[0].as_alpha
         if same is None:
             return f"{text}."
-        return f"{text}, and keeps {self.about}as much on average as alpha = {same:.2g} alone."
+        return (
+            f"{text}, and keeps {self.about}as much on average as alpha = {same:.2g} without delta."
+        )
 
     @property
-    def told(self) -> str:
+    def sentences(self) -> str:
         """The plan in sentences, in lines of at most 80 characters."""
-        sentences = [self.needed]
+        parts = [self.needed]
         if self.n is not None:
-            sentences += [self.given, *[self.cost] * (self.guarantee != "snippet")]
-        return "\n".join(fill(sentence, 80) for sentence in sentences)
+            parts += [self.given, *[self.cost] * (self.guarantee != "snippet")]
+        return "\n".join(fill(sentence, 80) for sentence in parts)
 
     @property
     def table(self) -> str:
@@ -104,7 +106,7 @@ class Plan:
 
     def __str__(self) -> str:
         """Write the sentences and the table."""
-        return f"{self.told}\n\n{self.table}\n\n{fill(FIT, 80)}"
+        return f"{self.sentences}\n\n{self.table}\n\n{fill(FIT, 80)}"
 
     @property
     def unit(self) -> str:

@@ -37,12 +37,14 @@ def plan(
 
     Raises ValueError for an argument out of range.
 
-    >>> print(plan(0.1, 50).told)
+    >>> print(plan(0.1, 50).sentences)
     9 judged queries before any snippet can be dropped.
-    With 50 judged queries, coverage is about 90.2 % [84.6, 95.1] over calibrations:
-    its mean, and where 8 in 10 of them are. The smallest possible alpha is 0.0196.
+    With 50 judged queries, the mean coverage of calibrations is about 90.2 % [84.6,
+    95.1], with 8 in 10 of them inside the brackets. The smallest possible alpha is
+    0.0196.
     With delta = 0.1, all but 10 % of calibrations cover 90 % or more. It needs 25
-    judged queries, and keeps about as much on average as alpha = 0.039 alone.
+    judged queries, and keeps about as much on average as alpha = 0.039 without
+    delta.
 
     Parameters
     ----------

@@ -118,16 +118,17 @@ def _choice(c: Thresholds) -> Iterator[str]:
         )
     elif not made.n_fit:
         yield (
-            f"{made.chosen} by default. To choose or fit one takes some 60 judged queries with a "
-            f"relevant retrieved {c.subject.item}, at least 20 more than the {c.n_needed} that "
-            f"{'each' if c.by_group else 'the'} threshold needs, and more than one possible score."
+            f"{made.chosen} by default. Choosing or fitting one needs 60 judged queries with a "
+            f"relevant retrieved {c.subject.item} (at least 20 more than the {c.n_needed} for "
+            f"{'each' if c.by_group else 'the'} threshold), and more than one possible score."
         )
     if not made.n_fit:
         return
     costs = made.costs
     if c.subject == QUERIES:
-        other = made.best != made.chosen
-        but = f", but for {made.best} by less than the noise" if other else ""
+        but = ""
+        if made.best != made.chosen:
+            but = f", except {made.best}, which is better by less than the noise"
         if len(costs) > 1:
             yield (
                 f"{made.chosen}, chosen among {len(costs)} by cross-validation on {made.n_fit} "

@@ -42,8 +42,8 @@ def gate(
         float | None,
         options.option(
             "RATE",
-            "A limit of the probability that the gate speaks on an unanswerable query; what it "
-            "cannot tell is undecided.",
+            "A limit of the probability that the gate speaks on an unanswerable query; it is "
+            "undecided where it cannot decide.",
             parser=options.passes(lambda x: check_probability("false_speech", x, "a limit")),
         ),
     ] = None,

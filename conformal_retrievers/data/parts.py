@@ -1,4 +1,4 @@
-"""Work in parts: a source that is cut into parts, and a folder that tells which of them are done.
+"""Work in parts: a source that is cut into parts, and a folder with those that are done.
 
 A source is a file or a folder of JSON lines (.jsonl), which are cut after a number of lines, or
 of .jsonl.gz and .parquet, of which each file is one part. The folder has

@@ -67,8 +67,8 @@ def check_not_only_relevant(judged: Sequence[JudgedQuery]) -> None:
     """Raise ValueError if no query has snippets, or most have relevant ones alone, as they are
     before they are retrieved.
 
-    What tells that a query was retrieved are hits, retrieval scores, the retriever's name, or the k
-    that it was asked for.
+    A query was retrieved if it has hits, retrieval scores, the retriever's name, or the k that it
+    was asked for.
     """
     if not any(query.snippets or _is_retrieved(query) for query in judged):
         raise ValueError(f"none of the {len(judged)} judged queries is retrieved yet; {REMEDY}")

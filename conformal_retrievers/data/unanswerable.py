@@ -3,7 +3,7 @@
     retrieved deeper than k  →  without the relevant snippets  →  cut to k again
 
 Ranks count from 0 without a gap, and lists are as long as before, so that nothing but the texts
-tells that something was taken out. A gate must not learn from anything else.
+shows that something was taken out. A gate must not learn from anything else.
 """
 
 import warnings
@@ -24,11 +24,11 @@ NAMELESS = ""
 
 FUSED = (
     "retriever is {0}, which fuses lists before the answers are taken out: the ranks and scores of "
-    "the rest would tell that they were there, also with deeper=. Put the retrievers of the {0} "
+    "the rest would show that they were there, also with deeper=. Put the retrievers of the {0} "
     "into a HybridRetriever, which keeps their lists apart"
 )
 SHORTER = (
-    "{} fewer snippets than before, by which a gate can tell that some were taken out; retrieve "
+    "{} fewer snippets than before, by which a gate can see that some were taken out; retrieve "
     "deeper, or from a larger corpus"
 )
 

@@ -1,8 +1,8 @@
 """The bootstrap over queries: a measure's interval is its spread over resampled queries.
 
 In a resample each of n queries occurs as often as n draws with replacement have it. What is
-compared is resampled together, which makes differences paired. A difference d tells with the power
-0.8 at 5 % from n (2.80 se / d)² queries on, where se is the standard error on n of them.
+compared is resampled together, which makes differences paired. A difference d is significant with
+the power 0.8 at 5 % from n (2.80 se / d)² queries on, where se is the standard error on n of them.
 """
 
 import math
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 CHUNK = 100  # resamples at a time, at most,
 CELLS = 10**7  # and numbers at a time, which bounds the memory
 MANY = 10_000  # queries, beyond which equal ones are drawn together
-TELLS = 1.960 + 0.842  # standard errors: the normal quantiles of 0.975 and of the power 0.8
+SHOWS = 1.960 + 0.842  # standard errors: the normal quantiles of 0.975 and of the power 0.8
 FEWEST = 10  # queries: the bootstrap of fewer has intervals that are far too short
 
 
@@ -78,11 +78,11 @@ def spans(drawn: NDArray[np.float64], level: float) -> list[tuple[float, float]]
 
 
 def n_to_tell(drawn: NDArray[np.float64], n: int, difference: float) -> float:
-    """Return how many queries tell a difference from 0, from its resamples (r,) on n queries.
+    """Return how many queries show a difference from 0, from its resamples (r,) on n queries.
 
     It is a multiple of 10, and NaN below 10 queries, where no resample differs, and for 0.
     """
     error = float(np.std(drawn))
     if n < FEWEST or not min(error, abs(difference)) > 1e-12:
         return math.nan
-    return 10 * math.ceil(n * (TELLS * error / difference) ** 2 / 10)
+    return 10 * math.ceil(n * (SHOWS * error / difference) ** 2 / 10)

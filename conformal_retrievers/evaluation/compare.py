@@ -30,7 +30,7 @@ class Difference(NamedTuple):
     estimate: float
     low: float
     high: float
-    needed: float  # queries that tell a difference of 2 points with probability 0.8
+    needed: float  # queries that show a difference of 2 points with probability 0.8
 
     def __str__(self) -> str:
         if math.isnan(self.estimate):
@@ -45,7 +45,7 @@ class Difference(NamedTuple):
 class Differences(dict[str, Difference]):
     """The difference in each measure of an evaluation, by its name.
 
-    It prints with its interval, and with the number of queries on which 2 points would tell.
+    It prints with its interval, and with the number of queries that show a difference of 2 points.
     """
 
     def __str__(self) -> str:

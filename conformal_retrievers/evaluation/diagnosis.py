@@ -93,7 +93,7 @@ class Diagnosis:
 
     @property
     def few_scores(self) -> str:
-        """Whether these are too few to tell that their scores differ, in a sentence."""
+        """A sentence on it if these are too few to see that their scores differ."""
         if self.comparison is None or self.comparison.p_value <= 1 - self.level:
             return ""
         needed, reference = self.comparison.needed(self.level)
@@ -103,8 +103,8 @@ class Diagnosis:
             f"{needed} queries" if needed < math.inf else f"a calibration on {reference} or more"
         )
         return (
-            "Too few to tell whether the scores differ from the calibration's: "
-            f"{at_least} would show an m1 that differs by 25 points."
+            "There are too few queries to see whether the scores differ from the calibration's. To "
+            f"detect a change of 25 points in m1 takes {at_least}."
         )
 
     @property
@@ -127,8 +127,8 @@ class Diagnosis:
             least = percent(shortfall(target), exact=True)
             return (
                 f"{self.few_scores or 'Nothing contradicts the guarantee.'} These queries have no "
-                f"judgements to confirm it: judge {n_to_rule_out(target):,} of them to tell a "
-                f"coverage of {percent(target, exact=True)} from one of {least}."
+                f"judgements to confirm it: judge {n_to_rule_out(target):,} of them to "
+                f"distinguish a coverage of {percent(target, exact=True)} from one of {least}."
             )
         return (
             "These queries say nothing about the guarantee: they have no judgements, and there "

@@ -26,11 +26,11 @@ from conformal_retrievers.evaluation.tables import Scale, aligned, filled
 
 Array = NDArray[np.float64]
 RESAMPLES = 1000
-MOST = 10_000  # queries that are resampled: more take minutes, and tell no more
+MOST = 10_000  # queries that are resampled: more take minutes, and show no more
 MEASURES = ("recall", "snippets", "tokens")
 FILTER = "the filter"
 EQUAL = 1e-12  # recalls that differ by less are equal: they are sums in another order
-MANY = 100_000  # queries that would tell a difference: from here on, the number is of no use
+MANY = 100_000  # queries that a difference needs: from here on, the number is of no use
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Row:
     more: Mapping[str, Estimate]
     setting: float | None  # the k or threshold that was chosen in hindsight
     equal: bool  # whether its recall is that of the filter
-    needed: float  # queries that tell such a difference in snippets with probability 0.8, or NaN
+    needed: float  # queries that show such a difference in snippets with probability 0.8, or NaN
 
     @property
     def comparable(self) -> bool:
@@ -111,7 +111,9 @@ class EqualRecall:
         if self.items == "sentences":
             notes.append("Top k counts documents, and passes all sentences of the first k.")
         if any(row.comparable and not row.equal for row in self.rows):
-            notes.append("* It cannot reach this recall: the row has the highest that it reaches.")
+            notes.append(
+                "* The row does not reach this recall, and has the highest that it reaches."
+            )
         return notes
 
     @property
@@ -139,15 +141,16 @@ class EqualRecall:
         for scale in scales:
             if parts[1:]:
                 parts.append(
-                    f"In {self.head(scale)}, these are {scale.parts(ours.measured)[0]} and"
+                    f"In {self.head(scale)}, the filter passes "
+                    f"{scale.parts(ours.measured)[0]}, and the top k"
                 )
             low, high = best.more[scale.measure][1:]
             significant = low > EQUAL or high < -EQUAL
             found = f"is {'' if significant else 'not '}significant"
             if math.isnan(low):
-                found = f"{self.n_queries} queries do not tell from 0; give {FEWEST} or more"
+                found = f"{self.n_queries} queries are too few to test; give {FEWEST} or more"
             elif not significant and scale.measure == "snippets" and best.needed < MANY:
-                found += f": if it is that large, some {best.needed:,.0f} queries tell it"
+                found += f". To prove one of this size takes about {best.needed:,.0f} queries"
             parts.append(
                 f"{scale.parts(best.measured)[0]}: a difference of "
                 f"{scale.written(best.more, '+')}, which {found}."

@@ -167,7 +167,7 @@ class Evaluation:
         return "\n\n".join([*map(filled, notes), *table, "\n".join([head, *rows])])
 
     def _is_shown(self, name: str) -> bool:
-        """Whether a measure tells something: coverage does under the calibration's guarantee."""
+        """Whether a measure is shown: coverage is under the calibration's guarantee only."""
         if name == "unscorable":
             return self.unscorable.estimate > 0
         guarantee, c = name.removeprefix(measures.END_TO_END), self._calibration

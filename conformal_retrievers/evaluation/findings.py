@@ -66,8 +66,8 @@ def _coverage(d: Diagnosis) -> Iterator[Finding]:
         low = verdict.p_value <= 1 - d.level and not by_group  # each group is tested: `_groups`
         severity = "problem" if low else "notice" if verdict.too_few else "fine"
         if coverage.estimate < d.target and not by_group:
-            explained = "more than" if low else "within what"
-            chance = f", {explained} chance explains (p = {verdict.p_value:.2g})"
+            explains = "does not explain" if low else "can explain"
+            chance = f". Chance {explains} the difference (p = {verdict.p_value:.2g})"
     sentence = (
         f"Coverage ({MEANING[d.calibration.guarantee]}) is {coverage} on "
         f"{_measured(d.evaluation, d.calibration, 'judged ')}; the target is "
@@ -153,7 +153,7 @@ def _scores(d: Diagnosis) -> Iterator[Finding]:
         sentence = "The scores cannot be compared: these queries, or the calibration's, have none."
         yield Finding("scores", "notice", sentence)
         return
-    tested = f"{_counted(c.n_new)} against {c.n_reference}, p = {c.p_value:.2g}"
+    tested = f"{_counted(c.n_new, 'new ')} and {c.n_reference} earlier ones, p = {c.p_value:.2g}"
     if c.p_value > 1 - d.level:
         alike = "The lowest scores of these queries look like those of the calibration."
         sentence = f"{(d.few_scores or alike)[:-1]} ({tested})."
@@ -188,23 +188,24 @@ def _silence(d: Diagnosis) -> Iterator[Finding]:
             1 - wrongly.estimate, 1 - wrongly.high, 1 - wrongly.low, wrongly.n, wrongly.effective_n
         )
         verdict = verdict_on(gate, passes)
-        sentence = f"{seen}, and on {wrongly} of the answerable ones: {most} at most is guaranteed"
+        sentence = f"{seen}, and on {wrongly} of the answerable ones; {most} at most is guaranteed"
         if verdict is not None and verdict.too_few:
             yield Finding("silence", "notice", f"{sentence}. {verdict.shortage}")
         elif verdict is None or verdict.p_value > 1 - d.level:
             yield Finding("silence", "fine", f"{sentence}.")
         else:
-            chance = f"and more than chance explains (p = {verdict.p_value:.2g})"
-            yield Finding("silence", "problem", f"{sentence}, {chance}.")
+            chance = f"Chance does not explain the difference (p = {verdict.p_value:.2g})"
+            yield Finding("silence", "problem", f"{sentence}. {chance}.")
     elif silent.low > gate.alpha:
         unanswerable = (silent.low - gate.alpha) / (1 - gate.alpha)
         sentence = (
-            f"{seen}, but only on {most} of the answerable ones: at least {percent(unanswerable)} "
-            "of the queries are unanswerable, or unlike those of the calibration."
+            f"{seen}; at most {most} of the answerable ones are guaranteed. So at least "
+            f"{percent(unanswerable)} of the queries are unanswerable, or unlike those of the "
+            "calibration."
         )
         yield Finding("silence", "notice", sentence)
     else:
-        sentence = f"{seen}; it may be on {most} of the answerable ones."
+        sentence = f"{seen}; the guarantee allows {most} of the answerable ones."
         yield Finding("silence", "fine", sentence)
 
 
@@ -248,8 +249,8 @@ def _removal(d: Diagnosis) -> Iterator[Finding]:
 
     if keep_all := share_at(math.inf):
         sentence = (
-            f"{percent(keep_all)} of the queries keep everything: their group is missing, "
-            "unknown to the calibration, or too small there."
+            f"{percent(keep_all)} of the queries keep everything: they have no group, or one that "
+            "the calibration does not know or has too few queries of."
         )
         yield Finding("threshold", "notice", sentence)
     if keep_none := share_at(-math.inf):

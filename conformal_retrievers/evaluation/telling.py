@@ -1,6 +1,6 @@
-"""The test of a coverage measured on new units, and how many of them tell.
+"""The test of a coverage measured on new units, and how many of them it needs.
 
-m units with the coverage c tell what the coverage is if one of two hypotheses is rejected:
+m units with the coverage c are enough if one of two hypotheses is rejected:
 
     the guarantee just holds       by P(a coverage ≤ c) < 0.05, see `coverage_p_value`
     coverage is 5 points below     by P(Bin(m, 1 − α − 0.05) ≥ c m) < 0.05
@@ -24,7 +24,7 @@ from conformal_retrievers.theory.ranks import conformal_rank, exact_alpha
 SIGNIFICANT = 0.05
 SHORTFALL = 0.05  # a coverage this far below the target should not pass unseen
 POWER = 0.8  # with which a coverage that is the target rules it out
-STEP = 20  # numbers of units that tell are multiples of it
+STEP = 20  # numbers of units that are needed are multiples of it
 
 
 def coverage_p_value(calibration: Calibration, coverage: Share, group: str | None = None) -> float:
@@ -60,28 +60,28 @@ def n_to_tell(
     group: str | None = None,
     level: float = SIGNIFICANT,
 ) -> float:
-    """Return how many units tell a coverage of the target from one 5 points below; inf if none.
+    """Return how many units distinguish the target from 5 points less; inf if none do.
 
     They do if the guarantee fails, or the coverage 5 points below is ruled out, both at `level`. If
     the units measured do, it is their number. Otherwise it is the lowest multiple of 20 that rules
     it out with probability 0.8 where the coverage is the target. If that many were measured, it is
-    the lowest multiple that tells at the coverage measured; after a small calibration, whose own
+    the lowest multiple that is enough at this coverage; after a small calibration, whose own
     coverage varies more, there may be none.
     """
     target = Fraction(1) - exact_alpha(calibration.alpha)
     short = float(shortfall(target))
     m = independent(calibration, coverage)
 
-    def tell(m: int) -> bool:
+    def enough_at(m: int) -> bool:
         kept = coverage.estimate * m
         if _rule_out(m, short, level)[math.floor(kept + 1e-9)]:
             return True
         return bool(_cdf_of_kept(calibration, m, group)[math.ceil(kept - 1e-9)] < level)
 
-    if short == 0 or tell(m):
+    if short == 0 or enough_at(m):
         return m
     enough = n_to_rule_out(target, level)
-    return enough if m < enough else _first(tell, m)
+    return enough if m < enough else _first(enough_at, m)
 
 
 def n_to_rule_out(target: Fraction, level: float = SIGNIFICANT) -> float:

@@ -4,7 +4,7 @@ One of three verdicts follows from m new units, with coverage c and the target 1
 
     fails             P(a coverage ≤ c, if the guarantee just holds) < 0.05
     no evidence       not so, and P(a coverage ≥ c, if it is 1 − α − 0.05) < 0.05: that is ruled out
-    too few to tell   neither, whatever c is; with the number of units that tells
+    too few to tell   neither, whatever c is; with the number of units that is needed
 """
 
 import math
@@ -40,8 +40,8 @@ OUT_OF_REACH = (
 COVER_EACH = "To cover each group, calibrate with by_group=True (--by-group)."
 
 UNLUCKY = (
-    "the calibration may be an unlucky one: calibrate again on all judged queries, these too, or "
-    "with delta= (--delta). See docs/symptoms.md."
+    "the calibration may be an unlucky one: calibrate again on all judged queries, including these, "
+    "or with delta= (--delta). See docs/symptoms.md."
 )
 
 UNVERIFIED = (
@@ -64,14 +64,14 @@ class Verdict:
     coverage: Share
     p_value: float  # P(a coverage this low or lower) if the guarantee just holds
     n: int  # units that were measured: queries or answers, or independent snippets for "snippet"
-    needed: float  # how many tell the target from 5 points less, see `n_to_tell`
+    needed: float  # how many distinguish the target from 5 points less, see `n_to_tell`
     group: str | None = None
     unscorable: float = 0.0  # share of all snippets; they are kept, which raises coverage
     group_p_value: float = math.nan  # before the correction
     tests: int = 1  # groups that were tested
     units: str = "queries"
     items: str = "snippets"
-    calibrate_on: float = math.nan  # how many units, if no number of new ones tells
+    calibrate_on: float = math.nan  # how many units, if no number of new ones is enough
 
     @property
     def fails(self) -> bool:
@@ -95,12 +95,12 @@ class Verdict:
 
     @property
     def short(self) -> Fraction:
-        """The coverage that must be told from the target: 5 points less."""
+        """The coverage to distinguish from the target: 5 points less."""
         return shortfall(self.target)
 
     @property
     def ruled_out(self) -> str:
-        """The coverage that was told from the target, as the end of a sentence."""
+        """The coverage that is ruled out, as the end of a sentence."""
         if not self.short:
             return ""
         return f", and {percent(self.short, exact=True)} is ruled out (one-sided, at 5 %)"
@@ -114,14 +114,14 @@ class Verdict:
         if self.needed == math.inf:
             each = " in each group" if self.tests > 1 else ""
             return (
-                f"Too few to tell: {where}calibrations of this size vary so much that a coverage "
-                f"of {short} is no contradiction. Calibrate on {self.calibrate_on:,} {units} or "
+                f"Too few to tell: {where}the calibration is so small that even a coverage of "
+                f"{short} does not contradict it. Calibrate on {self.calibrate_on:,} {units} or "
                 f"more{each}."
             )
         of = f"{self.n:,} of the {self.needed:,} {units}"
         return (
-            f"Too few to tell: {where}{of} needed to tell a coverage of {target} from one of "
-            f"{short}."
+            f"Too few to tell: {where}{of} needed to distinguish a coverage of {target} from one "
+            f"of {short}."
         )
 
     def __str__(self) -> str:

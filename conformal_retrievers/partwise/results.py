@@ -36,7 +36,7 @@ Each = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
 @dataclass(frozen=True)
 class Scored:
-    """Files of scored queries, and what the folder of `score_dataset` tells of them."""
+    """Files of scored queries, and what the folder of `score_dataset` states of them."""
 
     files: list[str]
     scorer: str | None = None

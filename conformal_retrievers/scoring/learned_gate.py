@@ -13,8 +13,8 @@ v_1 ≤ … ≤ v_n, lower = more relevant, and has three features, or four if t
 Best and last are absolute: they alone can see that everything is far away. The others are the best
 by fusion, if there is one; the share of the query's words that the first five snippets have, by the
 fusion, else the first source, else as retrieved; and each given score of the query. Nothing else of
-the query counts: its length alone would tell the questions of one source from those of another. A
-retriever that found nothing has the features that speak least for an answer in the fit.
+the query counts: its length alone would give away the source of a question. A retriever that found
+nothing has the features that speak least for an answer in the fit.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 with s lower = more relevant, log(1 + rank) where a retriever's hits have no scores, and its worst s
 for a snippet that it did not find. This is CombSUM (Fox & Shaw 1994) on scores of zero mean and
 unit variance (Montague & Aslam 2001). In reciprocal rank fusion, the best snippet of each query has
-much the same score, whether it stands out or not, so a threshold cannot tell queries apart.
+much the same score, whether it stands out or not, so one threshold does not suit all queries.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -360,7 +360,7 @@ def test_nothing_is_fitted_on_fewer_than_60_queries():
 def test_a_low_alpha_leaves_no_queries_to_fit_on_and_the_statement_has_the_number_that_it_takes():
     calibration = calibrate(JUDGED[:110], alpha=0.01)
     assert calibration.choice.n_fit == 0
-    assert "at least 20 more than the 99 that the threshold needs" in calibration.statement
+    assert "at least 20 more than the 99 for the threshold" in calibration.statement
 
 
 def test_the_statement_says_why_another_score_that_keeps_less_at_this_alpha_was_not_chosen():

@@ -45,7 +45,7 @@ def test_the_numbers_for_a_coverage_near_90_percent(within, n):
     assert chance_within(n, 0.1, within) == pytest.approx(ends[1] - ends[0], abs=1e-9)
     assert chance_within(n, 0.1, within) >= 0.9 > chance_within(n - 1, 0.1, within)
     assert f"{n} for a coverage within ± {within:g} of 0.9" in " ".join(
-        plan(0.1, within=within).told.split()
+        plan(0.1, within=within).sentences.split()
     )
 
 
@@ -141,9 +141,9 @@ def test_what_delta_costs_by_hand():
 
 
 def test_a_plan_says_what_it_knows():
-    assert "about" not in plan(0.1, 50, guarantee="all").told
-    assert "everything is kept" in plan(0.1, 8).told
-    assert "With" not in plan(0.1).told  # nothing is known of n
+    assert "about" not in plan(0.1, 50, guarantee="all").sentences
+    assert "everything is kept" in plan(0.1, 8).sentences
+    assert "With" not in plan(0.1).sentences  # nothing is known of n
 
 
 @every_guarantee

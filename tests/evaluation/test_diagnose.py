@@ -357,7 +357,7 @@ def test_queries_that_may_belong_to_the_calibration_are_noticed(rng):
 def test_queries_without_judgements_or_without_a_retrieved_relevant_snippet_confirm_nothing(rng):
     d = diagnose(calibrated(draw(rng, 60)), unjudged(draw(rng, 100)))
     assert str(d).startswith("Nothing contradicts")
-    assert "judge 300 of them to tell a coverage of 90 % from one of 85 %" in d.summary
+    assert "judge 300 of them to distinguish a coverage of 90 % from one of 85 %" in d.summary
     assert str(d).count(by_name(d, "scores").sentence) == 1
     lost = [replace(q, relevant=np.zeros(10, bool), missed=1) for q in draw(rng, 30)]
     d = diagnose(calibrated(draw(rng, 60)), lost)

@@ -86,7 +86,7 @@ def test_the_filter_and_the_best_top_k_are_compared_in_words():
     found, rows = of(ranked(QUERIES), 0.5)
     assert found.comparison.startswith(
         "At 83.3 % end-to-end recall, the filter passes 1.67 snippets per query, and the best top "
-        "k, of retriever, 2.67: a difference of +1.00 [–], which 3 queries do not tell from 0; "
+        "k, of retriever, 2.67: a difference of +1.00 [–], which 3 queries are too few to test; "
     )
     assert all(math.isnan(row.measured["recall"].low) for row in rows.values())
     # Two rankings that find the relevant snippet at 1 and at 3 of four, while the filter passes it
@@ -101,15 +101,15 @@ def test_the_filter_and_the_best_top_k_are_compared_in_words():
     assert "+0.00 [+0.00, +0.00], which is not significant." in same.comparison
     # The filter passes 1 of 25 queries and 3 of 15, and top 2 has its recall: differences of 1 and
     # −1, of mean 0.25 and variance 1 − 0.25². With n queries it is 2.80 standard errors for
-    # n = 2.80² (1 / 0.25² − 1) = 118, give or take what 1,000 resamples tell.
+    # n = 2.80² (1 / 0.25² − 1) = 118, give or take the noise of 1,000 resamples.
     more = replace(query, scores=[0.1, 0.1, 0.1, 0.9])
     mixed = [replace(q, hits={"r": hits([1, 0, 2, 3])}) for q in [query] * 25 + [more] * 15]
     told, _ = of(mixed, 0.5)
     assert told.best_top_k.needed == pytest.approx(118, rel=0.15)
-    assert "not significant: if it is that large, some 130 queries tell it." in told.comparison
+    assert "not significant. To prove one of this size takes about 130 queries." in told.comparison
     level, _ = of([*mixed[:1]] * 1001 + [*mixed[-1:]] * 1000, 0.5)
     assert level.best_top_k.needed > 1e5  # a number that is of no use
-    assert "tell it" not in level.comparison
+    assert "To prove" not in level.comparison
     even, _ = of([*mixed[:15], *mixed[25:]], 0.5)
     assert "a difference of +0.00 [-0.3" in even.comparison
     assert even.comparison.endswith("which is not significant.")

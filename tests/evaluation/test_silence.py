@@ -146,7 +146,7 @@ def test_a_diagnosis_states_how_often_the_gate_is_silent(gate, calibration):
         diagnose(calibration, score_queries(LAST, new(shift=1.0), gate=gate)), "silence"
     )
     assert harder.severity == "problem"
-    assert "more than chance explains" in harder.sentence
+    assert "Chance does not explain the difference" in harder.sentence
 
 
 def test_without_judgements_much_silence_means_unanswerable_queries(gate, calibration):

@@ -222,7 +222,7 @@ def test_after_a_small_calibration_no_number_of_queries_contradicts_5_points_les
     assert beta(109, 12).cdf(0.85) < 0.05  # of 120 queries
     e = evaluate(calibrated(), covered(2000, 1700))
     assert (e.verdict.needed, e.verdict.fails) == (math.inf, False)
-    assert "Too few to tell: calibrations of this size vary" in str(e)
+    assert "Too few to tell: the calibration is so small that" in str(e)
     assert "Calibrate on 120 queries or more." in str(e)
 
 

@@ -1,4 +1,4 @@
-"""Retrievers around others: these stay configurable, and tell the scores of vector stores."""
+"""Retrievers around others: these stay configurable, and pass on the scores of vector stores."""
 
 import logging
 from collections.abc import Callable
@@ -142,4 +142,4 @@ def _log(retriever: VectorStoreRetriever, error: Exception) -> None:
     kind = type(retriever.vectorstore).__name__
     if (kind, type(error)) not in _logged:
         _logged.add((kind, type(error)))
-        logger.warning("%s tells no scores, so documents have ranks only: %r", kind, error)
+        logger.warning("%s returns no scores, so documents have ranks only: %r", kind, error)

@@ -51,7 +51,7 @@ def judge_retriever(
     documents count as irrelevant; relevant ones that are not returned are counted in `missed`.
     Relevant ids that nothing retrieved has are reported with those that are most like them.
     Snippets have the hits of the retriever, or of each one in a `HybridRetriever`: the rank, and
-    the score where a vector store tells it, or metadata["relevance_score"] has it.
+    the score where a vector store returns it, or metadata["relevance_score"] has it.
 
     Parameters
     ----------
@@ -193,7 +193,7 @@ def difference(
         text = f"{what} is {name}, but the calibration is of {calibrated}"
         return f"{text}: calibrate with the one that is filtered"
     depth = depth_of(retriever)
-    # The filter warns of more documents than k, but cannot tell who returned them.
+    # The filter warns of more documents than k, but does not know who returned them.
     if depth is not None and k is not None and (depth < k or (part and depth > k)):
         text = f"{what} is asked for {depth} documents, but the calibration has k = {k}"
         return f"{text}: retrieve {k}, or calibrate at {depth}"

@@ -35,7 +35,7 @@ def without_answers(
     have no gap, scores are unchanged, and `answerable` is False: calibrate a gate on the result,
     beside `judge_retriever(retriever, judged)`, which has its name and k.
 
-    The score of a document must not depend on the other documents: fused and scaled scores tell
+    The score of a document must not depend on the other documents: fused and scaled scores show
     that others were there. A store whose own search fuses is not recognised.
 
     Parameters

@@ -31,7 +31,7 @@ def without_answers(
     have no gap, scores are unchanged, and `answerable` is False: calibrate a gate on the result,
     beside `judge_retriever(retriever, judged)`, which has the same name and k.
 
-    The score of a node must not depend on the other nodes: fused and scaled scores tell that others
+    The score of a node must not depend on the other nodes: fused and scaled scores show that others
     were there. A store whose own search fuses is not recognised.
 
     Parameters
