@@ -40,8 +40,8 @@ OUT_OF_REACH = (
 COVER_EACH = "To cover each group, calibrate with by_group=True (--by-group)."
 
 UNLUCKY = (
-    "the calibration may be an unlucky one: calibrate again on all judged queries, including these, "
-    "or with delta= (--delta). See docs/symptoms.md."
+    "the calibration may be an unlucky one: calibrate again on all judged queries, with these, or "
+    "with delta= (--delta). See docs/symptoms.md."
 )
 
 UNVERIFIED = (

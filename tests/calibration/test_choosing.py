@@ -346,7 +346,7 @@ def test_nothing_is_fitted_on_fewer_than_60_queries():
     assert calibration.n_queries == 59
     kinds = {"bm25": "similarity", "dense": "similarity"}
     assert calibration.scorer == ZFusionScorer(kinds, [STEMS]).name
-    assert "some 60 judged queries" in calibration.statement
+    assert "needs 60 judged queries" in calibration.statement
     one = []
     for query in JUDGED[:30]:
         scored = [replace(s, retrieval_score=-i) for i, s in enumerate(query.snippets)]
