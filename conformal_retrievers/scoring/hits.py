@@ -26,8 +26,9 @@ Columns = Mapping[str, HitColumns]
 CLEAR = 5  # so many scores of a list that is in no order go all one way in 1 of 60 queries
 WITHOUT_SCORES = (  # and what else a warning of them says
     "have ranks and no scores, which the score reads, so all snippets of the query are kept. "
-    "Calibrate with the retriever that is filtered; in LangChain, ConformalRetriever, or "
-    "HybridRetriever({'name': …}) in front of a compressor, keeps the scores of a store"
+    "Calibrate with the retriever that is filtered. If it is that one, pass its scores on: in "
+    "LlamaIndex as NodeWithScore.score, in LangChain by ConformalRetriever, or by "
+    "HybridRetriever({'name': …}) in front of a compressor"
 )
 
 

@@ -26,7 +26,7 @@ from conformal_retrievers import (
     Snippet,
 )
 from conformal_retrievers.data.hits import RETRIEVER, Hit
-from conformal_retrievers.scoring import score_snippets
+from conformal_retrievers.scoring import HitScorer, score_snippets
 from llama_index.postprocessor.conformal import (
     ConformalPostprocessor,
     as_scorer,
@@ -75,6 +75,13 @@ def file(tmp_path_factory):
     path = tmp_path_factory.mktemp("llama_index") / "calibration.json"
     filter_of(embedding_scorer(MiniLMEmbedding())).calibration.save(path)
     return path
+
+
+def test_nodes_without_the_scores_that_were_calibrated_are_refused_with_a_remedy_for_nodes():
+    scorer = HitScorer()
+    keep = ConformalPostprocessor(filter=filter_of(scorer))
+    with pytest.raises(ValueError, match=r"ranks only.*in LlamaIndex as NodeWithScore\.score"):
+        keep.postprocess_nodes(nodes(), query_str="q")
 
 
 # --- what is kept ---------------------------------------------------------------------------------
