@@ -147,7 +147,7 @@ def located(
     wholes = {s.id: s.text for s in chain.from_iterable(retrieved) if s.id in named}
     texts = {name: _joined(of) for name, of in pieces.items()} | wholes
     return [
-        replace(q, evidence=[_located(q.name, one, texts, wholes) for one in q.evidence])
+        replace(q, evidence=tuple(_located(q.name, one, texts, wholes) for one in q.evidence))
         if q.evidence
         else q
         for q in judged
@@ -246,9 +246,9 @@ def _within(
         if one.document in (snippet.id, snippet.document):
             if position is None:
                 raise ValueError(
-                    f"{where}: evidence is in document {one.document!r:.60}, and a snippet of it has "
-                    "no position; give its position (in LangChain metadata['start_index'], which "
-                    "splitters write with add_start_index=True), or evidence by the snippet's id"
+                    f"{where}: evidence is in document {one.document!r:.60}, and a snippet of it "
+                    "has no position; give its position (in LangChain metadata['start_index'], "
+                    "which splitters write with add_start_index=True), or evidence by its id"
                 )
             if isinstance(one, Evidence):  # a quote that is left is in nothing retrieved
                 yield one, Range(one.start - position, one.end - position)

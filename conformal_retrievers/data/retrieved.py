@@ -70,7 +70,7 @@ def check_not_only_relevant(judged: Sequence[JudgedQuery]) -> None:
     A query was retrieved if it has hits, retrieval scores, the retriever's name, or the k that it
     was asked for.
     """
-    if not any(query.snippets or _is_retrieved(query) for query in judged):
+    if not any(query.snippets or retrieved(query) for query in judged):
         raise ValueError(f"none of the {len(judged)} judged queries is retrieved yet; {REMEDY}")
     some = [query for query in judged if query.snippets]
     only = sum(all(query.relevant) and not retrieved(query) for query in some)
