@@ -201,6 +201,8 @@ MUTANTS = {
             "missed ones forgotten",
         ),
         ('scores") + 0.0', 'scores")', "a score of minus zero"),
+    ],
+    "data/checks.py": [
         (
             "np.ma.filled(array.astype(np.float64), np.nan)",
             "np.asarray(array, np.float64)",
@@ -559,7 +561,7 @@ MUTANTS = {
             "rates of the sample for those of all labels",
         ),
     ],
-    "scoring/scorer.py": [
+    "data/copies.py": [
         (
             '" ".join(normalize("NFC", query).casefold().split())',
             "query",
