@@ -677,7 +677,7 @@ MUTANTS = {
             "one query fewer rules a coverage out",
         ),
         (
-            "return enough if m < enough else _first(tell, m)",
+            "return enough if m < enough else _first(enough_at, m)",
             "return enough",
             "a number that was measured called needed",
         ),
