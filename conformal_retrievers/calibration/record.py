@@ -52,7 +52,7 @@ class Fields(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-@pydantic.with_config(extra="forbid", strict=True)
+@pydantic.with_config(pydantic.ConfigDict(extra="forbid", strict=True))
 class StoredQuery(TypedDict):
     """One calibration query: the scores of its relevant retrieved snippets, in order."""
 

@@ -206,12 +206,12 @@ def explain(error: ValidationError) -> str:
 
 def _explained(error: ErrorDetails) -> str:
     place = visible(".".join(str(part) for part in error["loc"])[:80]) or "the line"
-    if error["type"] == "missing":
+    if error["type"] in ("missing", "missing_argument"):  # the second of a hit, in older pydantic
         remedy = "; give true or false" if place.endswith("relevant") else ""
         return f"{place} is missing{remedy}"
-    if error["type"] == "extra_forbidden":
+    if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"{place} is an unknown field; remove it, or correct its spelling"
-    if error["type"] in ("model_type", "named_tuple_type", "dict_type"):
+    if error["type"] in ("model_type", "named_tuple_type", "dict_type", "arguments_type"):
         return f"{place} is {error['input']!r:.60}; give a JSON object"
     expected = error["msg"].replace("Input should", "it should").removeprefix("Value error, ")
     return f"{place} is {error['input']!r:.60}; {expected}"

@@ -101,7 +101,7 @@ def with_evidence(**fields):
             '{"query": "q", "snippets": [{"relevant": true, "relevant": false}]}',
             "'relevant' occurs",
         ),
-        ('{"query": "q\\ud800", "snippets": []}', "query has surrogates"),
+        ('{"query": "q\\ud800", "snippets": []}', "query (has surrogates|is 'q.ud800')"),
         ('{"query": "q", "group": "a\\u009b", "snippets": []}', "group is"),
     ],
 )

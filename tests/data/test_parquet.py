@@ -156,9 +156,11 @@ EXPECTED = ScoredQueries(
 )
 def test_the_types_that_other_tools_write_are_read(tmp_path, types):
     path = tmp_path / "scored.parquet"
-    pq.write_table(
-        pa.table({name: pa.array(values, types.get(name)) for name, values in LISTS.items()}), path
-    )
+    table = pa.table({name: pa.array(values, types.get(name)) for name, values in LISTS.items()})
+    try:
+        pq.write_table(table, path)
+    except pa.ArrowNotImplementedError:
+        pytest.skip("this pyarrow does not write string views")
     assert equal(read_parquet(path), EXPECTED)
 
 
