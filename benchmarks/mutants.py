@@ -643,7 +643,11 @@ MUTANTS = {
         ("(1 - JUMPS) * capital + JUMPS * total / 3", "capital", "a bet that never changes sides"),
     ],
     "monitoring/status.py": [
-        ("Field(ge=0, lt=2**53)", "Field(lt=2**53)", "negative counts are loaded"),
+        (
+            "Annotated[int, Field(ge=0, lt=2**53)]",
+            "Annotated[int, Field(lt=2**53)]",
+            "negative counts are loaded",
+        ),
         (
             "return self.harm_evidence >= 2 / self.level",
             "return self.harm_evidence >= 1 / self.level",

@@ -553,7 +553,9 @@ def test_nothing_to_score_by_is_an_error_that_says_what_to_do():
     plain = [JudgedQuery(f"query {i}", ["a", "b"], [True, False]) for i in range(80)]
     with pytest.raises(ValueError, match=r"judge_retriever.*scorer="):
         calibrate(plain, alpha=0.1)
-    with pytest.raises(ValueError, match="nothing for all 7 queries"):
+    with pytest.raises(
+        ValueError, match="none of the 7 judged queries is retrieved yet; .* judge_retriever"
+    ):
         calibrate([JudgedQuery(f"query {i}", [], []) for i in range(7)], alpha=0.1)
     for scorers in (None, [], FunctionScorer(lambda query, texts: [1] * len(texts), "one")):
         with pytest.raises(ValueError, match="judged is empty"):

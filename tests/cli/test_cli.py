@@ -118,7 +118,7 @@ def test_a_calibration_of_the_command_line_is_that_of_the_library(files, tmp_pat
         labels={"source": "judged.jsonl"},
     )
     assert found == replace(expected, created=found.created)
-    assert found.retrieval == {"retriever": "toy", "k": 5}
+    assert found.retrieval == {"retriever": "toy", "k": 5, "fewest": 5}
     assert done.stdout.split()[-1].endswith("c.json")
     assert as_json(*command) == as_json("show", out)
 
@@ -208,7 +208,7 @@ def test_a_beir_folder_is_read_with_its_run_to_the_depth_of_the_calibration(beir
     out = tmp_path / "c.json"
     options = ("--alpha", "0.2", "--scorer", "retrieval", "--hold-out", "0.5", "--out", out)
     run("calibrate", beir, "--run", "run.tsv", "--k", "3", *options)
-    assert Calibration.load(out).retrieval == {"run": "run.tsv", "k": 3}
+    assert Calibration.load(out).retrieval == {"run": "run.tsv", "k": 3, "fewest": 3}
     found = as_json("evaluate", out, beir, "--run", "run.tsv")
     assert found["evaluation"]["n_snippets"] == 3 * found["evaluation"]["n_queries"] > 0
     assert "--run" in error_of("evaluate", out, beir, code=2)

@@ -60,7 +60,7 @@ def test_a_score_of_several_runs_is_that_of_the_library_and_needs_no_options_aga
     run(*command, "--scorer", *options)
     made = Calibration.load(out)
     assert made.scorer == expected.name
-    assert made.retrieval == {"runs": ["dense.tsv", "l2.tsv"], "k": 2 * DEPTH}
+    assert made.retrieval == {"runs": ["dense.tsv", "l2.tsv"], "k": 2 * DEPTH, "fewest": 4}
     queries = read_beir(beir, ["dense.tsv", "l2.tsv"], k=DEPTH)
     new = [query for query in queries if query.id not in made.ids]
     kept = [made.keep(expected.score(q.query, q.snippets)) for q in new]
@@ -75,7 +75,7 @@ def test_a_single_run_needs_no_name_of_its_retriever(beir, tmp_path):
     run(*command, "--scorer", "retrieval")
     assert Calibration.load(tmp_path / "c.json").scorer == "hit(retriever, lower)"
     run(*command, "--scorer", "rank")
-    assert Calibration.load(tmp_path / "c.json").retrieval == {"run": "l2.tsv"}
+    assert Calibration.load(tmp_path / "c.json").retrieval == {"run": "l2.tsv", "fewest": 8}
 
 
 def test_a_run_is_named_and_one_of_several_that_calibrated_suffices_if_it_has_its_name(
@@ -87,7 +87,7 @@ def test_a_run_is_named_and_one_of_several_that_calibrated_suffices_if_it_has_it
     run("calibrate", beir, *both, *given, "--out", out)
     made = Calibration.load(out)
     assert made.scorer == "rank(near)"
-    assert made.retrieval == {"runs": ["dense.tsv", "l2.tsv"], "k": 2 * DEPTH}
+    assert made.retrieval == {"runs": ["dense.tsv", "l2.tsv"], "k": 2 * DEPTH, "fewest": 4}
     done = run("evaluate", out, beir, "--run", "near=dense.tsv")  # at the depth of the file
     assert f"k {DEPTH}, but the calibration has {2 * DEPTH}" in done.stderr
     other = run("evaluate", out, beir, "--run", "dense.tsv", code=1).stderr

@@ -77,11 +77,12 @@ def file(tmp_path_factory):
     return path
 
 
-def test_nodes_without_the_scores_that_were_calibrated_are_refused_with_a_remedy_for_nodes():
-    scorer = HitScorer()
-    keep = ConformalPostprocessor(filter=filter_of(scorer))
-    with pytest.raises(ValueError, match=r"ranks only.*in LlamaIndex as NodeWithScore\.score"):
-        keep.postprocess_nodes(nodes(), query_str="q")
+def test_nodes_without_the_scores_that_were_calibrated_are_kept_with_a_remedy_for_nodes():
+    keep = ConformalPostprocessor(filter=filter_of(HitScorer()))
+    unscored = pytest.warns(UserWarning, match="could not score any")
+    remedy = r"no scores.*in LlamaIndex as NodeWithScore\.score"
+    with pytest.warns(UserWarning, match=remedy), unscored:
+        assert len(keep.postprocess_nodes(nodes(), query_str="q")) == len(nodes())
 
 
 # --- what is kept ---------------------------------------------------------------------------------
