@@ -191,9 +191,9 @@ class ConformalFilter:
 
         If one of the retrievers that the scorer reads is among those that `failed`, no snippet can
         be scored; a gate that reads it lets the query pass. None can be scored either in a list
-        shorter than any that was calibrated, if the scorer compares the snippets of a list. Warns
-        of that, of more snippets than the retriever was asked for, if none can be scored, and if
-        all or none were kept of ten queries in a row.
+        clearly shorter than any that was calibrated, if the scorer compares the snippets of a list.
+        Warns of that, of more snippets than the retriever was asked for, if none can be scored, and
+        if all or none were kept of ten queries in a row.
         """
         snippets = self._as_taken(snippets)
         group = self._checked(query, len(snippets), group)

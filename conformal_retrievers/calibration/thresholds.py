@@ -239,15 +239,18 @@ class Thresholds:
         return fewest if isinstance(fewest, int) else None
 
     def is_short(self, n: int) -> bool:
-        """Return, with a warning, whether a list of n is shorter than any that was calibrated."""
+        """Return, with a warning, whether a list of n is clearly shorter than all calibrated ones.
+
+        It is if it lacks more than a tenth of the shortest: unions of lists vary by themselves.
+        """
         fewest, item = self.fewest, self.subject.item
-        if fewest is None or not 0 < n < fewest:
+        if fewest is None or not 0 < n < 0.9 * fewest:
             return False
         warnings.warn(  # the same text and place: Python shows it once
-            f"a query has fewer than {fewest} {item}s, the fewest that were calibrated, so all are "
-            f"kept: {self.scorer!r} compares the {item}s of a list, and means something else in a "
-            "shorter one. Retrieve at the calibrated depth, or judge queries with lists as short "
-            "as these, such as metadata filters give",
+            f"a query has far fewer {item}s than the {fewest} or more of the calibration's, so all "
+            f"are kept: {self.scorer!r} compares the {item}s of a list, and means something else "
+            "in a short one. Retrieve at the calibrated depth, or judge queries with lists as "
+            "short as these, such as metadata filters give",
             stacklevel=1,
         )
         return True

@@ -42,7 +42,7 @@ class ConformalPostprocessor(BaseNodePostprocessor):
     Give it nodes in the order in which the retriever returns them: their order is their rank. It
     does not know the retriever, so that it cannot notice another one, nodes in another order, or a
     postprocessor in front that drops some; it counts the nodes, and keeps all of a list that is
-    shorter than any calibrated one, unless the score means the same in that. With
+    clearly shorter than any calibrated one, unless the score means the same in that. With
     `HybridRetriever({"name": retriever})`, also of one retriever, nodes carry the names that were
     asked: a score that needs another raises ValueError.
 
