@@ -214,6 +214,7 @@ def by_hits(case: Case) -> Iterator[tuple[str, ConformalCompressor, list[Documen
             found_by(
                 Document(document.page_content, id=document.id),
                 {hit.retriever: [hit.rank, hit.score] for hit in snippet.hits},
+                "call",
             )
             if len(names) > 1
             else Document(

@@ -169,7 +169,9 @@ def texts_of(filtered, query):
 def in_langchain(path, query, **options):
     documents = [
         found_by(
-            Document(s.text, id=s.id), {hit.retriever: [hit.rank, hit.score] for hit in s.hits}
+            Document(s.text, id=s.id),
+            {hit.retriever: [hit.rank, hit.score] for hit in s.hits},
+            "call",
         )
         for s in query.snippets
     ]

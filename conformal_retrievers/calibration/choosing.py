@@ -14,6 +14,7 @@ wins if none of the others is within half a standard error of it.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -67,9 +68,9 @@ def split(
 ) -> Parts:
     """Return the fit part and the calibration part.
 
-    Which is which depends on the queries' texts only, not on their order. Copies of a query stay
-    together. The fit part leaves `needed` queries with a relevant snippet in each of the `groups`,
-    one for each query, if there are as many.
+    Which is which depends on the queries' texts only, not on their order. Queries of equal text
+    stay together. The fit part leaves `needed` queries with a relevant snippet in each of the
+    `groups`, one for each query, if there are as many.
 
     >>> parts = split([JudgedQuery(text, ["a"], [True]) for text in ("red", "blue", "green")])
     >>> [query.query for query in parts.fit], [query.query for query in parts.calibration]
@@ -83,7 +84,10 @@ def split(
     for of_group in members.values():
         spare = sum(any(judged[i].relevant) for i in of_group) - needed
         n = min(len(of_group) // SHARE, MOST * len(of_group) // len(judged), max(0, spare))
-        chosen.update(digests[i] for i in of_group[:n])
+        for digest, times in Counter(digests[i] for i in of_group).items():
+            if times <= n:  # a question about many documents may be too many for the fit part
+                chosen.add(digest)
+                n -= times
     fit = [i for of_group in members.values() for i in of_group if digests[i] in chosen]
     calibration = [i for i, digest in enumerate(digests) if digest not in chosen]
     fit.sort(key=lambda i: (digests[i], judged[i].id or ""))

@@ -40,7 +40,7 @@ def calibrate(
     as_json: options.Json = False,
 ) -> None:
     """Calibrate a filter of claims, and save the calibration."""
-    options.check_out(out, answers, force=force)
+    options.check_out(out, answers, kind=options.CLAIMS, force=force)
     calibration = calibrate_claims(
         read_answers(answers),
         alpha=alpha,

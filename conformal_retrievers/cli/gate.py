@@ -59,7 +59,7 @@ def gate(
     Prints what is guaranteed for answerable queries, and how often it is silent on the others.
     """
     given = Sources(judged, unanswerable, without_answers, run, k, min_score)
-    options.check_out(out, judged, corpus, *given.files.values(), force=force)
+    options.check_out(out, judged, corpus, *given.files.values(), kind=options.GATE, force=force)
     queries = read_queries(given).held_out(hold_out)
     if split is not None:
         cut = {name: by_sentence(of, split) for name, of in queries.unanswerable.items()}

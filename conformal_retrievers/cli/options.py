@@ -8,7 +8,6 @@ import typer
 
 from conformal_retrievers.calibration import guarantees
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.record import KIND
 from conformal_retrievers.theory.ranks import exact_alpha
 from conformal_retrievers.theory.tolerance import check_delta
 
@@ -200,7 +199,8 @@ Address = Annotated[
 ]
 Json = Annotated[bool, flag("--json", "Print JSON.")]
 Force = Annotated[bool, flag("--force", "Replace a file that this command did not write.")]
-CALIBRATION = f'"{KIND.format}"'.encode()  # in the first lines of the files that commands write
+# What is in the first lines of the files that commands write.
+CALIBRATION, CLAIMS, GATE = rb'"subject": "s', rb'"subject": "claims"', rb'"subject": "queries"'
 REPORT = b'content="conformal_retrievers'
 
 

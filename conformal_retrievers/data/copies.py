@@ -84,10 +84,10 @@ def near_copies_in(judged: Sequence[JudgedQuery]) -> Pairs:
     return found
 
 
-def _names(query: JudgedQuery, only_relevant: bool = False) -> set[str]:
-    """Return what names the snippets of a query, or what is known of those to be retrieved."""
+def _names(query: JudgedQuery, only_relevant: bool = False) -> set[str | None]:
+    """Return the texts of a query's snippets, whatever their ids, or what is to be retrieved."""
     pairs = zip(query.snippets, query.relevant, strict=True)
-    names = {s.text if s.id is None else s.id for s, r in pairs if r or not only_relevant}
+    names = {s.text.strip() or s.id for s, r in pairs if r or not only_relevant}
     return names or {*query.relevant_ids, *(one.document for one in query.evidence)}
 
 

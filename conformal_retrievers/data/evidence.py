@@ -175,8 +175,11 @@ def _located(
         return one
     if (start := text.find(one.text)) >= 0:
         return Evidence(one.document, start, start + len(one.text))
-    match = SequenceMatcher(None, text, one.text, autojunk=False).find_longest_match()
-    start = max(0, match.a - match.b)
+    # By the longest run of its words that is there, since to align whole texts takes long.
+    words, within, start = one.text.casefold().split(), text.casefold(), 0
+    runs = (words[i : i + n] for n in (8, 4, 2, 1) for i in range(len(words) - n + 1))
+    if run := next((run for run in map(" ".join, runs) if run in within), ""):
+        start = max(0, within.find(run) - one.text.casefold().find(run))
     nearest = text[start : start + len(one.text)]
     if whole or SequenceMatcher(None, nearest, one.text).ratio() > NEAR:
         raise ValueError(

@@ -10,7 +10,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 
@@ -19,13 +18,14 @@ from conformal_retrievers.calibration.checks import check_unique_ids
 from conformal_retrievers.calibration.choosing import FEWEST, SHARE
 from conformal_retrievers.calibration.guarantees import n_needed
 from conformal_retrievers.calibration.scorer import scorer_for
+from conformal_retrievers.data.copies import check_copies
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.evaluation.bootstrap import Estimate, spans
 from conformal_retrievers.evaluation.equal_recall import EqualRecall, Row
 from conformal_retrievers.evaluation.evaluate import evaluate
 from conformal_retrievers.llm.ask import with_bar
 from conformal_retrievers.scoring.once import scored_once
-from conformal_retrievers.scoring.scorer import Scorer, judged_queries, query_digest, score_queries
+from conformal_retrievers.scoring.scorer import Scorer, judged_queries, score_queries
 from conformal_retrievers.theory.intervals import Interval, percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
@@ -101,7 +101,7 @@ def try_splits(
     judged, scorer, alpha
         As in `calibrate`. Each scorer scores a query once.
     splits
-        How often to split the queries. A query and its copies are in one half.
+        How often to split the queries.
     seed
         Draws the halves.
     progress
@@ -113,12 +113,13 @@ def try_splits(
         As `calibrate`, for splits below 1, and if half of the queries with a relevant snippet are
         too few for a finite threshold.
     """
-    if splits < 1:
-        raise ValueError(f"splits is {splits!r}; give 1 or more, such as 20")
+    if type(splits) is not int or splits < 1:
+        raise ValueError(f"splits is {splits!r}; give a whole number, 1 or more, such as 20")
     target, needed = 1 - exact_alpha(alpha), n_needed("query-recall", alpha, None)
     queries = judged_queries(judged)
     check_unique_ids(query.id for query in queries)
-    some = len({query.query for query in queries if any(query.relevant)})
+    check_copies(queries)
+    some = sum(any(query.relevant) for query in queries)
     if some // 2 < needed:
         raise ValueError(
             f"judged has {some} queries with a relevant retrieved snippet, and half of them are "
@@ -157,20 +158,13 @@ def try_splits(
 def halves(
     judged: Sequence[JudgedQuery], splits: int, seed: int
 ) -> Iterator[tuple[list[JudgedQuery], list[JudgedQuery]]]:
-    """Yield random halves of the queries; both have as many with a relevant snippet, or one more.
-
-    A query and its copies are in one half.
-    """
+    """Yield random halves of the queries, with as many that have a relevant snippet up to one."""
     rng = np.random.default_rng(seed)
-    copies: dict[str, list[JudgedQuery]] = defaultdict(list)
-    for query in judged:
-        copies[query_digest(query.query)].append(query)
-    of_some = [any(any(query.relevant) for query in same) for same in copies.values()]
+    of_some = np.array([any(query.relevant) for query in judged])
     for _ in range(splits):
-        order = rng.permutation(len(copies))
-        order = order[np.argsort(np.array(of_some)[order], kind="stable")[::-1]]
-        groups = [[*copies.values()][i] for i in order]
-        yield [*chain(*groups[::2])], [*chain(*groups[1::2])]
+        order = rng.permutation(len(judged))
+        order = order[np.argsort(of_some[order], kind="stable")[::-1]].tolist()
+        yield [judged[i] for i in order[::2]], [judged[i] for i in order[1::2]]
 
 
 def _rows(tables: Sequence[EqualRecall]) -> Iterator[Row]:

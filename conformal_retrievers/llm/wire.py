@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,7 @@ def model_name(model: object) -> str | None:
     return next((n for n in names if isinstance(n, str) and n not in ("", "unknown")), None)
 
 
+@cache  # a retriever's name is compared in every call
 def portable(name: str) -> str:
     """Return a model's name; of a path the digest of its weights, which is the same on every host.
 
@@ -175,8 +177,10 @@ def portable(name: str) -> str:
     if not (os.path.exists(expanded) or os.path.isabs(expanded)):
         return name
     path = Path(expanded)
-    of_kinds = (sorted(path.rglob(f"*.{kind}")) for kind in WEIGHTS)
+    inside = sorted(p for p in path.rglob("*.*") if "checkpoint-" not in str(p.relative_to(path)))
+    of_kinds = ([p for p in inside if p.suffix == f".{kind}"] for kind in WEIGHTS)
     files = next(filter(None, of_kinds), [path])
+    files += path.glob("*/config.json")  # of pooling, and of other layers on top
     if not files[0].is_file():
         return path.name
     digest = hashlib.sha256()

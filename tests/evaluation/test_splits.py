@@ -64,12 +64,23 @@ def test_the_same_seed_draws_the_same_halves(rng):
     assert first != other
 
 
-def test_a_question_and_its_copies_are_in_one_half(rng):
-    judged = judged_queries(30, rng)
-    judged += [replace(query, id=f"again {query.id}") for query in judged[:20]]
+def test_one_question_about_many_documents_is_split_and_copies_are_refused(rng):
+    judged = judged_queries(40, rng)
+    term = [
+        replace(
+            query,
+            query="What is the term?",
+            snippets=[replace(s, text=f"{s.text} of {query.id}") for s in query.snippets],
+        )
+        for query in judged
+    ]
+    assert try_splits(term, alpha=0.3, splits=2).n_queries == 40
+    again = [replace(query, id=f"again {query.id}") for query in judged[:20]]
+    with pytest.raises(ValueError, match="20 of 60 judged queries are copies"):
+        try_splits([*judged, *again], alpha=0.3, splits=2)
     for one, other in halves(judged, 5, seed=3):
-        assert not {query.query for query in one} & {query.query for query in other}
-        assert len(one) + len(other) == 50
+        assert len(one) == len(other) == 20
+        assert {q.id for q in one}.isdisjoint(q.id for q in other)
 
 
 def test_a_model_scores_each_query_once(rng):

@@ -369,7 +369,7 @@ def test_the_missing_retriever_is_named_when_a_filter_is_made_or_else_called(sco
     ("score", "expected"), [(0.3, 0.3), (float("nan"), 1 / 61), (None, 1 / 61)]
 )
 def test_the_score_of_a_reranker_comes_before_the_fusion_unless_it_is_missing(score, expected):
-    known = with_hits(Document("a"), {"dense": [0, 0.9]})
+    known = with_hits(Document("a"), {"dense": [0, 0.9]}, "call")
     known.metadata["relevance_score"] = score
     (snippet,) = to_snippets([known])
     assert snippet.retrieval_score == expected
@@ -404,6 +404,10 @@ def test_what_a_hybrid_retriever_found_is_a_plain_document_where_it_is_indexed_a
     ):
         assert all("conformal_hits" in d.metadata for d in documents)
         assert {hit.retriever for s in to_snippets(documents) for hit in s.hits} == {RETRIEVER}
+    plain = [Document(f"{i}", metadata={"relevance_score": 1 - i / 4}) for i in range(4)]
+    for kept_as_object in (found[:1], found[:1] + hybrid.invoke("car")[:1]):
+        snippets = to_snippets([*plain, *kept_as_object])
+        assert {hit.retriever for s in snippets for hit in s.hits} == {RETRIEVER}
     for documents in (found, copy.deepcopy(found), [d.model_copy() for d in found]):
         assert {hit.retriever for s in to_snippets(documents) for hit in s.hits} == {
             "dense",
@@ -461,12 +465,22 @@ async def test_a_filter_by_metadata_reaches_the_store_and_is_warned_of_unless_ca
 
 async def test_an_argument_that_a_retriever_would_ignore_is_refused():
     dense = tenants_store().as_retriever(search_kwargs={"k": 5})
-    hybrid = HybridRetriever({"dense": dense, "words": Words().with_retry()})
-    assert hybrid.invoke("red apple")
-    with pytest.raises(TypeError, match=r"'words', a Words, ignores filter="):
-        hybrid.invoke("red apple", filter=of("ours"))
-    with pytest.raises(TypeError, match=r"'words', a Words, ignores filter="):
-        await hybrid.ainvoke("red apple", filter=of("ours"))
+    for words in (
+        Words(),
+        Words().with_retry(),
+        dense.with_fallbacks([Words()]),
+        Words() | RunnableLambda(lambda documents: documents[:1]),
+    ):
+        hybrid = HybridRetriever({"dense": dense, "words": words})
+        assert hybrid.invoke("red apple")
+        ignored = pytest.raises(TypeError, match=r"'words' is a Words, which ignores filter=")
+        with ignored:
+            hybrid.invoke("red apple", filter=of("ours"))
+        with ignored:
+            await hybrid.ainvoke("red apple", filter=of("ours"))
+        alone = ConformalRetriever(retriever=Words(), filter=kept_by(RankScorer(), 1))
+        with pytest.raises(TypeError, match="the retriever is a Words, which ignores filter="):
+            alone.invoke("red apple", filter=of("ours"))
     both = HybridRetriever({"dense": dense, "again": dense})
     assert {d.page_content for d in both.invoke("red apple", filter=of("ours"))} == {*TEXTS[:3]}
 

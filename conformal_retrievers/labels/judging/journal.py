@@ -81,7 +81,7 @@ class Journal:
                 f"{self.path}: another process has this journal of marks; judge in its page, or "
                 "give another --out"
             ) from None
-        except (sqlite3.DatabaseError, TypeError, ValueError):
+        except (sqlite3.DatabaseError, TypeError, ValueError, RecursionError):
             raise ValueError(f"{self.path} is not a journal of marks of this version") from None
 
     def append(self, event: Event) -> None:
@@ -100,7 +100,7 @@ class Journal:
         try:
             for question, marks, done in self._file.execute(rows):
                 yield Event(question, as_marks(json.loads(marks)), bool(done))
-        except (sqlite3.Error, TypeError, ValueError) as error:
+        except (sqlite3.Error, TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"its events have no marks ({error})") from None
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """Retrievers around others: these stay configurable, and pass on the scores of vector stores."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, cast
 
@@ -12,7 +12,7 @@ from langchain_core.callbacks import (
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever, RetrieverLike
 from langchain_core.runnables import Runnable, RunnableConfig
-from langchain_core.runnables.base import RunnableBindingBase
+from langchain_core.runnables.base import RunnableBindingBase, RunnableSequence
 from langchain_core.runnables.config import ensure_config
 from langchain_core.runnables.configurable import DynamicRunnable, RunnableConfigurableAlternatives
 from langchain_core.runnables.fallbacks import RunnableWithFallbacks
@@ -48,14 +48,23 @@ def _with_configurable(config: RunnableConfig | None, kwargs: dict[str, Any]) ->
     return {**kwargs, "configurable": configurable} if configurable else kwargs
 
 
-def innermost(retriever: RetrieverLike) -> RetrieverLike:
-    """Return the retriever inside retries, bindings and configurations."""
-    while isinstance(retriever, RunnableBindingBase | DynamicRunnable):
-        inside = (
-            retriever.bound if isinstance(retriever, RunnableBindingBase) else retriever.default
+def check_taken(retriever: Any, arguments: Mapping[str, Any], what: str) -> None:
+    """Raise TypeError if a retriever would ignore arguments, such as the filter of a tenant."""
+    if isinstance(retriever, RunnableBindingBase):
+        check_taken(retriever.bound, arguments, what)
+    elif isinstance(retriever, DynamicRunnable):
+        check_taken(retriever.default, arguments, what)
+    elif isinstance(retriever, RunnableWithFallbacks):
+        for one in (retriever.runnable, *retriever.fallbacks):
+            check_taken(one, arguments, what)
+    elif isinstance(retriever, RunnableSequence):  # gives them to its first step
+        check_taken(retriever.first, arguments, what)
+    elif isinstance(retriever, BaseRetriever) and arguments and not retriever._expects_other_args:
+        names = ", ".join(f"{name}=" for name in arguments)
+        raise TypeError(
+            f"{what} is a {type(retriever).__name__}, which ignores {names}; give one that takes "
+            f"it, or one retriever for each value of {names} that has it set"
         )
-        retriever = cast(RetrieverLike, inside)
-    return retriever
 
 
 def with_scores(retriever: RetrieverLike) -> RetrieverLike:

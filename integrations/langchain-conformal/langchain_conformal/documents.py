@@ -1,6 +1,7 @@
 """Documents to snippets with hits, and a filter's decision about snippets back to documents."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from numbers import Real
@@ -32,8 +33,9 @@ from conformal_retrievers.monitoring import json_number
 from conformal_retrievers.pruning import Pruned
 
 # The metadata that shows the hits of a document to people: [rank, score] by the retriever's name,
-# None for one that failed. What is read is the same under a name that pydantic takes for no field,
-# as it does a cached property's: copies of a document have it, while stores and files do not.
+# None for one that failed. What is read is the same, with the call that found the document, under
+# a name that pydantic takes for no field, as it does a cached property's: copies of a document have
+# it, while stores and files do not.
 HITS, _HITS = "conformal_hits", "_conformal_hits"
 RERANKER = "reranker"  # the name in hits of what orders the documents of several retrievers anew
 Scores = NDArray[np.float64]
@@ -90,12 +92,12 @@ def to_snippets(documents: Iterable[Document]) -> list[Snippet]:
     ]
 
 
-def with_hits(document: Document, hits: Mapping[str, Any]) -> Document:
-    """Return a copy of a document with hits, [rank, score] by the retriever's name."""
+def with_hits(document: Document, hits: Mapping[str, Any], call: str) -> Document:
+    """Return a copy of a document with hits, [rank, score] by the retriever's name, of a call."""
     metadata = {**(document.metadata or {}), HITS: hits}
     metadata.pop("relevance_score", None)  # of one retriever: its hit has it
     twin = with_fields(document, metadata=metadata)
-    vars(twin)[_HITS] = hits
+    vars(twin)[_HITS] = (call, hits)
     return twin
 
 
@@ -177,8 +179,13 @@ def _columns(known: Sequence[Any]) -> dict[str, HitColumns]:
 
 
 def _of_hybrid(documents: Iterable[Document]) -> list[Any]:
-    """Return what a `HybridRetriever` wrote beside each document; None for one from elsewhere."""
-    return [vars(document).get(_HITS) for document in documents]
+    """Return the hits that a call of a `HybridRetriever` found; None for documents from elsewhere.
+
+    Objects that a store has kept may have those of earlier calls: what most have in common counts.
+    """
+    known = [vars(document).get(_HITS, (None, None)) for document in documents]
+    most = Counter(call for call, _ in known).most_common(1)
+    return [hits if call == most[0][0] else None for call, hits in known]
 
 
 def failed_in(documents: Iterable[Document]) -> list[str]:

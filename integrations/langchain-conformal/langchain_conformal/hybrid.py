@@ -3,18 +3,19 @@
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 from langchain_core.callbacks import (
     AsyncCallbackManagerForRetrieverRun,
     CallbackManagerForRetrieverRun,
 )
 from langchain_core.documents import Document
-from langchain_core.retrievers import BaseRetriever, RetrieverLike
+from langchain_core.retrievers import RetrieverLike
 from langchain_core.runnables import Runnable, RunnableConfig
 from pydantic import ConfigDict, PrivateAttr
 
 from conformal_retrievers.data.union import Item, OnError, aask, ask, check_retrievers, unite
-from langchain_conformal.around import Around, innermost, with_scores
+from langchain_conformal.around import Around, check_taken, with_scores
 from langchain_conformal.documents import as_documents, scores_of, with_hits
 
 
@@ -92,15 +93,8 @@ class HybridRetriever(Around):
         return self._united(await aask(calls, self.on_error, self._logged))
 
     def _check_taken(self, kwargs: Mapping[str, Any]) -> None:
-        """Raise TypeError if a retriever would ignore arguments, such as the filter of a tenant."""
-        for name, retriever in self.retrievers.items() if kwargs else ():
-            within = innermost(retriever)
-            if isinstance(within, BaseRetriever) and not within._expects_other_args:
-                raise TypeError(
-                    f"the retriever {name!r}, a {type(within).__name__}, ignores "
-                    f"{', '.join(f'{key}=' for key in kwargs)}; give one that takes it, or make a "
-                    "HybridRetriever for each value, and set it in the retrievers"
-                )
+        for name, retriever in self.retrievers.items():
+            check_taken(retriever, kwargs, f"the retriever {name!r}")
 
     def _united(self, found: Mapping[str, list[Document]]) -> list[Document]:
         failed = {name: None for name in self.retrievers if name not in found}
@@ -111,11 +105,11 @@ class HybridRetriever(Around):
             ]
             for name, documents in found.items()
         }
-        united = []
+        united, call = [], uuid4().hex
         for (name, place), hits in unite(lists).items():
             document = found[name][place]
             known = {hit.retriever: [hit.rank, hit.score] for hit in hits} | failed
-            united.append(with_hits(document, known))
+            united.append(with_hits(document, known, call))
         return united
 
 

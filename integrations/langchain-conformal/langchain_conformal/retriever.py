@@ -14,7 +14,7 @@ from pydantic import ConfigDict, field_validator
 
 from conformal_retrievers import ConformalFilter
 from conformal_retrievers.calibration import Gate
-from langchain_conformal.around import Around, with_scores
+from langchain_conformal.around import Around, check_taken, with_scores
 from langchain_conformal.documents import as_documents, kept_documents
 from langchain_conformal.events import filter_run
 from langchain_conformal.judge import check_hits, check_retriever, check_unfiltered, difference
@@ -98,6 +98,7 @@ class ConformalRetriever(FromCalibration, Around):
     ) -> Runnable[str, list[Document]]:
         """Return the retriever as a caller asks it; warn if another was calibrated."""
         retriever = self.retriever
+        check_taken(retriever, kwargs, "the retriever")
         if configurable or kwargs:
             config = RunnableConfig(configurable=configurable or {})
             retriever = RunnableBinding(bound=retriever, kwargs=kwargs, config=config)
