@@ -38,7 +38,7 @@ def make_scorer() -> EmbeddingScorer:
 
     torch.set_num_threads(1)
     model = SentenceTransformer(str(get_model_path()), device="cpu", local_files_only=True)
-    return EmbeddingScorer(model.encode, "all-MiniLM-L6-v2", cache=0)
+    return EmbeddingScorer(model.encode, "all-MiniLM-L6-v2")
 
 
 def plain(source: Path) -> None:

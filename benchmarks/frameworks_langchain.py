@@ -25,7 +25,6 @@ import resource
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -142,8 +141,7 @@ class Case:
         table = dict(zip([QUERY, *texts], [query, *vectors], strict=True))
         if kind == "lists":
             table = {text: vector.tolist() for text, vector in table.items()}
-        # Without the cache of vectors, which EmbeddingsFilter does not have.
-        scorer = replace(embedding_scorer(Known(table)), cache=0)
+        scorer = embedding_scorer(Known(table))
         scores = np.sort(scorer.score(QUERY, texts))
         threshold = float(scores[k // 5 - 1 : k // 5 + 1].mean())
         self.ours, self.peer = compressor_at(scorer, threshold), peer_at(Known(table), threshold)

@@ -28,7 +28,6 @@ import platform
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -232,7 +231,7 @@ def reuse() -> list[Comparison]:
     cosines = vectors @ model.encode([QUERY.query_str])[0]
     threshold = float(np.quantile(1 - cosines, 0.2))
     by_vectors = postprocessor(embedding_scorer(cached, reuse_embeddings=True), threshold)
-    anew = postprocessor(replace(embedding_scorer(MiniLM(model)), cache=0), threshold)
+    anew = postprocessor(embedding_scorer(MiniLM(model)), threshold)
     kept = by_vectors.postprocess_nodes(nodes, QUERY)
     assert [n.node_id for n in kept] == [n.node_id for n in anew.postprocess_nodes(nodes, QUERY)]
 

@@ -2,8 +2,7 @@
 
     calls   100 snippets, 16 at a time, from a server on loopback, a process of its own, that takes
             200 ms for each: wall time against ⌈100/16⌉ · 0.2 s, as if nothing else took time
-    cache   query-snippet pairs a second from a warm cache, as scores and as replies, by how many
-            snippets a query has
+    cache   query-snippet pairs a second from a warm cache, by how many snippets a query has
 
 Run from the repository's root; it takes about a minute and needs `make .venv/dev`:
 
@@ -29,7 +28,6 @@ from conformal_retrievers.llm.ask import LLM
 from conformal_retrievers.llm.openai import openai_llm
 from conformal_retrievers.llm.prompt import Request
 from conformal_retrievers.llm.reply import Reply
-from conformal_retrievers.scoring import CachedScorer
 from tests.llm_server import LLMServer
 
 SNIPPETS, CONCURRENCY, LATENCY = 100, 16, 0.2
@@ -87,22 +85,18 @@ def cache() -> None:
         ]
         with tempfile.TemporaryDirectory() as folder:
             kept = Cache(Path(folder) / "cache.db")
-            llm = LLM(constant, "constant")
-            for what, scorer in (
-                ("scores", CachedScorer(LLMScorer(llm, concurrency=1), kept)),
-                ("replies", LLMScorer(llm, concurrency=1, cache=kept)),
-            ):
-                for query, snippets in queries:
-                    scorer.score(query, snippets)
-                rates = [PAIRS / read(scorer, queries) for _ in range(REPETITIONS)]
-                print(f"cache, {what}, K = {k}: {spread(rates, ',.0f')} pairs a second")
+            scorer = LLMScorer(LLM(constant, "constant"), concurrency=1, cache=kept)
+            for query, snippets in queries:
+                scorer.score(query, snippets)
+            rates = [PAIRS / read(scorer, queries) for _ in range(REPETITIONS)]
+            print(f"cache, K = {k}: {spread(rates, ',.0f')} pairs a second")
 
 
 def constant(request: Request) -> Reply:
     return Reply('{"reason": "so", "rating": 0.5}')
 
 
-def read(scorer: CachedScorer | LLMScorer, queries: list[tuple[str, list[Snippet]]]) -> float:
+def read(scorer: LLMScorer, queries: list[tuple[str, list[Snippet]]]) -> float:
     began = time.perf_counter()
     for query, snippets in queries:
         assert not np.isnan(scorer.score(query, snippets)).any()

@@ -527,7 +527,7 @@ MUTANTS = {
         ),
     ],
     "llm/cache.py": [
-        (" AND typeof(value) = 'blob'", "", "a damaged value is a score"),
+        (" AND typeof(value) = 'blob'", "", "a damaged value is a reply"),
         ('for suffix in ("-wal", "-shm"):', "for suffix in ():", "the broken file's log stays"),
         (
             'self._run(lambda connection: connection.execute(f"PRAGMA user_version = {VERSION}"))',

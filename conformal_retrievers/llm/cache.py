@@ -1,7 +1,6 @@
-"""A cache of scores and of an LLM's replies in one SQLite file.
+"""A cache of an LLM's replies in one SQLite file.
 
-Each value is stored under a SHA-256: a score of scorer, query and text, a reply of model and
-request. A score comes back bit for bit. The file contains replies, but no queries and no snippets.
+Each is stored under a SHA-256 of model and request; the file contains no queries and no snippets.
 """
 
 import hashlib
@@ -10,17 +9,12 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TypeVar
-
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
-from conformal_retrievers.data.queries import as_scores
 
 logger = logging.getLogger("conformal_retrievers")
 
@@ -36,7 +30,7 @@ Operation = Callable[[sqlite3.Connection], T]
 
 @dataclass(frozen=True)
 class Cache:
-    """Scores and replies that were paid for once, in the file at `path`.
+    """Replies that were paid for once, in the file at `path`.
 
     Threads and processes may share it: it has a write-ahead log, and every operation opens it for
     itself. A killed writer loses at most the values that it was writing. A broken database is
@@ -49,9 +43,9 @@ class Cache:
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     cache = Cache(Path(folder) / "cache.db")
-    ...     cache.add_scores("scorer", "query", ["a", "b"], [0.25, 0.5])
-    ...     cache.scores("scorer", "query", ["b", "c"])
-    array([0.5, nan])
+    ...     cache.add_replies("model", {"one request": "yes"})
+    ...     cache.replies("model", ["one request", "another"])
+    ['yes', None]
     """
 
     path: Path
@@ -62,42 +56,21 @@ class Cache:
         with _LOCK, suppress(TimeoutError):  # a lock is not a fault of the path
             self._run(lambda connection: connection.execute(f"PRAGMA user_version = {VERSION}"))
 
-    def scores(self, scorer: str, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
-        """Return the stored scores (n,) of a query's texts, NaN where there is none."""
-        stored = self._values((_key(scorer, query, text) for text in texts), _score)
-        return np.array([np.nan if score is None else score for score in stored], np.float64)
-
-    def add_scores(self, scorer: str, query: str, texts: Sequence[str], scores: ArrayLike) -> None:
-        """Store the scores (n,) of a query's texts, without those that are NaN."""
-        self._add(
-            (_key(scorer, query, text), score.tobytes())
-            for text, score in zip(texts, as_scores(scores, "scores").astype("<f8"), strict=True)
-            if not np.isnan(score)
-        )
-
     def replies(self, llm: str, requests: Iterable[str]) -> list[str | None]:
         """Return the stored reply to each request, None where there is none."""
-        return self._values((_key(llm, request) for request in requests), bytes.decode)
-
-    def add_replies(self, llm: str, replies: Mapping[str, str]) -> None:
-        """Store the reply to each request."""
-        self._add((_key(llm, request), reply.encode()) for request, reply in replies.items())
-
-    # --- the file ---------------------------------------------------------------------------------
-
-    def _values(self, keys: Iterable[bytes], read: Callable[[bytes], T]) -> list[T | None]:
-        wanted = list(keys)
+        keys = [_key(llm, request) for request in requests]
         statement = "SELECT value FROM entries WHERE key = ? AND typeof(value) = 'blob'"
-        rows = self._attempt(lambda c: [c.execute(statement, (k,)).fetchone() for k in wanted])
-        values: list[T | None] = [None] * len(wanted)
+        rows = self._attempt(lambda c: [c.execute(statement, (k,)).fetchone() for k in keys])
+        replies: list[str | None] = [None] * len(keys)
         for i, row in enumerate(rows or []):
             if row is not None:
                 with suppress(ValueError):  # a damaged value is a missing one
-                    values[i] = read(row[0])
-        return values
+                    replies[i] = row[0].decode()
+        return replies
 
-    def _add(self, entries: Iterable[tuple[bytes, bytes]]) -> None:
-        rows = list(entries)
+    def add_replies(self, llm: str, replies: Mapping[str, str]) -> None:
+        """Store the reply to each request."""
+        rows = [(_key(llm, request), reply.encode()) for request, reply in replies.items()]
 
         def insert(connection: sqlite3.Connection) -> None:
             connection.execute("BEGIN IMMEDIATE")
@@ -105,6 +78,8 @@ class Cache:
             connection.execute("COMMIT")
 
         self._attempt(insert, writes=True)
+
+    # --- the file ---------------------------------------------------------------------------------
 
     def _attempt(self, operation: Operation[T], writes: bool = False) -> T | None:
         """Return what an operation returns; after a fault, log it once and return None."""
@@ -170,11 +145,6 @@ if hasattr(os, "register_at_fork"):  # a fork waits for the operation: it does n
     )
 
 
-def _score(value: bytes) -> float:
-    (score,) = np.frombuffer(value, "<f8")  # raises ValueError unless it is one number
-    return float(score)
-
-
 def _has_table(connection: sqlite3.Connection, path: Path) -> bool:
     """Return whether the file has its table; raise ValueError if it has those of others."""
     # Tables first: a process that creates one sets the application id in the same transaction.
@@ -187,5 +157,5 @@ def _has_table(connection: sqlite3.Connection, path: Path) -> bool:
     return bool(tables)
 
 
-def _key(*parts: str) -> bytes:
-    return hashlib.sha256(json.dumps(parts).encode()).digest()
+def _key(llm: str, request: str) -> bytes:
+    return hashlib.sha256(json.dumps((llm, request)).encode()).digest()

@@ -10,7 +10,7 @@ from conformal_retrievers.scoring.answerability import (
     ascore_query,
     score_query,
 )
-from conformal_retrievers.scoring.combine import CachedScorer, Cascade, QueryZScore, TieBreak
+from conformal_retrievers.scoring.combine import Cascade, QueryZScore, TieBreak
 from conformal_retrievers.scoring.cross_encoder import CrossEncoderScorer
 from conformal_retrievers.scoring.embedding import EmbeddingScorer
 from conformal_retrievers.scoring.hits import FusionScorer, HitScorer, RankScorer, retrievers_of
@@ -36,7 +36,6 @@ from conformal_retrievers.scoring.zfusion import ZFusionScorer
 
 __all__ = [
     "By",
-    "CachedScorer",
     "Cascade",
     "CrossEncoderScorer",
     "EmbeddingScorer",

@@ -1,9 +1,8 @@
-"""Scorers made of scorers: z-scores within the query, tie-breaks, cascades, cached scores.
+"""Scorers made of scorers: z-scores within the query, tie-breaks, cascades.
 
 Each is a scorer like any other and calibrated once as a whole, so one guarantee covers all of it.
 """
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import JsonValue
 
 from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
-from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.scoring.hits import HitScorer
 from conformal_retrievers.scoring.once import at_once
 from conformal_retrievers.scoring.scorer import (
@@ -22,9 +20,7 @@ from conformal_retrievers.scoring.scorer import (
     Scores,
     ascore_snippets,
     reference,
-    relative_to_query,
     score_snippets,
-    with_parts,
 )
 
 
@@ -229,60 +225,3 @@ class Cascade:
     def _passed(self, cheap: Scores) -> tuple[Scores, list[int]]:
         """Return +inf for each snippet, (n,), and the places of the snippets that pass."""
         return np.full(len(cheap), np.inf), np.flatnonzero(~(cheap > self.pass_below)).tolist()
-
-
-@dataclass(frozen=True)
-class CachedScorer:
-    """Scores as `scorer` does, under its name, but each pair of query and text only once.
-
-    NaN is tried again. Raises TypeError for a scorer whose scores depend on more than the texts of
-    query and snippet, such as `QueryZScore` and `RetrievalScorer`.
-
-    >>> import tempfile
-    >>> from conformal_retrievers.scoring import FunctionScorer
-    >>> scorer = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     CachedScorer(scorer, Cache(f"{folder}/cache.db")).score("q", ["a", "bcd"])
-    array([1., 3.])
-    """
-
-    scorer: Scorer
-    cache: Cache
-
-    def __post_init__(self) -> None:
-        only_texts = all(getattr(part, "text_only", True) for part in with_parts(self.scorer))
-        if relative_to_query(self.scorer) or not only_texts:
-            raise TypeError(
-                f"{self.scorer.name!r} reads more than the query and the snippet's text, so it "
-                "cannot be cached; cache its parts, or an LLM's replies with LLMScorer(..., cache=)"
-            )
-
-    @property
-    def name(self) -> str:
-        """The name of the scorer inside."""
-        return self.scorer.name
-
-    def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
-        """Return the scores (n,), from the cache if it has them."""
-        scores, unknown = self._known(query, snippets)
-        if unknown:
-            scores[np.isnan(scores)] = new = score_snippets(self.scorer, query, unknown)
-            self._add(query, unknown, new)
-        return scores
-
-    async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
-        """Asynchronous twin of `score`."""
-        scores, unknown = await asyncio.to_thread(self._known, query, snippets)
-        if unknown:
-            scores[np.isnan(scores)] = new = await ascore_snippets(self.scorer, query, unknown)
-            await asyncio.to_thread(self._add, query, unknown, new)
-        return scores
-
-    def _known(self, query: str, snippets: Sequence[Snippet | str]) -> tuple[Scores, list[Snippet]]:
-        """Return the cached scores, NaN for the others, and the snippets without one."""
-        given = as_snippets(snippets)
-        scores = self.cache.scores(self.name, query, [s.text for s in given])
-        return scores, [given[i] for i in np.flatnonzero(np.isnan(scores)).tolist()]
-
-    def _add(self, query: str, snippets: list[Snippet], scores: Scores) -> None:
-        self.cache.add_scores(self.name, query, [s.text for s in snippets], scores)

@@ -7,7 +7,7 @@ import asyncio
 import math
 import struct
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.data.queries import Snippet, as_numbers, as_snippets
 from conformal_retrievers.scoring.scorer import Scores
-from conformal_retrievers.scoring.vectors import Vectors
 
 BLOCK = 128  # vectors in one product, which a processor's cache holds
 
@@ -44,9 +43,6 @@ class EmbeddingScorer:
         Asynchronous twins of both; without them, `ascore` uses a thread.
     reuse_embeddings
         Use `Snippet.embedding` if a snippet has one. Set it only if the same model made them.
-    cache
-        How many MiB of vectors to keep in memory for the next query that retrieves the same texts;
-        those that were not asked for the longest go first. 0 keeps none.
     """
 
     embed: Callable[[list[str]], ArrayLike]
@@ -55,18 +51,6 @@ class EmbeddingScorer:
     aembed: Callable[[list[str]], Awaitable[ArrayLike]] | None = None
     aembed_query: Callable[[str], Awaitable[ArrayLike]] | None = None
     reuse_embeddings: bool = False
-    cache: float = 256
-    _kept: Vectors = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        if not self.cache >= 0:
-            raise ValueError(f"cache is {self.cache!r}; give a number of MiB, or 0 for no cache")
-        object.__setattr__(self, "_kept", Vectors(self.cache * 2**20))
-
-    @property
-    def text_only(self) -> bool:
-        """Whether a score depends on texts alone, and not on the snippets' own embeddings."""
-        return not self.reuse_embeddings
 
     @property
     def takes(self) -> set[type]:
@@ -92,46 +76,16 @@ class EmbeddingScorer:
         return self._matrix(await self._aembedded(query, texts))
 
     def _embedded(self, query: str, texts: list[str]) -> Any:
-        """Return the embeddings of a query and n texts: an array or a list of 1 + n."""
-        known, unknown = self._known(texts)
-        return self._joined(self._made(query, unknown), texts, known, unknown)
-
-    async def _aembedded(self, query: str, texts: list[str]) -> Any:
-        """Asynchronous twin of `_embedded`."""
-        known, unknown = self._known(texts)
-        return self._joined(await self._amade(query, unknown), texts, known, unknown)
-
-    def _known(self, texts: list[str]) -> tuple[dict[str, NDArray[Any]], list[str]]:
-        """Return the kept vectors, and the texts to embed: all, if none is kept."""
-        if self.cache == 0:
-            return {}, texts
-        known = self._kept.known(texts)
-        return known, [text for text in dict.fromkeys(texts) if text not in known]
-
-    def _joined(
-        self, made: Any, texts: list[str], known: dict[str, NDArray[Any]], unknown: list[str]
-    ) -> Any:
-        """Return the embeddings of a query and n texts, from what is kept and what was made."""
-        if self.cache == 0:
-            return made
-        matrix = self._matrix(made)
-        self._kept.add(unknown, matrix[1:])
-        if len(unknown) == len(texts):
-            return matrix
-        known |= zip(unknown, matrix[1:], strict=True)
-        return [matrix[0], *(known[text] for text in texts)]
-
-    def _made(self, query: str, texts: list[str]) -> Any:
         """Ask the model for the embeddings of a query and n texts: an array or a list of 1 + n."""
         if self.embed_query is None:
             return self._counted(self.embed([query, *texts]), texts)
         vectors: Any = self.embed(texts) if texts else []
         return self._counted([self.embed_query(query), *vectors], texts)
 
-    async def _amade(self, query: str, texts: list[str]) -> Any:
-        """Asynchronous twin of `_made`."""
+    async def _aembedded(self, query: str, texts: list[str]) -> Any:
+        """Asynchronous twin of `_embedded`."""
         if self.aembed is None:
-            return await asyncio.to_thread(self._made, query, texts)
+            return await asyncio.to_thread(self._embedded, query, texts)
         if self.embed_query is None:
             return self._counted(await self.aembed([query, *texts]), texts)
         vectors: Any = await self.aembed(texts) if texts else []

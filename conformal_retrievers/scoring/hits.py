@@ -42,7 +42,6 @@ class RankScorer:
     """
 
     retriever: str = RETRIEVER
-    text_only: ClassVar[bool] = False
     relative_to_query: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -93,7 +92,6 @@ class FusionScorer:
     """
 
     retrievers: tuple[str, ...]  # in alphabetical order, whatever order is given
-    text_only: ClassVar[bool] = False
     relative_to_query: ClassVar[bool] = True
 
     def __init__(self, retrievers: Iterable[str]) -> None:
@@ -140,7 +138,6 @@ class HitScorer:
     retriever: str = RETRIEVER
     higher_is_better: bool = True
     only_compared: bool = field(default=False, kw_only=True, repr=False, compare=False)
-    text_only: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_names("HitScorer", retriever=self.retriever)

@@ -31,7 +31,6 @@ class OrderScorer(CombinedScorer):
 
     scorer: Scorer
     relative_to_query: ClassVar[bool] = True
-    text_only: ClassVar[bool] = False
 
     @property
     def parts(self) -> tuple[Scorer, ...]:

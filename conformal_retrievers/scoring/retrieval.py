@@ -33,7 +33,6 @@ class RetrievalScorer:
 
     retriever: str
     higher_is_better: bool
-    text_only: ClassVar[bool] = False
     takes: ClassVar[set[type]] = {float, NoneType}
 
     @property

@@ -7,7 +7,6 @@ names. A scorer may also have these attributes:
 
     ascore              the asynchronous twin of `score`
     relative_to_query   whether a snippet's score depends on the query's other snippets
-    text_only           False if a score depends on more than the texts of query and snippet
     takes               types that `score` takes in place of snippets, so that none need be made
     parts               the scorers that it is made of
     fitted_on           the `query_digest` of each query that it was fitted on

@@ -42,7 +42,6 @@ class ZFusionScorer(CombinedScorer):
 
     kinds: tuple[tuple[str, Kind], ...]  # of the retrievers, in alphabetical order
     scorers: tuple[Scorer, ...]
-    text_only: ClassVar[bool] = False
     relative_to_query: ClassVar[bool] = True
 
     def __init__(self, retrievers: Mapping[str, Kind], scorers: Iterable[Scorer] = ()) -> None:

@@ -133,7 +133,7 @@ async def test_one_function_embeds_query_claims_and_documents_in_one_batch():
         return embed(texts)
 
     for asynchronous in (None, aembed):
-        scorer = ClaimRelevance(EmbeddingScorer(embed, "length", aembed=asynchronous, cache=0))
+        scorer = ClaimRelevance(EmbeddingScorer(embed, "length", aembed=asynchronous))
         one = scorer.relevance(QUERY, CLAIMS, DOCUMENTS)
         other = await scorer.arelevance(QUERY, CLAIMS, DOCUMENTS)
         assert one.tolist()[::2] == other.tolist()[::2]

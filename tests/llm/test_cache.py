@@ -1,9 +1,8 @@
-"""The cache: bit for bit, shared by threads and processes, killed, and broken."""
+"""The cache of replies: shared by threads and processes, killed, and broken."""
 
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import shutil
 import signal
@@ -15,10 +14,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from conformal_retrievers.llm.ask import LLM, aask, ask
 from conformal_retrievers.llm.cache import Cache
@@ -31,43 +27,11 @@ def cache(tmp_path):
     return Cache(tmp_path / "cache.db")
 
 
-@pytest.fixture(scope="module")
-def one_cache(tmp_path_factory):
-    return Cache(tmp_path_factory.mktemp("cache") / "cache.db")
-
-
 def sqlite(path, **options):
     return contextlib.closing(sqlite3.connect(path, isolation_level=None, **options))
 
 
 # --- values ---------------------------------------------------------------------------------------
-
-
-@given(st.lists(st.floats(allow_nan=False), min_size=1))
-@example([0.0, -0.0, math.inf, -math.inf, 5e-324, 1 / 3, math.nextafter(1, 2), 1e308])
-def test_any_score_comes_back_bit_for_bit(one_cache, scores):
-    texts = [str(i) for i in range(len(scores))]
-    one_cache.add_scores("s", "q", texts, scores)
-    assert one_cache.scores("s", "q", texts).tobytes() == np.array(scores).tobytes()
-
-
-def test_unknown_scores_are_nan_and_nan_is_not_stored(cache):
-    cache.add_scores("s", "q", ["a", "b"], [1.0, math.nan])
-    np.testing.assert_array_equal(
-        cache.scores("s", "q", ["b", "a", "c", "a"]), [np.nan, 1, np.nan, 1]
-    )
-    assert cache.scores("s", "q", []).shape == (0,)
-    with sqlite(cache.path) as file:
-        assert file.execute("SELECT count(*) FROM entries").fetchone() == (1,)
-
-
-def test_a_score_belongs_to_scorer_query_and_text(cache):
-    cache.add_scores("s", "q", ["a", "\ud800"], [1.0, 3.0])
-    assert cache.scores("s", "q", ["\ud800"]).tolist() == [3.0]
-    for scorer, query, text in (("S", "q", "a"), ("s", "Q", "a"), ("s", "q", "A"), ("q", "s", "a")):
-        assert np.isnan(cache.scores(scorer, query, [text])).all()
-    cache.add_scores("s", "q", ["a"], [2.0])
-    assert cache.scores("s", "q", ["a"]).tolist() == [2.0]
 
 
 def test_a_reply_belongs_to_model_and_request(cache):
@@ -76,28 +40,21 @@ def test_a_reply_belongs_to_model_and_request(cache):
     assert cache.replies("n", ["one"]) == [None]
 
 
-@pytest.mark.parametrize(
-    "value", [b"", b"1234567", b"123456789", b"\xff" * 16, "12345678", 7, None]
-)
+@pytest.mark.parametrize("value", [b"\xff" * 16, "12345678", 7, None])
 def test_a_damaged_value_is_a_missing_one(cache, value):
-    cache.add_scores("s", "q", ["a", "b"], [1.0, 2.0])
-    cache.add_replies("m", {"one": "yes"})
+    cache.add_replies("m", {"one": "yes", "two": "no"})
     with sqlite(cache.path) as file:
-        file.execute(
-            "UPDATE entries SET value = ? WHERE value != ?", (value, np.float64(2).tobytes())
-        )
-    np.testing.assert_array_equal(cache.scores("s", "q", ["a", "b"]), [np.nan, 2])
-    if value not in (b"", b"1234567", b"123456789"):  # which are texts
-        assert cache.replies("m", ["one"]) == [None]
+        file.execute("UPDATE entries SET value = ? WHERE value = ?", (value, b"yes"))
+    assert cache.replies("m", ["one", "two"]) == [None, "no"]
 
 
 def test_a_cache_stays_where_it_was_made(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     cache = Cache("cache.db")
-    cache.add_scores("s", "q", ["a"], [1.0])
+    cache.add_replies("m", {"a": "1"})
     (tmp_path / "other").mkdir()
     monkeypatch.chdir("other")
-    assert cache.scores("s", "q", ["a"]).tolist() == [1.0]
+    assert cache.replies("m", ["a"]) == ["1"]
 
 
 # --- threads and processes ------------------------------------------------------------------------
@@ -109,7 +66,7 @@ path, worker, n = sys.argv[1], sys.argv[2], int(sys.argv[3])
 sys.stdin.readline()
 cache = Cache(path)
 for i in range(n):
-    cache.add_scores("s", f"{worker} {i}", ["a", "b"], [i, -i])
+    cache.add_replies("m", {f"{worker} {i} a": str(i), f"{worker} {i} b": str(-i)})
     print(i, flush=True)
 """
 
@@ -126,6 +83,10 @@ def writer(path, worker, n):
     return process
 
 
+def written_by(cache, worker, i):
+    return cache.replies("m", [f"{worker} {i} a", f"{worker} {i} b"])
+
+
 def test_several_processes_create_and_fill_one_file_at_once(tmp_path):
     path = tmp_path / "cache.db"
     writers = [writer(path, str(worker), 50) for worker in range(3)]
@@ -134,7 +95,7 @@ def test_several_processes_create_and_fill_one_file_at_once(tmp_path):
     cache = Cache(path)
     for worker in range(3):
         for i in range(50):
-            assert cache.scores("s", f"{worker} {i}", ["a", "b"]).tolist() == [i, -i]
+            assert written_by(cache, worker, i) == [str(i), str(-i)]
     with sqlite(path) as file:
         assert file.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
@@ -151,10 +112,10 @@ def test_a_killed_writer_loses_at_most_what_it_was_writing(tmp_path):
     written = max([written, *map(int, rest.split()[:-1])])  # the last line may be cut off
     cache = Cache(path)
     for i in range(written + 1):
-        assert cache.scores("s", f"killed {i}", ["a", "b"]).tolist() == [i, -i]
-    beyond = cache.scores("s", f"killed {written + 1}", ["a", "b"])
-    assert np.isnan(beyond).all() or not np.isnan(beyond).any()  # a whole transaction or none
-    cache.add_scores("s", "q", ["a"], [1.0])
+        assert written_by(cache, "killed", i) == [str(i), str(-i)]
+    beyond = written_by(cache, "killed", written + 1)
+    assert len({reply is None for reply in beyond}) == 1  # a whole transaction or none
+    cache.add_replies("m", {"a": "1"})
 
 
 # --- broken files ---------------------------------------------------------------------------------
@@ -163,9 +124,9 @@ def test_a_killed_writer_loses_at_most_what_it_was_writing(tmp_path):
 def filled(path, start=""):
     cache = Cache(path)
     for i in range(5):
-        texts = [f"{start}{j}" for j in range(500)]
-        cache.add_scores("s", str(i), texts, np.arange(500.0))
-        cache.scores("s", str(i), texts)
+        replies = {f"{i} {start}{j}": str(j) for j in range(500)}
+        cache.add_replies("m", replies)
+        cache.replies("m", replies)
     return cache
 
 
@@ -192,8 +153,7 @@ def test_a_broken_file_is_renamed_and_logged_and_a_new_one_created(tmp_path, bre
     assert f"{cache.path}.corrupt-2" in logged.getMessage()
     [aside] = tmp_path.glob("cache.db.corrupt-*[0-9]")
     assert aside.stat().st_size >= size
-    assert np.isnan(cache.scores("s", "0", ["1"])).all()
-    assert cache.scores("s", "4", ["new 7"]).tolist() == [7.0]
+    assert cache.replies("m", ["0 1", "4 new 7"]) == [None, "7"]
 
 
 def test_threads_that_find_a_broken_file_rename_it_once(tmp_path):
@@ -203,22 +163,22 @@ def test_threads_that_find_a_broken_file_rename_it_once(tmp_path):
 
     def work(worker):
         together.wait()
-        cache.add_scores("s", "q", [str(worker)], [worker])
+        cache.add_replies("m", {str(worker): "yes"})
 
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(work, range(8)))
     assert len(list(tmp_path.glob("cache.db.corrupt-*[0-9]"))) == 1
-    assert cache.scores("s", "q", [str(i) for i in range(8)]).tolist() == list(range(8))
+    assert cache.replies("m", map(str, range(8))) == ["yes"] * 8
 
 
 def test_the_log_of_a_broken_file_is_renamed_with_it(cache):
     """SQLite would play a log that is left behind into the new file."""
     with sqlite(cache.path) as other:
         other.execute("SELECT count(*) FROM entries").fetchone()  # while it is open, the log stays
-        cache.add_scores("s", "q", ["a"], [1.0])
+        cache.add_replies("m", {"a": "1"})
         inode = cache.path.with_name("cache.db-wal").stat().st_ino
         BREAKS["header"](cache.path)
-        assert np.isnan(cache.scores("s", "q", ["a"])).all()
+        assert cache.replies("m", ["a"]) == [None]
         [aside] = cache.path.parent.glob("cache.db.corrupt-*-wal")
         assert aside.stat().st_ino == inode
 
@@ -331,8 +291,8 @@ async def test_a_fault_loses_no_reply_and_is_waited_for_once(cache, fault, caplo
         answers = ask(llm, requests[:1], cache=cache)
         monkeypatch.setattr(sqlite3, "connect", connected)
         answers += ask(llm, requests[1:], cache=cache) + await aask(llm, requests, cache=cache)
-        cache.add_scores("s", "q", ["a"], [1.0])
-        assert np.isnan(cache.scores("s", "q", ["a"])).all()
+        cache.add_replies("m", {"a": "1"})
+        assert cache.replies("m", ["a"]) == [None]
         monkeypatch.undo()
     assert {*waits} == {0}
     assert [answer.text for answer in answers] == [str(i) for i in range(10)] * 2

@@ -11,9 +11,7 @@ import pytest
 
 from conformal_retrievers.data.hits import Hit, fuse
 from conformal_retrievers.data.queries import Snippet, with_hits
-from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.scoring import (
-    CachedScorer,
     FunctionScorer,
     FusionScorer,
     HitScorer,
@@ -94,12 +92,6 @@ def test_scorers_state_what_they_read():
         ("dense",),
     ]
     assert [relative_to_query(scorer) for scorer in ALL] == [True, True, False]
-
-
-@pytest.mark.parametrize("scorer", ALL, ids=lambda scorer: scorer.name)
-def test_hits_cannot_be_cached_by_text(scorer, tmp_path):
-    with pytest.raises(TypeError, match="cached"):
-        CachedScorer(scorer, Cache(tmp_path / "cache.db"))
 
 
 @pytest.mark.parametrize("scorer", ALL, ids=lambda scorer: scorer.name)

@@ -12,7 +12,7 @@ from open_provence import OpenProvenceStandIn
 from conformal_retrievers import JudgedQuery, Snippet, calibrate
 from conformal_retrievers.data.sentences import cut
 from conformal_retrievers.pruning import open_filter
-from conformal_retrievers.scoring import CachedScorer, ProvenceScorer, ascore_snippets
+from conformal_retrievers.scoring import ProvenceScorer, ascore_snippets
 
 QUESTION = "red wine"
 
@@ -170,10 +170,8 @@ async def test_threads_and_tasks_get_the_same_scores():
     assert [(await ascore_snippets(scorer, *query)).tolist() for query in queries] == alone
 
 
-def test_scores_depend_on_the_document_so_they_are_not_cached_by_text(tmp_path):
+def test_a_score_depends_on_the_rest_of_the_document():
     scorer = ProvenceScorer(OpenProvenceStandIn(), "p")
     (alone,) = scorer.score(QUESTION, of("a", "Wine."))
     beside, _ = scorer.score(QUESTION, of("a", "Wine.", "Red."))
     assert alone != beside
-    with pytest.raises(TypeError, match="'p'"):
-        CachedScorer(scorer, tmp_path / "cache.db")

@@ -16,7 +16,7 @@ from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.openai import openai_llm
 from conformal_retrievers.llm.prompt import Prompt
 from conformal_retrievers.llm.reply import Reply, Unanswered, Usage
-from conformal_retrievers.scoring import CachedScorer, relative_to_query
+from conformal_retrievers.scoring import relative_to_query
 
 QUERY = "What is the highest mountain?"
 
@@ -247,7 +247,7 @@ def test_a_name_changes_with_everything_that_changes_a_score():
     assert [relative_to_query(s) for s in scorers[2:5]] == [False, True, True]
 
 
-def test_options_are_checked(tmp_path):
+def test_options_are_checked():
     llm = replying("")
     for name, wrong in (
         ("snippets_per_call", 0),
@@ -267,8 +267,6 @@ def test_options_are_checked(tmp_path):
         LLMScorer(len)
     with pytest.raises(TypeError, match="cache is"):
         LLMScorer(llm, cache="replies.db")
-    with pytest.raises(TypeError, match="cache="):
-        CachedScorer(in_threes(llm), Cache(tmp_path / "c.db"))
 
 
 # --- through HTTP ---------------------------------------------------------------------------------

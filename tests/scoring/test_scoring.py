@@ -31,8 +31,7 @@ from conformal_retrievers import (
     score_queries,
 )
 from conformal_retrievers.labels import Labelled
-from conformal_retrievers.llm.cache import Cache
-from conformal_retrievers.scoring import CachedScorer, QueryZScore, TieBreak, ascore_snippets
+from conformal_retrievers.scoring import TieBreak, ascore_snippets
 from conformal_retrievers.scoring.bm25 import BM25Scorer
 from conformal_retrievers.scoring.combine import lexicographic, z_scores
 from conformal_retrievers.scoring.scorer import as_taken, query_digest
@@ -320,37 +319,6 @@ def test_a_subclass_of_a_scorer_gets_snippets_where_texts_are_given():
     assert as_taken(ByLetter(embed, "e"), ["ab", "c"]) == (Snippet("ab"), Snippet("c"))
 
 
-# --- cached scores --------------------------------------------------------------------------------
-
-
-async def test_a_cached_scorer_asks_only_about_unknown_snippets(tmp_path):
-    known = {"a": 0.1, "b": -0.0, "c": math.nan, "d": math.inf}
-    asked = []
-
-    def look_up(query, texts):
-        asked.append("".join(texts))
-        return [known[text] for text in texts]
-
-    scorer = CachedScorer(FunctionScorer(look_up, "lookup"), Cache(tmp_path / "cache.db"))
-    assert scorer.name == "lookup"
-    for texts in ("ab", "dbca"):
-        expected = np.array([known[text] for text in texts])
-        assert scorer.score("q", list(texts)).tobytes() == expected.tobytes()
-    assert (await scorer.ascore("q", list("dbca"))).tobytes() == expected.tobytes()
-    assert asked == ["ab", "dc", "c"]  # NaN is tried again
-    again = CachedScorer(FunctionScorer(look_up, "lookup"), Cache(tmp_path / "cache.db"))
-    assert again.score("q", ["a"]).tolist() == [0.1]
-    assert asked[3:] == []
-
-
-def test_only_scores_of_texts_alone_can_be_cached(tmp_path):
-    retrieval = RetrievalScorer("faiss", higher_is_better=True)
-    function = FunctionScorer(lengths, "length")
-    for scorer in (QueryZScore(function), retrieval, TieBreak(function, then=retrieval)):
-        with pytest.raises(TypeError, match="cache"):
-            CachedScorer(scorer, Cache(tmp_path / "cache.db"))
-
-
 # --- many queries ---------------------------------------------------------------------------------
 
 
@@ -381,7 +349,7 @@ async def test_a_scorer_returns_one_number_for_each_snippet(scores):
         await ascore_snippets(scorer, "q", [Snippet("a"), Snippet("b")])
 
 
-def test_a_masked_score_is_missing_whatever_it_hides(tmp_path):
+def test_a_masked_score_is_missing_whatever_it_hides():
     masked = np.ma.array([0.1, 0.9], mask=[False, True])
     functions = FunctionScorer(lambda *_: masked, "f"), CrossEncoderScorer(lambda _: -masked, "c")
     judged = JudgedQuery("q", ["a", "b"], [True, False])
@@ -395,9 +363,6 @@ def test_a_masked_score_is_missing_whatever_it_hides(tmp_path):
     np.testing.assert_array_equal(z_scores(masked), [0, np.nan])
     for both in ((masked, [1, 1]), ([1, 1], masked)):
         assert np.isnan(lexicographic(*both)).tolist() == [False, True]
-    cache = Cache(tmp_path / "cache.db")
-    cache.add_scores("f", "q", ["a", "b"], masked)
-    np.testing.assert_array_equal(cache.scores("f", "q", ["a", "b"]), [0.1, np.nan])
     with pytest.raises(ValueError, match="relevant"):
         ScoredQuery([0.1, 0.9], masked > 0.5)
     with pytest.raises(ValueError, match="tokens"):
