@@ -522,7 +522,7 @@ def json_rows(path: Path) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, file)
 
 
-RUN = RetrievalScorer("BM25, k1=1.5, b=0.75", higher_is_better=True)
+RUN = RetrievalScorer()
 SETS: dict[str, Callable[[Path, Path], Data]] = {
     "scifact": passages,
     "wice": page_sentences,

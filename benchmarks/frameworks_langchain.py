@@ -304,7 +304,7 @@ def reuse() -> list[str]:
         Document(t, metadata={"relevance_score": s})
         for t, s in zip(texts, similarities, strict=True)
     ]
-    scorer = RetrievalScorer("store(all-MiniLM-L6-v2)", higher_is_better=True)
+    scorer = RetrievalScorer()
     threshold = -float(np.median(similarities))
     ours, peer = compressor_at(scorer, threshold), peer_at(MiniLM(), 1 + threshold)
     seconds = in_turn(

@@ -116,7 +116,7 @@ def postprocessor(scorer: Scorer, threshold: float) -> ConformalPostprocessor:
 
 
 def by_known_scores() -> ConformalPostprocessor:
-    return postprocessor(RetrievalScorer("index", higher_is_better=True), -0.801)
+    return postprocessor(RetrievalScorer(), -0.801)
 
 
 # --- one call -------------------------------------------------------------------------------------

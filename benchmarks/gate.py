@@ -48,10 +48,10 @@ from conformal_retrievers.data.beir import read_corpus, read_texts
 from conformal_retrievers.data.hits import fuse
 from conformal_retrievers.data.unanswerable import without_relevant
 from conformal_retrievers.scoring import (
-    HitScorer,
     LearnedQueryScorer,
     QueryScorer,
     RankAgreement,
+    RetrievalScorer,
     ScoreSummary,
 )
 from conformal_retrievers.scoring.answerability import query_scores
@@ -65,11 +65,11 @@ OFF_TOPIC = 95
 K = 20
 MOST = 450  # questions of another set
 ALPHA = 0.05
-COSINE = ScoreSummary(HitScorer("dense"), "best")
+COSINE = ScoreSummary(RetrievalScorer("dense"), "best")
 SIMPLE: dict[str, QueryScorer] = {
     "best cosine": COSINE,
-    "best cosine against mean": ScoreSummary(HitScorer("dense"), "best against mean"),
-    "best BM25 against mean": ScoreSummary(HitScorer("bm25"), "best against mean"),
+    "best cosine against mean": ScoreSummary(RetrievalScorer("dense"), "best against mean"),
+    "best BM25 against mean": ScoreSummary(RetrievalScorer("bm25"), "best against mean"),
     "rank agreement": RankAgreement(["bm25", "dense"]),
 }
 POPULATIONS: dict[str, Callable[[JudgedQuery], bool]] = {

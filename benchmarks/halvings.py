@@ -189,7 +189,7 @@ def measures(calibration: Calibration, queries: list[ScoredQuery]) -> list[float
 
 
 def bm25(judged: list[JudgedQuery], cache: Path) -> Scorer:
-    return RetrievalScorer("BM25, k1=1.5, b=0.75", higher_is_better=True)
+    return RetrievalScorer()
 
 
 def minilm(judged: list[JudgedQuery], cache: Path) -> Scorer:

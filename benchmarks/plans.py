@@ -38,7 +38,7 @@ def main() -> None:
     for name in SETS:
         rng = np.random.default_rng(0)
         judged = read_beir(given.data / name, "run-bm25.tsv", k=20)
-        scorer = RetrievalScorer("BM25", higher_is_better=True)
+        scorer = RetrievalScorer()
         scored = score_queries(scorer, judged)
         population = Population([query for query in scored if query.relevant.any()])
         for n in SIZES:

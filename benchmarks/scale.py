@@ -102,7 +102,7 @@ def read(path: Path) -> None:
 
 
 def evaluate_file(path: Path) -> None:
-    scorer = RetrievalScorer("simulated", higher_is_better=True)
+    scorer = RetrievalScorer()
     scores = [ScoredQuery([-score], [True]) for score in np.linspace(0, 4, 199)]
     calibration = Calibration.from_scores(scores, alpha=0.1, scorer=scorer.name)
     scored = (query for judged in iter_jsonl(path) for query in score_queries(scorer, [judged]))

@@ -26,7 +26,6 @@ from conformal_retrievers.scoring.once import ascored_once, at_once, scored_once
 from conformal_retrievers.scoring.scorer import (
     Scorer,
     Scores,
-    as_taken,
     ascore_snippets,
     check_scorer,
     needs_length,
@@ -195,9 +194,9 @@ class ConformalFilter:
         Warns of that, of more snippets than the retriever was asked for, if none can be scored, and
         if all or none were kept of ten queries in a row.
         """
-        snippets = self._as_taken(snippets)
-        group = self._checked(query, len(snippets), group)
-        scores, gated = self._scored(query, snippets, group, failed)
+        given = as_snippets(snippets)
+        group = self._checked(query, len(given), group)
+        scores, gated = self._scored(query, given, group, failed)
         return self.decide(scores, group, gated=gated)
 
     async def acall(
@@ -209,9 +208,9 @@ class ConformalFilter:
         failed: Collection[str] = (),
     ) -> Filtered:
         """Filter without blocking the event loop."""
-        snippets = self._as_taken(snippets)
-        group = self._checked(query, len(snippets), group)
-        scores, gated = await self._ascored(query, snippets, group, failed)
+        given = as_snippets(snippets)
+        group = self._checked(query, len(given), group)
+        scores, gated = await self._ascored(query, given, group, failed)
         return self.decide(scores, group, gated=gated)
 
     def decide(
@@ -239,9 +238,6 @@ class ConformalFilter:
     def statement(self) -> str:
         """The calibration's statement, with that of a gate which it was calibrated without."""
         return statement_with(self.calibration, self.gate)
-
-    def _as_taken(self, snippets: Iterable[Snippet | str]) -> Sequence[Any]:
-        return as_taken(self.scorer, snippets) if self.gate is None else as_snippets(snippets)
 
     def _scored(
         self, query: str, snippets: Sequence[Snippet], group: str | None, failed: Collection[str]

@@ -19,9 +19,9 @@ from conformal_retrievers import (
 from conformal_retrievers.data.queries import ScoredQuery, with_hits
 from conformal_retrievers.scoring import (
     FusionScorer,
-    HitScorer,
     QueryZScore,
     RankScorer,
+    RetrievalScorer,
     ZFusionScorer,
 )
 from conformal_retrievers.scoring.scorer import score_snippets
@@ -46,7 +46,7 @@ def judged(rng, lengths=(K,)):
     ]
 
 
-RELATIVE = [QueryZScore(HitScorer()), ZFusionScorer({"retriever": "similarity"})]
+RELATIVE = [QueryZScore(RetrievalScorer()), ZFusionScorer({"retriever": "similarity"})]
 
 
 @pytest.mark.parametrize("scorer", [*RELATIVE, None], ids=["z-score", "z-fusion", "default"])
@@ -101,7 +101,7 @@ def test_the_same_vectors_by_similarity_and_by_distance_give_the_same_survivors(
 
 
 def test_a_threshold_on_the_score_itself_refuses_the_other_direction(rng):
-    keep = ConformalFilter.of(calibrate(judged(rng), HitScorer(), alpha=0.05))
+    keep = ConformalFilter.of(calibrate(judged(rng), RetrievalScorer(), alpha=0.05))
     found = similarities(rng)
     assert len(keep("q", listed(found)).kept)
     with pytest.raises(ValueError, match=r"are distances .* is of similarities; calibrate with"):

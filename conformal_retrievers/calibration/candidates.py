@@ -11,7 +11,7 @@ from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.llm.ask import with_bar
 from conformal_retrievers.scoring.combine import QueryZScore, TieBreak
-from conformal_retrievers.scoring.hits import FusionScorer, HitScorer, RankScorer
+from conformal_retrievers.scoring.hits import FusionScorer, RankScorer, RetrievalScorer
 from conformal_retrievers.scoring.learned import LearnedScorer
 from conformal_retrievers.scoring.order import OrderScorer
 from conformal_retrievers.scoring.overlap import OVERLAPS, STEMS, OverlapScorer
@@ -93,7 +93,7 @@ def _of_hits(judged: Sequence[JudgedQuery], guarantee: Guarantee) -> list[Scorer
     kinds = dict(sources.retrievers)
     names = [*kinds]
     scored = [
-        HitScorer(name, higher_is_better=kind == "similarity")
+        RetrievalScorer(name, higher_is_better=kind == "similarity")
         for name, kind in sources.retrievers
         if name in everywhere and kind != "rank"
     ]

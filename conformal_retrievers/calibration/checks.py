@@ -24,10 +24,6 @@ class CalibrationMismatch(ValueError):
     """A calibration was made with another scorer or splitter, or is about another subject."""
 
 
-class ReversedScores(UserWarning):
-    """Relevant snippets score higher than irrelevant ones."""
-
-
 def check_subject(calibration: object, *expected: Subject) -> None:
     """Raise TypeError unless it is a calibration, `CalibrationMismatch` for another subject."""
     found = getattr(calibration, "subject", None)
@@ -274,7 +270,6 @@ def warn_if_reversed(reduced: Reduced) -> None:
             f"relevant snippets score higher than irrelevant ones (AUC {area:.2f}, below 0.5). A "
             "score is lower for more relevant snippets: negate a similarity, or check the "
             "scorer's model and the judgements",
-            ReversedScores,
             stacklevel=3,
         )
 

@@ -22,7 +22,7 @@ from conformal_retrievers.calibration.candidates import FOLDS, Remembered
 from conformal_retrievers.calibration.choosing import FEWEST, pick
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.scoring.answerability import QueryScorer, query_scores
-from conformal_retrievers.scoring.hits import HitScorer
+from conformal_retrievers.scoring.hits import RetrievalScorer
 from conformal_retrievers.scoring.learned_gate import (
     LearnedQueryScorer,
     by_kind,
@@ -127,7 +127,7 @@ def default_gate(judged: Sequence[JudgedQuery], given: Given) -> QueryScorer:
     if not scored:
         raise _nothing_known()
 
-    def distance(hits: HitScorer) -> float:
+    def distance(hits: RetrievalScorer) -> float:
         found = [q.hits[hits.retriever].scores for q in judged if hits.retriever in q.hits]
         finite = (scores[np.isfinite(scores)] for scores in found)
         ends = np.array([(scores.max(), scores.min()) for scores in finite])
@@ -137,10 +137,10 @@ def default_gate(judged: Sequence[JudgedQuery], given: Given) -> QueryScorer:
     return ScoreSummary(max(scored, key=distance), "best")
 
 
-def _scored_hits(judged: Sequence[JudgedQuery]) -> list[HitScorer]:
+def _scored_hits(judged: Sequence[JudgedQuery]) -> list[RetrievalScorer]:
     """Return the scorers by each retriever whose hits have scores."""
     kinds = sources_of(judged).retrievers
-    return [HitScorer(name, kind == "similarity") for name, kind in kinds if kind != "rank"]
+    return [RetrievalScorer(name, kind == "similarity") for name, kind in kinds if kind != "rank"]
 
 
 def _nothing_known() -> ValueError:

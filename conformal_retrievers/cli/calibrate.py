@@ -11,7 +11,6 @@ from pydantic import JsonValue
 from conformal_retrievers.calibration import calibrate as calibrated
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.candidates import of_sentences
-from conformal_retrievers.calibration.checks import ReversedScores
 from conformal_retrievers.calibration.choosing import split as fit_and_calibration
 from conformal_retrievers.calibration.gate import Gate
 from conformal_retrievers.calibration.subjects import QUERIES
@@ -79,9 +78,7 @@ def calibrate(
     ] = "raise",
     synthetic: options.Synthetic = False,
     hold_out: options.HoldOut = 0.0,
-    force: Annotated[
-        bool, options.flag("--force", "Save over any file, and even if the scores look reversed.")
-    ] = False,
+    force: options.Force = False,
     engine: options.Engine = None,
     address: options.Address = None,
     as_json: options.Json = False,
@@ -132,20 +129,17 @@ def calibrate(
         chosen = models.embedding() if scorer == "embedding" else models.bm25()
     else:
         chosen = score_of_hits(scorer, queries, retriever, better)
-    with warnings.catch_warnings():
-        if scorer in ("retrieval", "zscore") and not force:
-            warnings.simplefilter("error", ReversedScores)
-        calibration = calibrated(
-            queries,
-            chosen,
-            alpha=alpha,
-            tokens=tokens,
-            **rule,
-            gate=None if front is None else Gate.of(front, models.needed(front)),
-            retrieval=retrieval_of(judged, run),
-            labels=labels_of(judged, synthetic),
-            progress=sys.stderr.isatty(),
-        )
+    calibration = calibrated(
+        queries,
+        chosen,
+        alpha=alpha,
+        tokens=tokens,
+        **rule,
+        gate=None if front is None else Gate.of(front, models.needed(front)),
+        retrieval=retrieval_of(judged, run),
+        labels=labels_of(judged, synthetic),
+        progress=sys.stderr.isatty(),
+    )
     if n := calibration.n_without_id:
         warnings.warn(f"{n} queries have no id; evaluate cannot leave them out", stacklevel=1)
     save(calibration, out, as_json)

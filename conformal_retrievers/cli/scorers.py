@@ -23,7 +23,6 @@ from conformal_retrievers.llm.wire import portable
 from conformal_retrievers.scoring import (
     EmbeddingScorer,
     FusionScorer,
-    HitScorer,
     QueryZScore,
     RankScorer,
     RetrievalScorer,
@@ -121,9 +120,7 @@ def score_of_hits(
         if better is None:
             reason = f"the scorer {name} needs --better higher, or --better lower for distances"
             raise OptionNeeded(reason, "--better higher")
-        scorer: Scorer = RetrievalScorer(
-            retriever or RETRIEVER, higher_is_better=better == "higher"
-        )
+        known, higher = retriever or RETRIEVER, better == "higher"
     else:
         known = _retriever(kinds, retriever)
         if name == "rank":
@@ -134,7 +131,7 @@ def score_of_hits(
                 f"{known!r} have none; give --scorer rank"
             )
         higher = kinds[known] == "similarity" if better is None else better == "higher"
-        scorer = HitScorer(known, higher_is_better=higher)
+    scorer = RetrievalScorer(known, higher_is_better=higher)
     return QueryZScore(scorer) if name == "zscore" else scorer
 
 

@@ -14,7 +14,6 @@ import numpy as np
 import typer
 from typer.core import TyperGroup
 
-from conformal_retrievers.calibration.checks import ReversedScores
 from conformal_retrievers.data.text import visible_lines
 
 
@@ -44,9 +43,6 @@ class Commands(TyperGroup):
             _fail(f"{error.strerror or error}{path}")
         except (ValueError, ModuleNotFoundError) as error:
             _fail(str(error))
-        except ReversedScores as error:
-            fact, _, _ = str(error).partition(". ")
-            _fail(f"{fact}. Change --better, or save the calibration anyway with --force")
         finally:
             users = (w.message for w in caught if issubclass(w.category, UserWarning))
             for message in dict.fromkeys(map(_one_line, users)):  # once, not for each query

@@ -90,17 +90,22 @@ class Retrieved(Sequence[T]):
 
     def __init__(
         self,
-        hits: Mapping[str, HitColumns],
         n: int,
         *,
+        hits: Callable[[], Mapping[str, HitColumns]],
         texts: Callable[[], Sequence[str]],
         documents: Callable[[], Sequence[str | None]],
         positions: Callable[[], Sequence[int | None]],
+        embeddings: Callable[[], Sequence[Any]] | None = None,
         snippets: Callable[[], Sequence[T]],
     ) -> None:
-        self.hits, self.n = hits, n
-        self._texts, self._documents, self._snippets = texts, documents, snippets
-        self._positions = positions
+        self.n, self._hits, self._texts, self._documents = n, hits, texts, documents
+        self._positions, self._embeddings, self._snippets = positions, embeddings, snippets
+
+    @cached_property
+    def hits(self) -> Mapping[str, HitColumns]:
+        """The hits of each retriever, by its name."""
+        return self._hits()
 
     @cached_property
     def texts(self) -> Sequence[str]:
@@ -116,6 +121,11 @@ class Retrieved(Sequence[T]):
     def positions(self) -> Sequence[int | None]:
         """The places of their first characters in these documents."""
         return self._positions()
+
+    @cached_property
+    def embeddings(self) -> Sequence[Any]:
+        """Their vectors, None where there is none."""
+        return [None] * self.n if self._embeddings is None else self._embeddings()
 
     @cached_property
     def snippets(self) -> Sequence[T]:
@@ -143,6 +153,13 @@ def hits_in(snippets: Sequence[Any]) -> Mapping[str, HitColumns]:
 def texts_in(snippets: Sequence[Any]) -> Sequence[str]:
     """Return the texts of snippets."""
     return snippets.texts if isinstance(snippets, Retrieved) else [s.text for s in snippets]
+
+
+def embeddings_in(snippets: Sequence[Any]) -> Sequence[Any]:
+    """Return the vectors of snippets, None where there is none."""
+    return (
+        snippets.embeddings if isinstance(snippets, Retrieved) else [s.embedding for s in snippets]
+    )
 
 
 def documents_in(snippets: Sequence[Any]) -> Sequence[str | None]:

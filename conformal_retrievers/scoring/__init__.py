@@ -13,14 +13,19 @@ from conformal_retrievers.scoring.answerability import (
 from conformal_retrievers.scoring.combine import Cascade, QueryZScore, TieBreak
 from conformal_retrievers.scoring.cross_encoder import CrossEncoderScorer
 from conformal_retrievers.scoring.embedding import EmbeddingScorer
-from conformal_retrievers.scoring.hits import FusionScorer, HitScorer, RankScorer, retrievers_of
+from conformal_retrievers.scoring.function import FunctionScorer
+from conformal_retrievers.scoring.hits import (
+    FusionScorer,
+    RankScorer,
+    RetrievalScorer,
+    retrievers_of,
+)
 from conformal_retrievers.scoring.learned import LearnedScorer
 from conformal_retrievers.scoring.learned_gate import LearnedQueryScorer
 from conformal_retrievers.scoring.overlap import OverlapScorer
 from conformal_retrievers.scoring.pruner import ProvenceScorer
 from conformal_retrievers.scoring.rating import By, LLMScorer, Ratings
 from conformal_retrievers.scoring.rebuild import scorer_of
-from conformal_retrievers.scoring.retrieval import FunctionScorer, RetrievalScorer
 from conformal_retrievers.scoring.scorer import (
     Scorer,
     Scores,
@@ -42,7 +47,6 @@ __all__ = [
     "FunctionQueryScorer",
     "FunctionScorer",
     "FusionScorer",
-    "HitScorer",
     "LLMScorer",
     "LLMVerdict",
     "LearnedQueryScorer",

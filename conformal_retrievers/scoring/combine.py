@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import JsonValue
 
 from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
-from conformal_retrievers.scoring.hits import HitScorer
+from conformal_retrievers.scoring.hits import RetrievalScorer
 from conformal_retrievers.scoring.once import at_once
 from conformal_retrievers.scoring.scorer import (
     Scorer,
@@ -66,7 +66,7 @@ class QueryZScore(CombinedScorer):
     relative_to_query: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if isinstance(self.scorer, HitScorer):
+        if isinstance(self.scorer, RetrievalScorer):
             object.__setattr__(self, "scorer", replace(self.scorer, only_compared=True))
 
     @property

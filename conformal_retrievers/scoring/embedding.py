@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from conformal_retrievers.data.hits import embeddings_in, texts_in
 from conformal_retrievers.data.queries import Snippet, as_numbers, as_snippets
 from conformal_retrievers.scoring.scorer import Scores
 
@@ -51,11 +52,6 @@ class EmbeddingScorer:
     aembed: Callable[[list[str]], Awaitable[ArrayLike]] | None = None
     aembed_query: Callable[[str], Awaitable[ArrayLike]] | None = None
     reuse_embeddings: bool = False
-
-    @property
-    def takes(self) -> set[type]:
-        """Texts, or the vectors that this model made of them."""
-        return {list, np.ndarray} if self.reuse_embeddings else {str}
 
     def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Return 1 − cosine for each snippet, (n,)."""
@@ -107,19 +103,12 @@ class EmbeddingScorer:
 
     def _sources(self, snippets: Sequence[Any]) -> tuple[list[Any], list[str]]:
         """Return each snippet's text or own vector, or None if it is blank; and the m texts."""
-        kinds = {*map(type, snippets)}
-        if kinds == {str}:
-            sources = [text if text and not text.isspace() else None for text in snippets]
-        elif kinds <= self.takes:
-            sources = list(snippets)
-        else:
-            sources = [self._source(snippet) for snippet in as_snippets(snippets)]
+        given = as_snippets(snippets)
+        sources: list[Any] = [text if text.strip() else None for text in texts_in(given)]
+        if self.reuse_embeddings:
+            own = zip(embeddings_in(given), sources, strict=True)
+            sources = [source if vector is None else vector for vector, source in own]
         return sources, [source for source in sources if isinstance(source, str)]
-
-    def _source(self, snippet: Snippet) -> Any:
-        if self.reuse_embeddings and snippet.embedding is not None:
-            return snippet.embedding
-        return snippet.text if snippet.text.strip() else None
 
     def _distances(self, sources: list[Any], embedded: Any) -> Scores:
         """Return the scores (n,) from the embeddings (1 + m) of the query and m texts."""

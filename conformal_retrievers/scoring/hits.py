@@ -19,16 +19,16 @@ from pydantic import JsonValue
 
 from conformal_retrievers.data.checks import check_names
 from conformal_retrievers.data.hits import RETRIEVER, C, HitColumns, hits_in, slope
-from conformal_retrievers.data.queries import Snippet, as_snippets
+from conformal_retrievers.data.queries import Snippet, as_snippets, with_hits
 from conformal_retrievers.scoring.scorer import Named, Scores, with_parts
 
 Columns = Mapping[str, HitColumns]
 CLEAR = 5  # so many scores of a list that is in no order go all one way in 1 of 60 queries
 WITHOUT_SCORES = (  # and what else a warning of them says
     "have ranks and no scores, which the score reads, so all snippets of the query are kept. "
-    "Calibrate with the retriever that is filtered. If it is that one, pass its scores on: in "
-    "LlamaIndex as NodeWithScore.score, in LangChain by ConformalRetriever, or by "
-    "HybridRetriever({'name': …}) in front of a compressor"
+    "Calibrate with the retriever that is filtered. If it is that one, pass its scores on: as "
+    "Snippet.retrieval_score, in LlamaIndex as NodeWithScore.score, in LangChain by "
+    "ConformalRetriever, or by HybridRetriever({'name': …}) in front of a compressor"
 )
 
 
@@ -123,16 +123,23 @@ class FusionScorer:
 
 
 @dataclass(frozen=True)
-class HitScorer:
+class RetrievalScorer:
     """Scores by a retriever's own score, negated if higher means more relevant.
 
-    A snippet that the retriever found but did not score is unscorable: NaN. A list whose order
-    shows the other direction raises ValueError; within a `QueryZScore`, it is turned round.
+    It reads hits, or `Snippet.retrieval_score` if no snippet has any. A snippet without a score is
+    unscorable: NaN. A list whose order shows the other direction raises ValueError; within a
+    `QueryZScore`, it is turned round.
 
-    >>> from conformal_retrievers.data.queries import with_hits
-    >>> snippets = with_hits([Snippet("a", retrieval_score=0.9), Snippet("b")])
-    >>> HitScorer(higher_is_better=True).score("q", snippets)
+    >>> similarity = RetrievalScorer(higher_is_better=True)
+    >>> similarity.score("q", [Snippet("a", retrieval_score=0.9), Snippet("b")])
     array([-0.9,  nan])
+
+    Parameters
+    ----------
+    retriever
+        Its name among several, as in `HybridRetriever`; a single one needs none.
+    higher_is_better
+        Whether the scores are similarities, and not distances.
     """
 
     retriever: str = RETRIEVER
@@ -140,7 +147,7 @@ class HitScorer:
     only_compared: bool = field(default=False, kw_only=True, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_names("HitScorer", retriever=self.retriever)
+        check_names("RetrievalScorer", retriever=self.retriever)
 
     @property
     def retrievers(self) -> tuple[str, ...]:
@@ -150,13 +157,13 @@ class HitScorer:
     @property
     def name(self) -> str:
         """The retriever and the direction of its scores."""
-        return f"hit({self.retriever}, {'higher' if self.higher_is_better else 'lower'})"
+        return f"retrieval({self.retriever}, {'higher' if self.higher_is_better else 'lower'})"
 
     @property
     def provenance(self) -> dict[str, JsonValue]:
         """What `scorer_of` makes it from."""
         return {
-            "kind": "hit",
+            "kind": "retrieval",
             "retriever": self.retriever,
             "higher_is_better": self.higher_is_better,
         }
@@ -166,7 +173,7 @@ class HitScorer:
         return _scores(self, snippets)
 
     def of_columns(self, columns: Columns) -> Scores:
-        """Return the scores (n,); warn if the hits have ranks only."""
+        """Return the scores (n,); warn if there are none."""
         of = columns[self.retriever]
         if np.isnan(of.scores).all():
             warnings.warn(f"the hits of {named([self.retriever])} {WITHOUT_SCORES}", stacklevel=1)
@@ -205,11 +212,13 @@ def turned(
     )
 
 
-def _scores(scorer: RankScorer | FusionScorer | HitScorer, snippets: Iterable[Any]) -> Scores:
+def _scores(scorer: RankScorer | FusionScorer | RetrievalScorer, snippets: Iterable[Any]) -> Scores:
     given = as_snippets(snippets)
     if not given:
         return np.empty(0)
     known = hits_in(given)
+    if not known and isinstance(scorer, RetrievalScorer):
+        known = hits_in(with_hits(given, scorer.retriever))
     if known and len(scorer.retrievers) == 1 and not {*scorer.retrievers} & {*known}:
         # The same text and place: Python shows it once.
         warnings.warn(

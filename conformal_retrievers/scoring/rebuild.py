@@ -11,10 +11,9 @@ from typing import Any
 from conformal_retrievers.scoring import learned, learned_gate
 from conformal_retrievers.scoring.answerability import QueryScorer, QueryTieBreak
 from conformal_retrievers.scoring.combine import QueryZScore, TieBreak
-from conformal_retrievers.scoring.hits import FusionScorer, HitScorer, RankScorer
+from conformal_retrievers.scoring.hits import FusionScorer, RankScorer, RetrievalScorer
 from conformal_retrievers.scoring.order import OrderScorer
 from conformal_retrievers.scoring.overlap import OVERLAPS, OverlapScorer
-from conformal_retrievers.scoring.retrieval import RetrievalScorer
 from conformal_retrievers.scoring.scorer import Named, Scorer, with_parts
 from conformal_retrievers.scoring.summary import RankAgreement, ScoreSummary
 from conformal_retrievers.scoring.zfusion import ZFusionScorer
@@ -29,7 +28,6 @@ KINDS: Mapping[str, Callable[[Provenance, Given], Scorer | QueryScorer]] = {
         {_text(name): kind for name, kind in p["retrievers"].items()},
         [_made(part, given) for part in p["scorers"]],
     ),
-    "hit": lambda p, given: HitScorer(_text(p["retriever"]), _flag(p["higher_is_better"])),
     "retrieval": lambda p, given: RetrievalScorer(
         _text(p["retriever"]), _flag(p["higher_is_better"])
     ),
@@ -68,10 +66,9 @@ def query_scorer_of(provenance: Provenance, scorers: Iterable[Named] = ()) -> Qu
     """Return the query scorer with this `provenance`, from the scorers that it `needs`, of
     snippets or of queries. Raises as `scorer_of`.
 
-    >>> best = {"kind": "summary", "number": "best", "scorer": {"kind": "hit", "retriever": "bm25",
-    ...     "higher_is_better": True}}
-    >>> query_scorer_of(best).name
-    'best(hit(bm25, higher))'
+    >>> own = {"kind": "retrieval", "retriever": "bm25", "higher_is_better": True}
+    >>> query_scorer_of({"kind": "summary", "number": "best", "scorer": own}).name
+    'best(retrieval(bm25, higher))'
     """
     scorer: QueryScorer = _with(provenance, scorers, "score_query")
     return scorer

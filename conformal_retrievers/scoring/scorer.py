@@ -7,7 +7,6 @@ names. A scorer may also have these attributes:
 
     ascore              the asynchronous twin of `score`
     relative_to_query   whether a snippet's score depends on the query's other snippets
-    takes               types that `score` takes in place of snippets, so that none need be made
     parts               the scorers that it is made of
     fitted_on           the `query_digest` of each query that it was fitted on
     provenance          what it was made from, as JSON; see `rebuild.py`
@@ -32,7 +31,6 @@ from conformal_retrievers.data.queries import (
     ScoredQuery,
     Snippet,
     as_scores,
-    as_snippets,
 )
 from conformal_retrievers.data.retrieved import check_retrieved, queries_to_judge
 from conformal_retrievers.llm.ask import with_bar
@@ -69,22 +67,6 @@ def check_scorer(scorer: object) -> None:
             f"scorer is {scorer!r:.80}; give an object with a name and score(query, snippets), "
             "such as EmbeddingScorer(embed, name='…') or your package's embedding_scorer(model)"
         )
-
-
-def as_taken(scorer: Scorer, snippets: Iterable[Any]) -> Sequence[Any]:
-    """Return snippets, texts or what else a scorer `takes` as it takes them.
-
-    >>> from conformal_retrievers.scoring import EmbeddingScorer, RetrievalScorer
-    >>> as_taken(EmbeddingScorer(len, "e"), ["a"])
-    ['a']
-    >>> as_taken(RetrievalScorer("store", higher_is_better=True), ["a"])[0].text
-    'a'
-    """
-    known = "takes" in vars(type(scorer))  # a subclass may take less
-    takes: set[type] = getattr(scorer, "takes", set()) if known else set()
-    if isinstance(snippets, list) and {*map(type, snippets)} <= takes:
-        return snippets
-    return as_snippets(snippets)
 
 
 def with_parts(scorer: Named) -> Iterator[Any]:

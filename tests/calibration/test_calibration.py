@@ -13,7 +13,6 @@ from calibrations import GUARANTEES, OF_QUERIES, calibration_of, every_guarantee
 from lookup import LookupScorer
 
 from conformal_retrievers.calibration import Calibration, calibrate
-from conformal_retrievers.calibration.checks import ReversedScores
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.scoring.scorer import query_digest
 
@@ -319,7 +318,7 @@ def test_queries_that_cannot_calibrate_are_named(queries, message):
 def test_reversed_scores_warn_with_the_auc():
     # Of the four pairs of a relevant and an irrelevant score, one is in the right order.
     reversed_ = [ScoredQuery([0.9, 0.2, 0.5, 0.1], [True, True, False, False])]
-    with pytest.warns(ReversedScores, match="0.25") as caught:
+    with pytest.warns(UserWarning, match="AUC 0.25") as caught:
         Calibration.from_scores(reversed_, alpha=0.4, scorer="lookup")
     assert caught[0].filename == __file__.replace(".pyc", ".py")
 

@@ -335,7 +335,7 @@ def test_a_scorer_that_was_not_chosen_may_be_given_to_the_filter():
 @pytest.mark.parametrize("n", [40, 120])
 def test_only_absolute_scores_compete_for_the_guarantee_on_snippets(n):
     calibration = calibrate(JUDGED[:n], alpha=0.1, guarantee="snippet")
-    assert calibration.scorer in ("hit(bm25, higher)", "hit(dense, higher)")
+    assert calibration.scorer in ("retrieval(bm25, higher)", "retrieval(dense, higher)")
     assert not relative_to_query(ConformalFilter.of(calibration).scorer)
     with pytest.raises(ValueError, match="guarantee"):
         calibrate(ranked(n), alpha=0.1, guarantee="snippet")

@@ -22,7 +22,7 @@ from conformal_retrievers import (
     score_queries,
 )
 from conformal_retrievers.scoring import LearnedQueryScorer
-from conformal_retrievers.scoring.hits import HitScorer
+from conformal_retrievers.scoring.hits import RetrievalScorer
 
 pytestmark = pytest.mark.filterwarnings("ignore:relevant snippets score", "ignore:the threshold")
 
@@ -281,7 +281,7 @@ def test_what_the_gate_learned_from_does_not_calibrate_a_filter():
     learned = LearnedQueryScorer.fit(known, {"lost": drawn(40, best=0, of="lost", seed=1)})
     new = drawn(40, best=5, n_relevant=1, of="new", seed=2)
     gate = calibrate_gate(new, (), learned, alpha=0.1)
-    scorer = HitScorer("retriever", higher_is_better=True)
+    scorer = RetrievalScorer("retriever", higher_is_better=True)
     with pytest.raises(ValueError, match="fitted"):
         calibrate([*new, *known], scorer, alpha=0.2, gate=gate)
 

@@ -21,8 +21,8 @@ from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.scoring import (
     FunctionQueryScorer,
-    HitScorer,
     LearnedQueryScorer,
+    RetrievalScorer,
     ScoreSummary,
     score_query,
 )
@@ -109,7 +109,7 @@ def test_what_is_learned_from_hits_wins_if_nothing_is_better():
     answerable = [asked(f"q{i}", [0.9 + rng.normal(0, 0.01), 0.1]) for i in range(40)]
     others = [asked(f"o{i}", [0.2 + rng.normal(0, 0.01), 0.1], False) for i in range(40)]
     chosen = choose_gate(answerable, {"others": others}, [], alpha=0.1)
-    assert chosen.costs["best(hit(dense, higher))"] == pytest.approx(0.5 / 41)
+    assert chosen.costs["best(retrieval(dense, higher))"] == pytest.approx(0.5 / 41)
     assert chosen.chosen == "learned(hits of dense)"
     assert chosen.scorer == LearnedQueryScorer.fit(answerable, {"others": others})
 
@@ -184,8 +184,8 @@ def test_those_that_need_a_given_scorer_come_last():
     names = [c.name for c in candidates_of(kinds, [LookupScorer({}, "rating"), verdict])]
     assert names[:3] == [
         "learned(hits of bm25, hits of dense)",
-        "best(hit(bm25, higher))",
-        "best(hit(dense, higher))",
+        "best(retrieval(bm25, higher))",
+        "best(retrieval(dense, higher))",
     ]
     assert names[9:12] == ["agreement(bm25, dense)", "verdict", "best(rating)"]
     assert names[-3:] == [
@@ -208,13 +208,13 @@ def test_too_few_queries_teach_nothing():
 
 def test_the_default_is_the_first_scorer_or_the_retriever_whose_best_stands_out_most():
     answerable, _ = drawn(30)
-    assert default_gate(answerable, []) == ScoreSummary(HitScorer("dense", True), "best")
+    assert default_gate(answerable, []) == ScoreSummary(RetrievalScorer("dense", True), "best")
     rating, verdict = LookupScorer({}, "rating"), number("verdict", {})
     assert default_gate(answerable, [rating, verdict]) == ScoreSummary(rating, "best")
     assert default_gate(answerable, [verdict, rating]) is verdict
     distances = [asked(f"q{i}", [0.1 + i / 100, 0.5]) for i in range(5)]
     gate = default_gate(distances, [])
-    assert gate == ScoreSummary(HitScorer("dense", False), "best")
+    assert gate == ScoreSummary(RetrievalScorer("dense", False), "best")
     assert score_query(gate, "q", distances[2].snippets) == pytest.approx(0.12)
     plain = [JudgedQuery("q", ["a"], [True])]
     with pytest.raises(ValueError, match="scorer"):

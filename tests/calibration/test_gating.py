@@ -25,7 +25,7 @@ from conformal_retrievers.calibration.gating import JUDGED, calibrate_gate
 from conformal_retrievers.calibration.speech import silent_on, sources_of, speaks_below
 from conformal_retrievers.data import files
 from conformal_retrievers.scoring.answerability import FunctionQueryScorer
-from conformal_retrievers.scoring.hits import HitScorer
+from conformal_retrievers.scoring.hits import RetrievalScorer
 from conformal_retrievers.scoring.scorer import query_digest
 
 
@@ -171,7 +171,7 @@ def test_the_score_is_chosen_on_a_third_of_the_questions_and_they_do_not_calibra
     assert (len(removed.scores), removed.same, len(of_away.scores)) == (80, 80, 60)
     assert len({query_digest(q.query) for q in yes} & fitted) == 40
     # A filter chooses its score on the same third, and one with a score leaves it out.
-    for scorer in (None, HitScorer("retriever", higher_is_better=True)):
+    for scorer in (None, RetrievalScorer("retriever", higher_is_better=True)):
         behind = calibrate(yes, scorer, alpha=0.2, gate=gate)
         assert behind.n_queries == 80
         assert not {query.id for query in behind.queries} & {*choice.fit_ids}

@@ -18,7 +18,7 @@ from conformal_retrievers import (
 from conformal_retrievers.calibration import needed_scorers
 from conformal_retrievers.data.queries import with_hits
 from conformal_retrievers.pruning import open_filter
-from conformal_retrievers.scoring import HitScorer, QueryZScore, RankScorer
+from conformal_retrievers.scoring import QueryZScore, RankScorer
 
 
 def calibrated_on(scorer, judged, **options):
@@ -41,8 +41,8 @@ JUDGED_WITH_HITS = [
     "scorer",
     [
         RankScorer("dense"),
-        QueryZScore(HitScorer("dense")),
-        RetrievalScorer("store", higher_is_better=True),
+        QueryZScore(RetrievalScorer("dense")),
+        RetrievalScorer("dense"),
     ],
     ids=lambda scorer: scorer.name,
 )

@@ -229,8 +229,8 @@ def test_the_scores_that_sentences_are_chosen_among_are_these():
     assert [one.name for one in candidates] == [
         "tiebreak(overlap(pieces), then=order(rank(bm25)))",
         "tiebreak(rank(bm25), then=overlap(pieces))",
-        "tiebreak(hit(bm25, higher), then=overlap(pieces))",
-        "tiebreak(zscore(hit(bm25, higher)), then=overlap(pieces))",
+        "tiebreak(retrieval(bm25, higher), then=overlap(pieces))",
+        "tiebreak(zscore(retrieval(bm25, higher)), then=overlap(pieces))",
         "tiebreak(zfusion(bm25 higher, overlap(pieces)), then=order(rank(bm25)))",
         "learned(hits of bm25, words)",
         "number",
@@ -241,4 +241,4 @@ def test_the_scores_that_sentences_are_chosen_among_are_these():
     assert [part.name for part in candidates[-1].parts] == [*words, "number"]
     assert candidates[-1].given == (NUMBER,)
     absolute = candidates_of(sentences, [], "snippet")
-    assert [one.name for one in absolute] == ["hit(bm25, higher)"]
+    assert [one.name for one in absolute] == ["retrieval(bm25, higher)"]

@@ -156,13 +156,11 @@ def test_a_calibration_of_claims_is_refused_where_snippets_are_filtered(files, t
     assert "snippets" in error_of("claims", "evaluate", files / "plain.json", out)
 
 
-def test_reversed_scores_are_saved_only_by_force(files, tmp_path):
+def test_scores_in_the_other_direction_are_an_error(files, tmp_path):
     options = ("--scorer", "retrieval", "--better", "lower", "--out", tmp_path / "c.json")
     command = ("calibrate", files / "judged.jsonl", "--alpha", "0.1", *options)
-    assert "--force" in error_of(*command)
+    assert "similarities by the order" in error_of(*command)
     assert not (tmp_path / "c.json").exists()
-    assert run(*command, "--force").stderr.count("Warning: ") == 1
-    assert (tmp_path / "c.json").exists()
 
 
 def test_retrievers_and_depths_are_not_mixed_and_a_threshold_that_drops_nothing_is_named(

@@ -162,9 +162,9 @@ def test_a_filter_is_calibrated_behind_the_gate(files, both):
 
 
 def zscore(calibration):
-    from conformal_retrievers.scoring import HitScorer, QueryZScore
+    from conformal_retrievers.scoring import QueryZScore, RetrievalScorer
 
-    scorer = QueryZScore(HitScorer("retriever", higher_is_better=True))
+    scorer = QueryZScore(RetrievalScorer("retriever", higher_is_better=True))
     assert scorer.name == calibration.scorer
     return scorer
 

@@ -14,7 +14,7 @@ from conformal_retrievers.data.beir import read_beir
 from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.data.jsonl import write_jsonl
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
-from conformal_retrievers.scoring import FusionScorer, HitScorer, QueryZScore, RankScorer
+from conformal_retrievers.scoring import FusionScorer, QueryZScore, RankScorer, RetrievalScorer
 
 N, DEPTH = 180, 4
 
@@ -47,9 +47,12 @@ RUNS = ("--run", "dense.tsv", "--run", "l2.tsv", "--k", DEPTH)
     [
         (("rank", "--retriever", "dense"), RankScorer("dense")),
         (("fusion",), FusionScorer(["dense", "l2"])),
-        (("retrieval", "--retriever", "dense"), HitScorer("dense", higher_is_better=True)),
-        (("retrieval", "--retriever", "l2"), HitScorer("l2", higher_is_better=False)),
-        (("zscore", "--retriever", "l2"), QueryZScore(HitScorer("l2", higher_is_better=False))),
+        (("retrieval", "--retriever", "dense"), RetrievalScorer("dense", higher_is_better=True)),
+        (("retrieval", "--retriever", "l2"), RetrievalScorer("l2", higher_is_better=False)),
+        (
+            ("zscore", "--retriever", "l2"),
+            QueryZScore(RetrievalScorer("l2", higher_is_better=False)),
+        ),
     ],
 )
 def test_a_score_of_several_runs_is_that_of_the_library_and_needs_no_options_again(
@@ -73,7 +76,7 @@ def test_a_score_of_several_runs_is_that_of_the_library_and_needs_no_options_aga
 def test_a_single_run_needs_no_name_of_its_retriever(beir, tmp_path):
     command = ("calibrate", beir, "--run", "l2.tsv", "--alpha", "0.2", "--out", tmp_path / "c.json")
     run(*command, "--scorer", "retrieval")
-    assert Calibration.load(tmp_path / "c.json").scorer == "hit(retriever, lower)"
+    assert Calibration.load(tmp_path / "c.json").scorer == "retrieval(retriever, lower)"
     run(*command, "--scorer", "rank")
     assert Calibration.load(tmp_path / "c.json").retrieval == {"run": "l2.tsv", "fewest": 8}
 

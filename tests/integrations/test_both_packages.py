@@ -55,7 +55,7 @@ from conformal_retrievers import (
     calibrate,
 )
 from conformal_retrievers.calibration import calibrate_gate
-from conformal_retrievers.scoring import FusionScorer, HitScorer, ScoreSummary
+from conformal_retrievers.scoring import FusionScorer, RetrievalScorer, ScoreSummary
 from langchain_conformal import ConformalCompressor, ConformalRetriever
 from langchain_conformal.documents import to_snippets
 from llama_index.postprocessor.conformal import ConformalPostprocessor
@@ -199,7 +199,7 @@ async def test_a_calibration_from_hits_is_all_that_either_needs(tmp_path, learne
     "scorer",
     [
         None,
-        ScoreSummary(HitScorer("dense", higher_is_better=True), "best against mean"),
+        ScoreSummary(RetrievalScorer("dense", higher_is_better=True), "best against mean"),
     ],
     ids=["default", "relative"],
 )

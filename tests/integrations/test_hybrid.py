@@ -54,7 +54,6 @@ from conformal_retrievers.decisions import Unscorable
 from conformal_retrievers.monitoring import FilterLog, read_log
 from conformal_retrievers.scoring import (
     FusionScorer,
-    HitScorer,
     LearnedScorer,
     QueryZScore,
     RankAgreement,
@@ -245,7 +244,7 @@ async def test_both_keep_the_same_snippets(framework):
         (FUSED, -fusion(HITS["2"]), ["3", "2"]),
         (RankScorer("dense"), 1, ["2", "1"]),
         (RankScorer("bm25"), 0, ["3"]),
-        (RetrievalScorer("fusion", higher_is_better=True), -fusion(HITS["1"]), ["3", "2", "1"]),
+        (RetrievalScorer("bm25"), -5.0, ["3", "4"]),
     ):
         hybrid = hybrid_in(framework)
         assert await framework.kept(hybrid, filter_of(scorer, threshold)) == kept
@@ -452,7 +451,7 @@ async def test_all_are_kept_if_a_retriever_that_the_score_reads_fails(framework)
 
 
 @pytest.mark.filterwarnings("ignore:.*could not score any snippet")
-@pytest.mark.parametrize("scorer", [FUSED, RetrievalScorer("fusion", higher_is_better=True)])
+@pytest.mark.parametrize("scorer", [FUSED, RetrievalScorer("dense")])
 async def test_a_gate_is_silent_if_a_retriever_finds_nothing_and_not_if_it_fails(framework, scorer):
     snippets = [Snippet(TEXTS[id], id, hits=hits) for id, hits in HITS.items()]
     answered = JudgedQuery("q", snippets, [True, False, False, False])
@@ -471,7 +470,13 @@ async def test_a_gate_is_silent_if_a_retriever_finds_nothing_and_not_if_it_fails
 
 @pytest.mark.parametrize(
     "scorer",
-    [RankScorer("dense"), HitScorer("bm25"), FUSED, QueryZScore(HitScorer("dense")), LEARNED],
+    [
+        RankScorer("dense"),
+        RetrievalScorer("bm25"),
+        FUSED,
+        QueryZScore(RetrievalScorer("dense")),
+        LEARNED,
+    ],
     ids=lambda scorer: type(scorer).__name__,
 )
 async def test_scores_from_hits_are_those_of_snippets_without_making_any(

@@ -243,7 +243,7 @@ def scored_documents(query):
 
 
 def test_retriever_and_compressor_can_be_pickled_and_copied():
-    scorer = RetrievalScorer("store", higher_is_better=True)
+    scorer = RetrievalScorer()
     few = Calibration.from_scores([ScoredQuery([-0.5], [True])], alpha=0.5, scorer=scorer.name)
     compressor = ConformalCompressor(filter=ConformalFilter(scorer, few))
     retriever = ConformalRetriever(

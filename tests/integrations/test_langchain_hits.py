@@ -24,7 +24,7 @@ from conformal_retrievers import (
     calibrate,
 )
 from conformal_retrievers.data.hits import RETRIEVER, Hit
-from conformal_retrievers.scoring import FusionScorer, HitScorer, RankScorer, RetrievalScorer
+from conformal_retrievers.scoring import FusionScorer, RankScorer, RetrievalScorer
 from langchain_conformal import (
     ConformalCompressor,
     ConformalRetriever,
@@ -178,7 +178,7 @@ async def test_other_searches_have_relevance_scores_or_ranks_only(asked, scores)
     assert [d.page_content for d in filtered.invoke(QUERY.query)] == kept
     assert [d.page_content for d in await filtered.ainvoke(QUERY.query)] == kept
     if None in scores:
-        needing = ConformalRetriever(retriever=asked, filter=kept_by(HitScorer(), 0))
+        needing = ConformalRetriever(retriever=asked, filter=kept_by(RetrievalScorer(), 0))
         with pytest.warns(UserWarning, match="ranks and no scores"), UNSCORED:
             assert len(needing.invoke(QUERY.query)) == len(scores)
 
@@ -237,12 +237,11 @@ async def test_fallbacks_and_alternatives_that_are_made_later_have_scores():
         assert found.scores == pytest.approx([SIMILARITIES[t] for t in NEAREST[:3]], abs=1e-6)
 
 
-@pytest.mark.parametrize("scorer", [RetrievalScorer("s", higher_is_better=True), HitScorer()])
-async def test_a_plain_vector_store_is_filtered_by_its_own_scores(scorer):
+async def test_a_plain_vector_store_is_filtered_by_its_own_scores():
     threshold = -sum(SIMILARITIES[text] for text in NEAREST[1:3]) / 2
     plain = retriever(k=4)
     model = plain.vectorstore.embedding
-    filtered = ConformalRetriever(retriever=plain, filter=kept_by(scorer, threshold))
+    filtered = ConformalRetriever(retriever=plain, filter=kept_by(RetrievalScorer(), threshold))
     before = copy.deepcopy(plain.vectorstore.store)
     for documents in (filtered.invoke(QUERY.query), await filtered.ainvoke(QUERY.query)):
         assert [d.page_content for d in documents] == NEAREST[:2]
@@ -289,7 +288,7 @@ def reranked(query):
 
 async def test_a_compressor_has_ranks_and_the_scores_that_documents_carry():
     by_rank = ConformalCompressor(filter=kept_by(RankScorer(), 1))
-    by_score = ConformalCompressor(filter=kept_by(HitScorer(), -0.8))
+    by_score = ConformalCompressor(filter=kept_by(RetrievalScorer(), -0.8))
     given = reranked("")
     for compressor in (by_rank, by_score):
         assert [d.page_content for d in compressor.compress_documents(given, "q")] == TEXTS[:2]
@@ -329,7 +328,7 @@ async def test_a_reranker_behind_several_retrievers_is_one_more_in_the_hits():
         assert snippet.hits[-1] == Hit("reranker", rank, len(snippet.text))
         assert [hit.retriever for hit in snippet.hits] == ["dense", "bm25", "reranker"]
     longest = [snippet.text for snippet in judged.snippets if len(snippet.text) == 11]
-    for scorer, threshold in ((RankScorer("reranker"), 0), (HitScorer("reranker"), -11)):
+    for scorer, threshold in ((RankScorer("reranker"), 0), (RetrievalScorer("reranker"), -11)):
         filtered = ConformalRetriever(retriever=asked, filter=kept_by(scorer, threshold))
         kept = filtered.invoke(QUERY.query)
         assert [d.page_content for d in kept] == longest[: len(kept)] == ["green apple"]

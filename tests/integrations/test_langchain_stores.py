@@ -113,7 +113,7 @@ def in_memory():
 def scored(store, *, higher_is_better):
     """Return the filter by a store's own scores, of what the store returns as it is."""
     retriever = store.as_retriever(search_kwargs={"k": 20})
-    scorer = RetrievalScorer("store", higher_is_better=higher_is_better)
+    scorer = RetrievalScorer(higher_is_better=higher_is_better)
     calibration = calibrate(judge_retriever(retriever, halves()[0]), scorer, alpha=0.1)
     return ConformalRetriever.from_calibration(calibration, retriever=retriever)
 

@@ -26,7 +26,7 @@ from conformal_retrievers import (
     Snippet,
 )
 from conformal_retrievers.data.hits import RETRIEVER, Hit
-from conformal_retrievers.scoring import HitScorer, score_snippets
+from conformal_retrievers.scoring import score_snippets
 from llama_index.postprocessor.conformal import (
     ConformalPostprocessor,
     as_scorer,
@@ -37,7 +37,7 @@ from llama_index.postprocessor.conformal.nodes import to_snippets
 
 SCORES = {"near": 0.1, "far": 0.9, "middle": 0.4, "odd": math.nan}
 KEPT = ["near", "middle", "odd"]
-RETRIEVAL = RetrievalScorer("index", higher_is_better=True)
+RETRIEVAL = RetrievalScorer(higher_is_better=True)
 
 
 def filter_of(scorer, threshold=0.5, **options) -> ConformalFilter:
@@ -78,7 +78,7 @@ def file(tmp_path_factory):
 
 
 def test_nodes_without_the_scores_that_were_calibrated_are_kept_with_a_remedy_for_nodes():
-    keep = ConformalPostprocessor(filter=filter_of(HitScorer()))
+    keep = ConformalPostprocessor(filter=filter_of(RetrievalScorer()))
     unscored = pytest.warns(UserWarning, match="could not score any")
     remedy = r"no scores.*in LlamaIndex as NodeWithScore\.score"
     with pytest.warns(UserWarning, match=remedy), unscored:
@@ -146,7 +146,7 @@ def test_the_hits_of_plain_nodes_are_those_of_one_retriever():
 
 
 async def test_a_subclass_of_the_retrieval_scorer_decides_by_its_own_score():
-    ours = ConformalPostprocessor(filter=filter_of(BestFirst("i", higher_is_better=True), 0.25))
+    ours = ConformalPostprocessor(filter=filter_of(BestFirst(higher_is_better=True), 0.25))
     given = [node("a", score=0.75), node("b", score=0.5), node("c", score=0.25)]
     assert texts_of(await both(ours, given)) == ["a", "b"]
 

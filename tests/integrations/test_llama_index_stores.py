@@ -27,7 +27,6 @@ from conformal_retrievers import (
     ScoredQuery,
     calibrate,
 )
-from conformal_retrievers.calibration.checks import ReversedScores
 from conformal_retrievers.data.hits import RETRIEVER, Hit
 from conformal_retrievers.scoring import FusionScorer, RankScorer
 from llama_index.postprocessor.conformal import (
@@ -95,11 +94,11 @@ def test_the_score_of_each_store_has_the_stated_direction(store):
 @each_store
 def test_each_store_keeps_the_nearest_by_its_own_score(store):
     judged = judge_retriever(retriever(store), halves()[0])
-    wrong = RetrievalScorer(store, higher_is_better=not HIGHER_IS_BETTER[store])
-    with pytest.warns(ReversedScores):
+    wrong = RetrievalScorer(higher_is_better=not HIGHER_IS_BETTER[store])
+    with pytest.raises(ValueError, match="by the order of its list"):
         calibrate(judged, wrong, alpha=0.2)
 
-    scorer = RetrievalScorer(store, higher_is_better=HIGHER_IS_BETTER[store])
+    scorer = RetrievalScorer(higher_is_better=HIGHER_IS_BETTER[store])
     keep = ConformalPostprocessor(
         filter=ConformalFilter(scorer, calibrate(judged, scorer, alpha=0.2))
     )

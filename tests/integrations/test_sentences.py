@@ -187,7 +187,7 @@ def test_a_filter_that_must_keep_something_raises_if_no_sentence_is_kept(kept_te
 
 
 def test_sentences_can_have_the_score_that_the_retriever_gave_their_document():
-    scorer = RetrievalScorer("store", higher_is_better=True)
+    scorer = RetrievalScorer()
     one = ScoredQuery([-0.5], [True], split=splitter("sentences").name)
     given = SentenceFilter(
         scorer, Calibration.from_scores([one], alpha=0.5, scorer=scorer.name), "sentences"

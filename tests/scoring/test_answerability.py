@@ -17,10 +17,10 @@ from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.scoring import (
     FunctionQueryScorer,
     FunctionScorer,
-    HitScorer,
     QueryTieBreak,
     QueryZScore,
     RankAgreement,
+    RetrievalScorer,
     ScoreSummary,
     ascore_query,
     retrievers_of,
@@ -108,7 +108,7 @@ def test_what_only_reads_hits_makes_no_snippet_and_starts_no_thread():
         raise AssertionError
 
     unread = dict.fromkeys(("texts", "documents", "positions", "snippets"), refuse)
-    snippets = Retrieved(columns, 4, **unread)
+    snippets = Retrieved(4, hits=lambda: columns, **unread)
 
     async def together(scorer):
         threads = threading.active_count()
@@ -116,9 +116,12 @@ def test_what_only_reads_hits_makes_no_snippet_and_starts_no_thread():
         assert threading.active_count() == threads
         return found
 
-    for scorer in (ScoreSummary(HitScorer("bm25"), "margin"), RankAgreement(["bm25", "dense"])):
+    for scorer in (
+        ScoreSummary(RetrievalScorer("bm25"), "margin"),
+        RankAgreement(["bm25", "dense"]),
+    ):
         assert asyncio.run(together(scorer)) == score_query(scorer, "q", snippets)
-    assert score_query(ScoreSummary(HitScorer("bm25"), "margin"), "q", snippets) == -4.0
+    assert score_query(ScoreSummary(RetrievalScorer("bm25"), "margin"), "q", snippets) == -4.0
 
 
 def test_a_scorer_without_an_asynchronous_twin_runs_in_a_thread():
@@ -195,13 +198,13 @@ def test_a_failed_query_ends_the_scoring_of_all():
 
 # --- from a provenance ----------------------------------------------------------------------------
 
-BEST = ScoreSummary(HitScorer("dense"), "best")
+BEST = ScoreSummary(RetrievalScorer("dense"), "best")
 
 
 @pytest.mark.parametrize(
     "scorer",
     [
-        *(ScoreSummary(QueryZScore(HitScorer("bm25")), number) for number in NUMBERS),
+        *(ScoreSummary(QueryZScore(RetrievalScorer("bm25")), number) for number in NUMBERS),
         RankAgreement(["a", "b", "c"]),
         QueryTieBreak(RankAgreement(["a", "b"]), then=BEST),
     ],
@@ -228,9 +231,9 @@ def test_what_a_provenance_names_is_given():
         {"kind": "summary", "number": "best"},
         {"kind": "summary", "number": "best", "scorer": RankAgreement(["a", "b"]).provenance},
         {"kind": "query tiebreak", "scorer": BEST.provenance},
-        {"kind": "query tiebreak", "scorer": BEST.provenance, "then": HitScorer().provenance},
+        {"kind": "query tiebreak", "scorer": BEST.provenance, "then": RetrievalScorer().provenance},
         {"kind": "agreement", "retrievers": [1, 2]},
-        HitScorer().provenance,  # it scores snippets
+        RetrievalScorer().provenance,  # it scores snippets
         {},
     ],
 )

@@ -14,7 +14,6 @@ from conformal_retrievers.data.queries import Snippet, with_hits
 from conformal_retrievers.scoring import (
     FunctionScorer,
     FusionScorer,
-    HitScorer,
     QueryZScore,
     RankScorer,
     RetrievalScorer,
@@ -35,7 +34,7 @@ C = Snippet("c", hits=(Hit("bm25", 1, 3.0),))
 D = Snippet("d")
 ABCD = [A, B, C, D]
 LENGTH = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
-ALL = [RankScorer("dense"), FusionScorer(["dense", "bm25"]), HitScorer("dense")]
+ALL = [RankScorer("dense"), FusionScorer(["dense", "bm25"]), RetrievalScorer("dense")]
 
 
 def same(found, expected):
@@ -47,8 +46,8 @@ def same(found, expected):
     [
         (RankScorer("dense"), [1, 0, math.inf, math.nan]),
         (RankScorer("bm25"), [0, math.inf, 1, math.nan]),
-        (HitScorer("dense", higher_is_better=True), [-0.5, -0.9, math.inf, math.nan]),
-        (HitScorer("bm25", higher_is_better=False), [7, math.inf, 3, math.nan]),
+        (RetrievalScorer("dense", higher_is_better=True), [-0.5, -0.9, math.inf, math.nan]),
+        (RetrievalScorer("bm25", higher_is_better=False), [7, math.inf, 3, math.nan]),
         (FusionScorer(["bm25", "dense"]), [-(1 / 61 + 1 / 62), -1 / 61, -1 / 62, math.nan]),
         (FusionScorer(["dense"]), [-1 / 62, -1 / 61, math.inf, math.nan]),
     ],
@@ -60,7 +59,7 @@ def test_what_another_retriever_found_is_inf_and_what_none_found_is_nan(scorer, 
 
 def test_a_found_snippet_without_a_score_is_unscorable():
     unscored = Snippet("e", hits=(Hit("dense", 2),))
-    same(HitScorer("dense").score("q", [B, unscored]), [-0.9, math.nan])
+    same(RetrievalScorer("dense").score("q", [B, unscored]), [-0.9, math.nan])
 
 
 def test_the_order_of_fusion_is_that_of_the_hybrid_retriever():
@@ -80,9 +79,9 @@ def test_names_do_not_depend_on_the_order_of_retrievers():
     assert [scorer.name for scorer in ALL] == [
         "rank(dense)",
         "fusion(bm25, dense)",
-        "hit(dense, higher)",
+        "retrieval(dense, higher)",
     ]
-    assert HitScorer("dense", higher_is_better=False).name == "hit(dense, lower)"
+    assert RetrievalScorer("dense", higher_is_better=False).name == "retrieval(dense, lower)"
 
 
 def test_scorers_state_what_they_read():
@@ -94,7 +93,7 @@ def test_scorers_state_what_they_read():
     assert [relative_to_query(scorer) for scorer in ALL] == [True, True, False]
 
 
-@pytest.mark.parametrize("scorer", ALL, ids=lambda scorer: scorer.name)
+@pytest.mark.parametrize("scorer", ALL[:2], ids=lambda scorer: scorer.name)
 def test_missing_hits_are_an_error_that_names_the_retriever(scorer):
     with pytest.raises(ValueError, match=r"'dense'.*with_hits"):
         scorer.score("q", ["a", "b"])
@@ -118,16 +117,26 @@ def test_hits_with_another_name_are_an_error_that_names_both():
         fusion.score("q", with_hits(["a", "b"]))
 
 
-@pytest.mark.parametrize("scorer", [RankScorer("bm25"), HitScorer("bm25")])
+@pytest.mark.parametrize("scorer", [RankScorer("bm25"), RetrievalScorer("bm25")])
 def test_nothing_is_scored_by_a_retriever_that_found_nothing_for_a_query(scorer):
     others = with_hits(["a", "b"], retriever="dense")  # no word of the query is in the corpus
     with pytest.warns(UserWarning, match="'bm25'.*'dense'"):
         assert np.isnan(scorer.score("q", others)).all()
 
 
-def test_what_a_retriever_found_without_scores_is_unscorable_with_a_warning():
-    with pytest.warns(UserWarning, match="a single retriever have ranks and no scores"):
-        assert np.isnan(HitScorer().score("q", with_hits(["a", "b"]))).all()
+@pytest.mark.parametrize("found", [["a", "b"], with_hits(["a", "b"])], ids=["texts", "hits"])
+def test_what_a_retriever_found_without_scores_is_unscorable_with_a_warning(found):
+    with pytest.warns(UserWarning, match=r"a single retriever have ranks and no scores"):
+        assert np.isnan(RetrievalScorer().score("q", found)).all()
+
+
+def test_snippets_without_hits_have_the_scores_that_are_given_in_the_order_of_the_list():
+    given = [Snippet(str(score), retrieval_score=score) for score in (0.1, 0.2, 0.5, 0.5, 0.6)]
+    same(RetrievalScorer("l2", False).score("q", given), [0.1, 0.2, 0.5, 0.5, 0.6])
+    with pytest.raises(ValueError, match="'cosine' are distances"):
+        RetrievalScorer("cosine").score("q", given)
+    z = QueryZScore(RetrievalScorer("l2", False)).score("q", given)
+    same(QueryZScore(RetrievalScorer("cosine")).score("q", given), z)
 
 
 def listed(*scores):
@@ -137,8 +146,8 @@ def listed(*scores):
 def test_a_score_list_in_the_other_direction_is_turned_round_where_scores_are_only_compared():
     similarities, distances = listed(0.9, 0.5, 0.4), listed(0.1, 0.5, 0.6)
     for scorer in (
-        QueryZScore(HitScorer("dense")),
-        QueryZScore(HitScorer("dense", higher_is_better=False)),
+        QueryZScore(RetrievalScorer("dense")),
+        QueryZScore(RetrievalScorer("dense", higher_is_better=False)),
         ZFusionScorer({"dense": "similarity"}),
         ZFusionScorer({"dense": "distance"}),
     ):
@@ -150,7 +159,7 @@ def test_a_score_list_in_the_other_direction_is_turned_round_where_scores_are_on
 @pytest.mark.parametrize("higher", [True, False])
 def test_a_score_list_in_the_other_direction_is_refused_where_a_threshold_is_on_the_score(higher):
     scores = (0.1, 0.2, 0.5, 0.5, 0.6) if higher else (0.6, 0.5, 0.5, 0.2, 0.1)
-    scorer = HitScorer("dense", higher_is_better=higher)
+    scorer = RetrievalScorer("dense", higher_is_better=higher)
     words = "'dense' are distances.*is of similarities" if higher else "are similarities.*distances"
     with pytest.raises(ValueError, match=words):
         scorer.score("q", listed(*scores))
@@ -181,10 +190,9 @@ def test_one_name_is_one_retriever():
     "scorer",
     [
         *ALL,
-        HitScorer("bm25", higher_is_better=False),
-        RetrievalScorer("store", higher_is_better=False),
+        RetrievalScorer("bm25", higher_is_better=False),
         QueryZScore(FusionScorer(["a", "b"])),
-        TieBreak(QueryZScore(HitScorer("bm25")), then=RankScorer("bm25")),
+        TieBreak(QueryZScore(RetrievalScorer("bm25")), then=RankScorer("bm25")),
     ],
     ids=lambda scorer: scorer.name,
 )
@@ -193,7 +201,7 @@ def test_a_scorer_is_made_again_from_its_provenance(scorer):
 
 
 def test_scorers_with_models_are_named_and_given():
-    scorer = TieBreak(QueryZScore(LENGTH), then=HitScorer("dense"))
+    scorer = TieBreak(QueryZScore(LENGTH), then=RetrievalScorer("dense"))
     assert needs(scorer.provenance) == ["length"]
     assert scorer_of(scorer.provenance, [LENGTH]) == scorer
     assert scorer_of(scorer.provenance, [QueryZScore(LENGTH)]) == scorer  # as a part of it
@@ -206,7 +214,6 @@ def test_scorers_with_models_are_named_and_given():
     [
         {"kind": "pickle", "retriever": "dense"},
         {"kind": "rank"},
-        {"kind": "hit", "retriever": "dense", "higher_is_better": "no"},
         {"kind": "retrieval", "retriever": "store", "higher_is_better": 1},
         {"kind": "fusion", "retrievers": [1, 2]},
         {"kind": "rank", "retriever": 3},

@@ -34,7 +34,7 @@ from conformal_retrievers.labels import Labelled
 from conformal_retrievers.scoring import TieBreak, ascore_snippets
 from conformal_retrievers.scoring.bm25 import BM25Scorer
 from conformal_retrievers.scoring.combine import lexicographic, z_scores
-from conformal_retrievers.scoring.scorer import as_taken, query_digest
+from conformal_retrievers.scoring.scorer import query_digest
 
 QUESTION = "How soon can Tylenol be taken after a drink?"
 
@@ -299,7 +299,6 @@ def lengths(query, texts):
         lambda texts: TieBreak(BM25Scorer(texts), then=FunctionScorer(lengths, "length")),
         lambda texts: CrossEncoderScorer(lambda pairs: [len(text) for _, text in pairs], "length"),
         lambda texts: EmbeddingScorer(embed, name="letters"),
-        lambda texts: RetrievalScorer("store", higher_is_better=True),
     ],
 )
 async def test_plain_strings_are_scored_as_snippets(build):
@@ -308,15 +307,6 @@ async def test_plain_strings_are_scored_as_snippets(build):
     as_strings = scorer.score("blue", texts)
     np.testing.assert_array_equal(as_strings, scorer.score("blue", [Snippet(t) for t in texts]))
     np.testing.assert_array_equal(as_strings, await ascore_snippets(scorer, "blue", texts))
-
-
-def test_a_subclass_of_a_scorer_gets_snippets_where_texts_are_given():
-    class ByLetter(EmbeddingScorer):
-        def score(self, query, snippets):
-            return super().score(query, [snippet.text[0] for snippet in snippets])
-
-    assert as_taken(EmbeddingScorer(embed, "e"), ["ab", "c"]) == ["ab", "c"]
-    assert as_taken(ByLetter(embed, "e"), ["ab", "c"]) == (Snippet("ab"), Snippet("c"))
 
 
 # --- many queries ---------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from conformal_retrievers.scoring import (
     ascore_query,
     score_query,
 )
-from conformal_retrievers.scoring.hits import FusionScorer, HitScorer
+from conformal_retrievers.scoring.hits import FusionScorer, RetrievalScorer
 from conformal_retrievers.scoring.summary import NUMBERS, summary
 
 LENGTH = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
@@ -152,7 +152,7 @@ def test_agreement_is_the_average_overlap_of_both_lists(bm25, dense, random):
 
 
 def test_the_best_score_of_a_retriever_that_found_nothing_is_the_worst():
-    best = ScoreSummary(HitScorer("bm25", higher_is_better=True), "best")
+    best = ScoreSummary(RetrievalScorer("bm25", higher_is_better=True), "best")
     with pytest.warns(UserWarning, match="bm25"):
         assert score_query(best, "q", found((None, 0), (None, 1))) == math.inf
 

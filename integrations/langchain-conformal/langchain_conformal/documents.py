@@ -15,9 +15,7 @@ from numpy.typing import NDArray
 
 from conformal_retrievers import (
     ConformalFilter,
-    EmbeddingScorer,
     Filtered,
-    RetrievalScorer,
     Snippet,
 )
 from conformal_retrievers.data import Hit, as_scores
@@ -225,18 +223,12 @@ def _numbers(values: list[Any], name: str) -> list[float | None]:
 
 
 def to_score(conformal_filter: ConformalFilter, documents: Sequence[Document]) -> Sequence[Any]:
-    """Return what a filter needs of documents: scores, texts, or columns until it reads more."""
-    scorer = conformal_filter.scorer
+    """Return what a filter needs of documents: columns, until it reads more."""
     if conformal_filter.splitter is not None:
         return to_snippets(documents)
-    alone = conformal_filter.gate is None
-    if alone and type(scorer) is RetrievalScorer:  # a subclass may need more
-        return scores_of(documents)
-    if alone and type(scorer) is EmbeddingScorer and not scorer.reuse_embeddings:
-        return _texts(documents)
-    return Retrieved(  # which a gate reads, too
-        columns_of(documents),
+    return Retrieved(
         len(documents),
+        hits=lambda: columns_of(documents),
         texts=lambda: _texts(documents),
         documents=lambda: _sources(documents),
         positions=lambda: _positions(documents),

@@ -8,9 +8,7 @@ from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, TextN
 
 from conformal_retrievers import (
     ConformalFilter,
-    EmbeddingScorer,
     Filtered,
-    RetrievalScorer,
     Snippet,
 )
 from conformal_retrievers.data import Hit
@@ -118,29 +116,16 @@ def columns_of(nodes: Sequence[NodeWithScore]) -> dict[str, HitColumns]:
 
 
 def to_score(conformal_filter: ConformalFilter, nodes: Sequence[NodeWithScore]) -> Sequence[Any]:
-    """Return what a filter needs of nodes: scores, vectors, texts, or columns until it reads more.
-
-    A subclass of a scorer may need more.
-    """
-    scorer = conformal_filter.scorer
+    """Return what a filter needs of nodes: columns, until it reads more."""
     if conformal_filter.splitter is not None:
         return to_snippets(nodes)
-    given: list[Any] = []
-    alone = conformal_filter.gate is None
-    if alone and type(scorer) is RetrievalScorer:
-        given = [node.score for node in nodes]
-    elif alone and type(scorer) is EmbeddingScorer and scorer.reuse_embeddings:
-        given = [node.node.embedding for node in nodes]
-    if given and {*map(type, given)} <= getattr(scorer, "takes", set()):
-        return given
-    if alone and type(scorer) is EmbeddingScorer and not scorer.reuse_embeddings:
-        return _texts(nodes)
     return Retrieved(
-        columns_of(nodes),
         len(nodes),
+        hits=lambda: columns_of(nodes),
         texts=lambda: _texts(nodes),
         documents=lambda: [node.node.ref_doc_id for node in nodes],
         positions=lambda: [getattr(node.node, "start_char_idx", None) for node in nodes],
+        embeddings=lambda: [node.node.embedding for node in nodes],
         snippets=lambda: to_snippets(nodes),
     )
 
