@@ -96,16 +96,9 @@ def judged(asked: dict[str, Any]) -> dict[str, Any]:
         return {"claims": sentences(asked["answer"])}
     if "claims" in asked:
         return {"text": " ".join(asked["claims"])}
-
-    def rating(text: str) -> dict[str, Any]:
-        share = shared(asked["query"], text)
-        return {"reason": reason, "rating": min(LEVELS, key=lambda level: abs(level - share))}
-
-    if "snippet" in asked:
-        return rating(asked["snippet"])
-    if "id" in asked["snippets"][0]:  # each by itself
-        return {"ratings": [{"id": s["id"], **rating(s["text"])} for s in asked["snippets"]]}
-    return rating(" ".join(s["text"] for s in asked["snippets"]))
+    given = asked.get("snippet") or " ".join(s["text"] for s in asked["snippets"])
+    share = shared(asked["query"], given)
+    return {"reason": reason, "rating": min(LEVELS, key=lambda level: abs(level - share))}
 
 
 def sentences(text: str) -> list[str]:

@@ -262,14 +262,7 @@ class LLMServer:
             yes = min(max(self.similarity(asked["query"], asked["snippet"]), 0.001), 0.999)
             first = {"YES": math.log(yes * 0.9), "NO": math.log((1 - yes) * 0.9)}
             return max(first, key=first.__getitem__), {**first, "Well": math.log(0.05)}
-        if "snippets" in asked:
-            ratings = [
-                {"id": s["id"], **self._rating(asked["query"], s["text"])}
-                for s in asked["snippets"]
-            ]
-            text = json.dumps({"ratings": ratings})
-        else:
-            text = json.dumps(self._rating(asked["query"], asked["snippet"]))
+        text = json.dumps(self._rating(asked["query"], asked["snippet"]))
         return "I would say 7/10." if trouble == "unreadable" else text, {}
 
     def _rating(self, query: str, text: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -25,18 +25,15 @@ By = Literal["rating", "probability-of-yes"]
 Answer = Reply | Unanswered
 Rated = tuple[float, str | None]  # a rating, or NaN and the reason
 
-_FIELDS = {"reason": {"type": "string"}, "rating": {"type": "number"}}
-_ONE = object_schema({"id": {"type": "integer"}, **_FIELDS})
-RATING = object_schema(_FIELDS)
-_RATINGS = object_schema({"ratings": {"type": "array", "items": _ONE}})
+RATING = object_schema({"reason": {"type": "string"}, "rating": {"type": "number"}})
 
 
 @dataclass(frozen=True, eq=False)
 class Ratings:
     """The ratings (n,) of a query's snippets, from 0 to 1, or NaN with a reason.
 
-    A reason is "blank", "unanswered", "refused", "cut off", "unreadable", "out of range", "not
-    rated", "rated twice", "neither yes nor no" or "no log-probabilities"; None with a rating.
+    A reason is "blank", "unanswered", "refused", "cut off", "unreadable", "out of range", "neither
+    yes nor no" or "no log-probabilities"; None with a rating.
 
     >>> Ratings(np.array([0.8, np.nan]), (None, "blank"), Usage()).unscorable
     Counter({'blank': 1})
@@ -69,12 +66,10 @@ class LLMScorer:
     llm
         The model: `openai_llm(…)`, or `as_llm(…)` of a framework package.
     prompt
-        Has the fields $query and $snippet, or $query and $snippets if several are rated in a call.
+        Has the fields $query and $snippet.
     by
         "rating" reads a number from a JSON reply. "probability-of-yes" reads the first token's
         log-probabilities; the server has to return them, and the model has to answer at once.
-    snippets_per_call
-        The number of snippets that one call rates. Above 1, a score may depend on the others.
     max_tokens
         The bound on the length of a reply by "rating". A reply that is cut off has no rating.
     top_logprobs
@@ -87,7 +82,6 @@ class LLMScorer:
     llm: LLM
     prompt: Prompt | None = None
     by: By = field(default="rating", kw_only=True)
-    snippets_per_call: int = field(default=1, kw_only=True)
     max_tokens: int | None = field(default=None, kw_only=True)
     top_logprobs: int = field(default=20, kw_only=True)
     concurrency: int = field(default=8, kw_only=True)
@@ -95,7 +89,6 @@ class LLMScorer:
 
     def __post_init__(self) -> None:
         check_llm(self.llm)
-        check_count(self.snippets_per_call, "snippets_per_call")
         check_count(self.concurrency, "concurrency")
         check_count(self.top_logprobs, "top_logprobs")
         if self.max_tokens is not None:
@@ -104,9 +97,7 @@ class LLMScorer:
             raise TypeError(f"cache is {self.cache!r:.80}; give Cache(path), or None")
         if self.by not in get_args(By):
             raise ValueError(f"by is {self.by!r}; give 'rating' or 'probability-of-yes'")
-        if self._by_yes and self.relative_to_query:
-            raise ValueError("by is 'probability-of-yes'; leave out snippets_per_call")
-        check_fields(self._prompt, "query", "snippets" if self.relative_to_query else "snippet")
+        check_fields(self._prompt, "query", "snippet")
 
     @property
     def name(self) -> str:
@@ -114,14 +105,8 @@ class LLMScorer:
         asked = f"{self.llm.name}, prompt={self._prompt.hash}"
         if self._by_yes:
             return f"p_yes({asked}, top={self.top_logprobs})"
-        several = f", snippets_per_call={self.snippets_per_call}" if self.relative_to_query else ""
         bound = "" if self.max_tokens is None else f", max_tokens={self.max_tokens}"
-        return f"rating({asked}, schema={short_hash(self._schema)}{several}{bound})"
-
-    @property
-    def relative_to_query(self) -> bool:
-        """Whether a score may depend on the query's other snippets, rated in the same call."""
-        return self.snippets_per_call > 1
+        return f"rating({asked}, schema={short_hash(RATING)}{bound})"
 
     def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Return 1 − rating of each snippet, (n,)."""
@@ -152,60 +137,39 @@ class LLMScorer:
     def _by_yes(self) -> bool:
         return self.by == "probability-of-yes"
 
-    @property
-    def _schema(self) -> dict[str, Any]:
-        return _RATINGS if self.relative_to_query else RATING
-
     @cached_property
     def _prompt(self) -> Prompt:
-        several = "ratings" if self.relative_to_query else "rating"
-        return self.prompt or Prompt.load("yes_no" if self._by_yes else several)
-
-    def _groups(self, snippets: Sequence[Snippet]) -> list[list[str]]:
-        """Return the texts to rate, those of one call together."""
-        texts = list(dict.fromkeys(s.text for s in snippets if s.text.strip()))
-        n = self.snippets_per_call
-        return [texts[start : start + n] for start in range(0, len(texts), n)]
+        return self.prompt or Prompt.load("yes_no" if self._by_yes else "rating")
 
     def _put(self, ask: Callable[..., Asked], query: str, snippets: Sequence[Snippet]) -> Asked:
-        """Ask about each group of texts, by `ask` or `aask`."""
-        groups = self._groups(snippets)
-
-        def is_answer(place: int, reply: Reply) -> bool:
-            return all(reason is None for _, reason in self._read(reply, len(groups[place])))
-
-        requests = [self._request(query, group) for group in groups]
+        """Ask about each text, by `ask` or `aask`."""
+        requests = [self._request(query, text) for text in _texts(snippets)]
         options = {"concurrency": self.concurrency, "cache": self.cache}
-        return ask(self.llm, requests, is_answer=is_answer, **options)
-
-    def _request(self, query: str, group: list[str]) -> Request:
-        if self._by_yes:
-            values = {"query": query, "snippet": group[0]}
-            return self._prompt.request(values, top_logprobs=self.top_logprobs, max_tokens=1)
-        numbered = [{"id": i, "text": text} for i, text in enumerate(group, start=1)]
-        content = {"snippets": numbered} if self.relative_to_query else {"snippet": group[0]}
-        return self._prompt.request(
-            {"query": query, **content}, schema=self._schema, max_tokens=self.max_tokens
+        return ask(
+            self.llm, requests, is_answer=lambda _, reply: self._read(reply)[1] is None, **options
         )
+
+    def _request(self, query: str, text: str) -> Request:
+        values = {"query": query, "snippet": text}
+        if self._by_yes:
+            return self._prompt.request(values, top_logprobs=self.top_logprobs, max_tokens=1)
+        return self._prompt.request(values, schema=RATING, max_tokens=self.max_tokens)
 
     def _ratings(self, snippets: Sequence[Snippet], answers: Sequence[Answer]) -> Ratings:
         if self._by_yes:
             check_first_tokens(self.llm, answers)
-        rated: dict[str, Rated] = {}
-        for group, answer in zip(self._groups(snippets), answers, strict=True):
-            rated.update(zip(group, self._read(answer, len(group)), strict=True))
+        rated = dict(zip(_texts(snippets), map(self._read, answers), strict=True))
         each = [rated.get(snippet.text, (math.nan, "blank")) for snippet in snippets]
         ratings = np.array([rating for rating, _ in each], dtype=np.float64)
         return Ratings(ratings, tuple(reason for _, reason in each), Usage.of(answers))
 
-    def _read(self, answer: Answer, n: int) -> list[Rated]:
-        """Return the ratings of the n snippets of a call."""
-        if self._by_yes:
-            return [probability_of_yes(answer)]
-        if not self.relative_to_query:
-            return [rating_of(answer)]
-        fields, reason = reply_fields(answer)
-        return _ratings_by_id(fields, n) if reason is None else [(math.nan, reason)] * n
+    def _read(self, answer: Answer) -> Rated:
+        return probability_of_yes(answer) if self._by_yes else rating_of(answer)
+
+
+def _texts(snippets: Sequence[Snippet]) -> list[str]:
+    """Return the texts to rate, each once."""
+    return list(dict.fromkeys(s.text for s in snippets if s.text.strip()))
 
 
 def rating_of(answer: Answer) -> Rated:
@@ -215,30 +179,12 @@ def rating_of(answer: Answer) -> Rated:
     (0.75, None)
     """
     fields, reason = reply_fields(answer)
-    return _rating(fields) if reason is None else (math.nan, reason)
-
-
-def _rating(fields: Mapping[str, Any]) -> Rated:
+    if reason is not None:
+        return math.nan, reason
     rating = fields.get("rating")
     if isinstance(rating, bool) or not isinstance(rating, (int, float)):
         return math.nan, "unreadable"
     return (float(rating), None) if 0 <= rating <= 1 else (math.nan, "out of range")
-
-
-def _ratings_by_id(fields: Mapping[str, Any], n: int) -> list[Rated]:
-    """Return the ratings of the snippets 1 to n; none if the reply has any other id."""
-    entries = fields.get("ratings")
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        return [(math.nan, "unreadable")] * n
-    by_id: dict[str, list[Rated]] = {str(i): [] for i in range(1, n + 1)}
-    for entry in entries:
-        if str(entry.get("id")) not in by_id:  # perhaps counted from 0: every id is in doubt
-            return [(math.nan, "unreadable")] * n
-        by_id[str(entry["id"])].append(_rating(entry))
-    return [
-        found[0] if len(found) == 1 else (math.nan, "rated twice" if found else "not rated")
-        for found in by_id.values()
-    ]
 
 
 def check_first_tokens(llm: LLM, answers: Sequence[Answer]) -> None:

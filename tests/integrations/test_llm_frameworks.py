@@ -102,7 +102,7 @@ async def test_one_model_has_one_name_and_one_score_in_both_frameworks_and_the_c
 ):
     given = [Snippet(text) for text in toy_corpus.values()]
     core = openai_llm("minilm", base_url=llm_server.url)
-    for build in (LLMScorer, by_yes, lambda llm: LLMScorer(llm, snippets_per_call=4)):
+    for build in (LLMScorer, by_yes):
         expected = build(core)
         scores = expected.score(QUERY, given)
         sent = list(llm_server.bodies)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from functools import partial
 
@@ -16,15 +15,12 @@ from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.openai import openai_llm
 from conformal_retrievers.llm.prompt import Prompt
 from conformal_retrievers.llm.reply import Reply, Unanswered, Usage
-from conformal_retrievers.scoring import relative_to_query
 
 QUERY = "What is the highest mountain?"
 
 by_yes = partial(LLMScorer, by="probability-of-yes")
-in_threes = partial(LLMScorer, snippets_per_call=3)
 WAYS = [
     pytest.param(LLMScorer, id="rating"),
-    pytest.param(in_threes, id="ratings"),
     pytest.param(by_yes, id="yes"),
 ]
 
@@ -49,10 +45,6 @@ def saying_yes(first_token, **reply):
 
 def log(**probabilities):
     return {token: math.log(p) for token, p in probabilities.items()}
-
-
-def rated(**ratings):
-    return json.dumps({"ratings": [{"id": i, "rating": r} for i, r in ratings.items()]})
 
 
 def similarity(query, text):
@@ -127,8 +119,6 @@ async def test_a_reply_without_a_rating_is_unscorable_and_never_zero(reply, reas
 async def test_a_reply_that_did_not_end_by_itself_has_no_rating(finish, reason):
     one = LLMScorer(replying('{"rating": 0.5}', finish=finish))
     assert (await both(one, ["a"])).unscorable == {reason: 1}
-    several = in_threes(replying(rated(**{"1": 0.5, "2": 0.5}), finish=finish))
-    assert (await both(several, ["a", "b"])).unscorable == {reason: 2}
     yes = await both(saying_yes({"YES": 0.0}, finish=finish), ["a"])  # one token is cut off always
     assert yes.unscorable == ({} if finish == "length" else {reason: 1})
 
@@ -147,28 +137,6 @@ async def test_blank_texts_are_not_sent_and_equal_ones_once():
     assert ratings.reasons == ("blank", None, "blank", None, None)
     assert ratings.usage.requests == 2
     assert (await both(scorer, [" "])).usage == Usage()
-
-
-@pytest.mark.parametrize(
-    ("reply", "reasons"),
-    [
-        (rated(**{"1": 0.1, "2": 0.2, "3": 0.3}), [None, None, None]),
-        (rated(**{"3": 0.3, "1": 0.1, "2": 0.2}), [None, None, None]),
-        (rated(**{"1": 0.1, "3": 0.3}), [None, "not rated", None]),
-        (rated(**{"1": 0.1, "2": 2, "3": "x"}), [None, "out of range", "unreadable"]),
-        (rated(**{"0": 0.1, "1": 0.2, "2": 0.3}), ["unreadable"] * 3),
-        (rated(), ["not rated"] * 3),
-        ('{"ratings": [{"id": 1, "rating": 0.1}, {"id": 1, "rating": 0.1}]}',
-         ["rated twice", "not rated", "not rated"]),
-        ('{"ratings": {"1": 0.5}}', ["unreadable"] * 3),
-        ('{"ratings": [0.5, 0.5]}', ["unreadable"] * 3),
-    ],
-)  # fmt: skip
-async def test_each_snippet_of_a_call_must_come_back_once(reply, reasons):
-    ratings = await both(in_threes(replying(reply)), ["a", "b", "c"])
-    assert list(ratings.reasons) == reasons
-    expected = [math.nan if r else (i + 1) / 10 for i, r in enumerate(reasons)]
-    np.testing.assert_allclose(ratings.ratings, expected)
 
 
 # --- the probability of YES -----------------------------------------------------------------------
@@ -233,8 +201,6 @@ def test_a_name_changes_with_everything_that_changes_a_score():
         LLMScorer(llm),
         LLMScorer(other),
         LLMScorer(llm, mine),
-        LLMScorer(llm, snippets_per_call=2),
-        LLMScorer(llm, snippets_per_call=3),
         LLMScorer(llm, max_tokens=50),
         by_yes(llm),
         by_yes(llm, mine),
@@ -244,13 +210,11 @@ def test_a_name_changes_with_everything_that_changes_a_score():
     assert LLMScorer(llm, concurrency=3).name == scorers[0].name
     assert f"canned, prompt={Prompt.load('rating').hash}" in scorers[0].name
     assert by_yes(llm).name == f"p_yes(canned, prompt={Prompt.load('yes_no').hash}, top=20)"
-    assert [relative_to_query(s) for s in scorers[2:5]] == [False, True, True]
 
 
 def test_options_are_checked():
     llm = replying("")
     for name, wrong in (
-        ("snippets_per_call", 0),
         ("by", "yes"),
         ("concurrency", 0),
         ("max_tokens", -1),
@@ -258,9 +222,7 @@ def test_options_are_checked():
     ):
         with pytest.raises(ValueError, match=name):
             LLMScorer(llm, **{name: wrong})
-    with pytest.raises(ValueError, match="snippets_per_call"):
-        by_yes(llm, snippets_per_call=2)
-    for build, fields in ((LLMScorer, "$query"), (by_yes, "$query $fact"), (in_threes, "$snippet")):
+    for build, fields in ((LLMScorer, "$query"), (by_yes, "$query $fact")):
         with pytest.raises(ValueError, match="prompt"):
             build(llm, Prompt("s", fields))
     with pytest.raises(TypeError, match="llm"):
@@ -272,29 +234,24 @@ def test_options_are_checked():
 # --- through HTTP ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n", [1, 2, 100])
-async def test_ratings_through_http_are_the_servers(model, toy_corpus, n):
+async def test_ratings_through_http_are_the_servers(model, toy_corpus):
     texts = list(toy_corpus.values())
-    ratings = await both(LLMScorer(model, snippets_per_call=n), texts)
+    ratings = await both(LLMScorer(model), texts)
     expected = [similarity(QUERY, text) for text in texts]
     assert ratings.ratings.tolist() == expected
-    assert ratings.usage.requests == math.ceil(len(texts) / n)
+    assert ratings.usage.requests == len(texts)
     assert ratings.usage.prompt_tokens > 1000
-    if n == 1:
-        rated = (await both(by_yes(model), texts)).ratings
-        np.testing.assert_allclose(rated, np.clip(expected, 0.001, 0.999), rtol=1e-6)
+    rated = (await both(by_yes(model), texts)).ratings
+    np.testing.assert_allclose(rated, np.clip(expected, 0.001, 0.999), rtol=1e-6)
 
 
-@pytest.mark.parametrize("n", [1, 3])
-async def test_a_failed_call_leaves_its_snippets_unscorable(llm_server, model, toy_corpus, n):
+async def test_a_failed_call_leaves_its_snippet_unscorable(llm_server, model, toy_corpus):
     llm_server.trouble = lambda body, times: (
         "dropped" if "climbers" in str(body["messages"]) else None
     )
-    scorer = LLMScorer(model, snippets_per_call=n)
-    ratings = await scorer.arate(QUERY, list(toy_corpus.values()))
-    gone = [5] if n == 1 else [3, 4, 5]
-    assert np.flatnonzero(np.isnan(ratings.ratings)).tolist() == gone
-    assert ratings.unscorable == {"unanswered": len(gone)}
+    ratings = await LLMScorer(model).arate(QUERY, list(toy_corpus.values()))
+    assert np.flatnonzero(np.isnan(ratings.ratings)).tolist() == [5]
+    assert ratings.unscorable == {"unanswered": 1}
     assert ratings.usage.unanswered == 1
 
 
@@ -327,6 +284,4 @@ def test_query_and_snippet_reach_the_server_as_data_only(llm_server, model, buil
     assert [lines[i] for i in (0, 2, 3, 5)] == [same[i] for i in (0, 2, 3, 5)]  # the tags
     fields = fields_of(injected)
     assert fields["query"] == injection
-    assert fields.get("snippet") == injection or fields["snippets"] == [
-        {"id": 1, "text": injection}
-    ]
+    assert fields["snippet"] == injection
