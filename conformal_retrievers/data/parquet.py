@@ -1,10 +1,10 @@
-"""Judged and scored queries in Parquet files, a row for each query or, flat, for each snippet.
+"""Judged and scored queries in Parquet files, a row for each query.
 
 Columns have the names of the fields of JSON lines: `id`, `query`, `group`, `missed`, `retriever`,
 `k`, `split`, `answerable`, `evidence` and `relevant_ids` of the query. What belongs to snippets is
-in lists, of a flat file in plain columns: `snippet_id`, `text`, `relevant`, `document`, `position`,
-`retrieval_score`, `hits`, and of scored queries `scores`, `tokens`, `document_of` and `unscorable`;
-these have `token_unit` and `silenced`, too. Null is what is unknown.
+in lists: `snippet_id`, `text`, `relevant`, `document`, `position`, `retrieval_score`, `hits`, and
+of scored queries `scores`, `tokens`, `document_of` and `unscorable`; these have `token_unit` and
+`silenced`, too. Null is what is unknown.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -82,7 +82,7 @@ def iter_rows(source: Source) -> Iterator[JudgedQuery | ValueError]:
 
 
 def _groups(source: Source, needed: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    return row_groups(source, {*OF_QUERY, *_LISTS}, {*OF_SNIPPETS, "hits"}, needed)
+    return row_groups(source, {*OF_QUERY, *_LISTS, *OF_SNIPPETS, "hits"}, needed)
 
 
 def _at(place: str, read: Callable[[Any], T], table: Any) -> T:

@@ -1,14 +1,7 @@
-"""Parquet files read row group by row group, as tables with a row for each query.
-
-A flat file has a row for each snippet, and those of a query stand together and have its `id`:
-
-    id  relevant  scores                 id  relevant    scores
-    q1  true      0.1          is        q1  [true, false]  [0.1, 0.7]
-    q1  false     0.7
-"""
+"""Parquet files read row group by row group, as tables with a row for each query."""
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,11 +47,6 @@ def cast(values: Any, kind: Kind, place: str) -> Any:
         ) from None
 
 
-def is_list(kind: Any) -> bool:
-    """Return whether an Arrow type is one of lists."""
-    return _is_any(kind, "list", "large_list", "fixed_size_list")
-
-
 def _is_any(kind: Any, *names: str) -> bool:
     return any(getattr(pa.types, f"is_{name}")(kind) for name in names)
 
@@ -67,33 +55,31 @@ def sizes_of(lists: Any, place: str) -> tuple[np.ndarray[Any, Any], Any]:
     """Return the length of each of some lists, −1 of a null, and their values one after another."""
     if pa.types.is_null(lists.type):
         return np.full(len(lists), -1), pa.chunked_array([pa.nulls(0)])
-    if not is_list(lists.type):
+    if not _is_any(lists.type, "list", "large_list", "fixed_size_list"):
         raise ValueError(f"{place} has the type {lists.type}; give a list for each query")
     lengths = pc.fill_null(pc.list_value_length(lists), -1).to_numpy()
     return lengths.astype(np.intp), pc.list_flatten(lists)
 
 
 def row_groups(
-    source: Source, of_query: Collection[str], of_snippets: Collection[str], needed: Sequence[str]
+    source: Source, known: Collection[str], needed: Sequence[str]
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the table of each row group, with a row for each query, after its place.
+    """Yield the table of each row group after its place.
 
     The source is the path or URL of a file, or of a folder with files that end in .parquet, or
     several. Raises ValueError naming the file for one that is not Parquet, and the column too for
-    one that is in neither `of_query` nor `of_snippets`, there twice, or needed and missing, or if
-    the rows of a query do not stand together or do not agree; OSError if a file cannot be read.
+    one that is unknown, there twice, or needed and missing; OSError if a file cannot be read.
     """
-    seen = set[str]()
     for name, opened in _opened(source):
         with (
             opened,
             _named(name),
             pq.ParquetFile(opened, page_checksum_verification=True) as file,
         ):
-            schema = file.schema_arrow
-            given = [column for column in schema.names if not column.startswith("__index_level_")]
+            names = file.schema_arrow.names
+            given = [column for column in names if not column.startswith("__index_level_")]
             for column in given:
-                if column not in of_query and column not in of_snippets:
+                if column not in known:
                     raise ValueError(
                         f"{name}: {column:.80} is an unknown column; drop it, or correct its name"
                     )
@@ -104,70 +90,8 @@ def row_groups(
                     raise ValueError(
                         f"{name}: the column {column} is missing; it has {', '.join(given):.200}"
                     )
-            groups = (
-                (f"{name}, row group {i}", file.read_row_group(i, columns=given))
-                for i in range(file.num_row_groups)
-            )
-            flat = "relevant" in given and not is_list(schema.field("relevant").type)
-            yield from _grouped(groups, of_snippets, seen) if flat else groups
-
-
-def _grouped(
-    groups: Iterable[tuple[str, Any]], of_snippets: Collection[str], seen: set[str]
-) -> Iterator[tuple[str, Any]]:
-    """Yield tables with a row for each query, of such with one for each snippet."""
-    place, rest = "", None
-    for place, table in groups:
-        rows = table if rest is None else pa.concat_tables([rest, table])
-        if len(rows):
-            starts = _starts(rows, place)
-            yield place, _nested(rows[: starts[-1]], starts, of_snippets, seen, place)
-            rest = rows[starts[-1] :]  # the next group may have more of it
-    if rest is not None:
-        yield place, _nested(rest, np.array([0, len(rest)]), of_snippets, seen, place)
-
-
-def _starts(rows: Any, place: str) -> Any:
-    if "id" not in rows.column_names or rows["id"].null_count:
-        raise ValueError(f"{place}: id is missing; give each row of a snippet the id of its query")
-    ids = cast(rows["id"], TEXT, f"{place}: id").combine_chunks()
-    return np.concatenate([[0], _changes(ids)])
-
-
-def _changes(texts: Any) -> Any:
-    """Return the places of texts that are not those before them; null is null."""
-    here, before = texts[1:], texts[:-1]
-    nulls = pc.xor(pc.is_null(here), pc.is_null(before))
-    changes = pc.coalesce(pc.not_equal(here, before), nulls)
-    return np.flatnonzero(changes.to_numpy(zero_copy_only=False)) + 1
-
-
-def _nested(
-    rows: Any, bounds: Any, of_snippets: Collection[str], seen: set[str], place: str
-) -> Any:
-    columns = {}
-    for name in rows.column_names:
-        values = rows[name].combine_chunks()
-        if name in of_snippets:
-            columns[name] = pa.LargeListArray.from_arrays(pa.array(bounds), values)
-            continue
-        nested = pa.types.is_nested(values.type)
-        texts = pa.array(map(repr, values.to_pylist())) if nested else values
-        for i in np.setdiff1d(_changes(texts.cast(TEXT.type)), bounds)[:1].tolist():
-            raise ValueError(
-                f"{place}: {name} of the query {rows['id'][i].as_py()!r:.60} is "
-                f"{values[i - 1]!s:.60} and {values[i]!s:.60}; give all of its rows the same"
-            )
-        columns[name] = values.take(pa.array(bounds[:-1]))
-    table = pa.table(columns)
-    for id in cast(table["id"], TEXT, f"{place}: id").to_pylist():
-        if id in seen:
-            raise ValueError(
-                f"{place}: the rows of the query {id!r:.60} do not stand together; sort them by "
-                "id, and keep them in one file"
-            )
-        seen.add(id)
-    return table
+            for i in range(file.num_row_groups):
+                yield f"{name}, row group {i}", file.read_row_group(i, columns=given)
 
 
 @contextlib.contextmanager

@@ -164,27 +164,6 @@ def test_the_types_that_other_tools_write_are_read(tmp_path, types):
     assert equal(read_parquet(path), EXPECTED)
 
 
-def test_a_flat_file_has_a_row_for_each_snippet_and_queries_go_over_row_groups(tmp_path):
-    path = tmp_path / "flat.parquet"
-    rows = {
-        "id": ["a", "a", "a", "b", "c", "c"],
-        "query": ["x", "x", "x", "y", "z", "z"],
-        "snippet_id": ["1", "2", "3", "1", "1", "2"],
-        "text": ["s", "t", "u", "v", "w", "x"],
-        "relevant": [1, 0, 0, 1, 0, 1],
-        "scores": [0.1, None, 0.3, 0.4, 0.5, 0.6],
-        "hits": [[{"retriever": "dense", "rank": 0}], *[None] * 5],
-    }
-    pq.write_table(pa.table(rows), path, row_group_size=2)
-    read = read_parquet(path)
-    assert (read.offsets.tolist(), read.ids.tolist()) == ([0, 3, 4, 6], ["a", "b", "c"])
-    assert read.scores[2:].tolist() == [0.3, 0.4, 0.5, 0.6]
-    assert read.hits["dense"].ranks.tolist() == [0] + 5 * [math.inf]
-    first, _, last = iter_parquet(path)
-    assert first.snippets[0] == Snippet("s", id="1", hits=(Hit("dense", 0),))
-    assert (last.query, last.relevant, last.id) == ("z", (False, True), "c")
-
-
 def test_several_files_and_the_files_of_a_folder_or_url_are_read_one_after_another(tmp_path):
     for i, query in enumerate(QUERIES):
         (tmp_path / "inner.parquet").mkdir(exist_ok=True)  # as Spark names a folder
@@ -214,6 +193,7 @@ def test_a_column_that_a_file_has_twice_is_named(read, tmp_path):
     [
         ({"scores": [["a", "b"], [], ["c"]]}, "scores has the type string"),
         ({"scores": [0.1, 0.2, 0.3]}, "scores has the type double; give a list"),
+        ({"relevant": [True, False, True]}, "relevant has the type bool; give a list"),
         ({"scores": [[0.1], [], [0.3]]}, "scores of row 0 has 1 entries, but relevant has 2"),
         ({"relevant": [[True, None], [], [True]]}, "relevant has a null"),
         ({"relevant": [[1, 2], [], [1]]}, r"relevant\[1\] is .*2"),
@@ -236,33 +216,6 @@ def test_a_wrong_column_is_an_error_that_names_file_and_column(tmp_path, changed
     with pytest.raises(ValueError, match=field) as error:
         read_parquet(path)
     assert str(path) in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("changed", "field"),
-    [
-        ({"id": ["a", "b", "a"]}, "'a' do not stand together"),
-        ({"id": ["a", None, "b"]}, "id is missing"),
-        ({"group": ["g", "h", "h"]}, "group of the query 'a' is g and h"),
-        ({"missed": [None, 1, 0]}, "missed of the query 'a' is None and 1"),
-        ({"relevant_ids": [["x"], ["y"], None]}, "relevant_ids of the query 'a'"),
-    ],
-)
-@pytest.mark.parametrize("size", [1, 3])
-def test_rows_of_a_flat_file_stand_together_and_agree(tmp_path, changed, field, size):
-    path = tmp_path / "flat.parquet"
-    rows = {"id": ["a", "a", "b"], "relevant": [1, 0, 1], "scores": [0.1, 0.2, 0.3]} | changed
-    pq.write_table(pa.table(rows), path, row_group_size=size)
-    with pytest.raises(ValueError, match=rf"flat\.parquet.*{field}"):
-        read_parquet(path)
-
-
-def test_rows_of_a_query_are_in_one_flat_file(tmp_path):
-    paths = [tmp_path / name for name in ("1.parquet", "2.parquet")]
-    for path in paths:
-        pq.write_table(pa.table({"id": ["a"], "relevant": [1], "scores": [0.1]}), path)
-    with pytest.raises(ValueError, match=r"2\.parquet.*'a' do not stand together"):
-        read_parquet(paths)
 
 
 @pytest.mark.parametrize(
