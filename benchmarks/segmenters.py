@@ -5,7 +5,7 @@
 
 `FOLDER` has scifact (abstracts), ragbench-hotpotqa (Wikipedia passages) and wice (web pages, here
 with one marked sentence a line), whose sentences are marked, and more sets in the BEIR layout, for
-the check of the ranges. "unicode" are the rules of UAX #29 that `split_snippets` had before.
+the check of the ranges. "unicode" are the rules of UAX #29.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
-from conformal_retrievers.data.windows import split_snippets
+from conformal_retrievers.data.segments import pieces_in
 
 # They open windows or browsers, print poems, or are tests.
 SKIPPED = {
@@ -53,12 +53,41 @@ def docstring_corpus() -> DocstringCorpus:
             text = words.removeprefix(next(q for q in asked if words.startswith(q))).strip()
         if len(text) <= MIN_REST:
             continue
-        windows = split_snippets(text, size=500, overlap=100, document=name)
-        own = [snippets.setdefault(window.text, window) for window in windows]
+        found = windows(text, size=500, overlap=100, document=name)
+        own = [snippets.setdefault(window.text, window) for window in found]
         if asked.get(summary) == name:
             own = list(dict.fromkeys(own))
             questions.append(JudgedQuery(summary, own, [True] * len(own), id=name))
     return DocstringCorpus(list(snippets.values()), questions)
+
+
+def windows(text: str, size: int, overlap: int, document: str) -> list[Snippet]:
+    """Return the windows of a document in order, as Chakraborty et al. 2025, section 3.1, has them.
+
+    A window has as many whole sentences as fit into `size` characters, and begins with as many of
+    the one before as fit into `overlap` characters beside a new one. What does not fit is cut.
+
+    >>> [window.text for window in windows("One two. Three four.  Five six.", 22, 12, "a page")]
+    ['One two. Three four.', 'Three four.  Five six.']
+    """
+    units, found = list(pieces_in(text, size)), []
+    first = new = 0  # the window's first unit, and the first unit that is in no window yet
+    while new < len(units):
+        start, end = units[first][0], units[new][1]
+        new += 1
+        while new < len(units) and units[new][1] - start <= size:
+            end = units[new][1]
+            new += 1
+        found.append(Snippet(text[start:end], f"{document}:{start}", document, start))
+        first = new
+        # Going back ends before this window's first unit: the new unit is too far from that.
+        while (
+            new < len(units)
+            and end - units[first - 1][0] <= overlap
+            and units[new][1] - units[first - 1][0] <= size
+        ):
+            first -= 1
+    return found
 
 
 def split_summary(docstring: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""What users bring: judged and scored queries, their files, and documents cut into windows."""
+"""What users bring: judged and scored queries, and their files."""
 
 from conformal_retrievers.data.beir import read_beir
 from conformal_retrievers.data.evidence import by_sentence
