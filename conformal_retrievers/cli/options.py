@@ -58,7 +58,7 @@ def path_or_url(text: str) -> Any:
 
 _HELP = (
     "Judged queries: JSON lines, a BEIR folder, or a file of another tool, which is recognised "
-    "(RAGAS, LlamaIndex, LangSmith, Phoenix, TREC, a CSV table)."
+    "(RAGAS, LangSmith, Phoenix, TREC, a CSV table)."
 )
 _JUDGED = path("JUDGED", _HELP)
 _JUDGED_OR_URL = typer.Argument(metavar="JUDGED", help=_HELP, parser=path_or_url)

@@ -1,7 +1,6 @@
 """Readers of judged queries in the files of other tools, one module a format."""
 
 from conformal_retrievers.data.readers.langsmith import read_langsmith
-from conformal_retrievers.data.readers.llama_index import read_llama_index
 from conformal_retrievers.data.readers.openinference import read_openinference
 from conformal_retrievers.data.readers.ragas import read_ragas
 from conformal_retrievers.data.readers.reading import read
@@ -12,7 +11,6 @@ __all__ = [
     "read",
     "read_frame",
     "read_langsmith",
-    "read_llama_index",
     "read_openinference",
     "read_ragas",
     "read_trec",

@@ -148,15 +148,6 @@ def warn(message: str) -> None:
     warnings.warn(message, stacklevel=level + 1)
 
 
-def warn_of_synthetic(n: int, of: int, field: str) -> None:
-    """Warn of questions that an LLM wrote, which a calibration has to state."""
-    if n:
-        warn(
-            f"{n} of {of} questions are an LLM's, as {field} says. Have the statement say so: "
-            "calibrate(judged, labels={'questions': 'synthetic'}), or --synthetic"
-        )
-
-
 def with_ids(
     record: Record, texts: Sequence[str] | None, ids: Sequence[str] | None, what: str
 ) -> list[Snippet] | None:

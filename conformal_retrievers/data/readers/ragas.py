@@ -10,7 +10,7 @@ from typing import Any
 
 from conformal_retrievers.data.evidence import LEAST
 from conformal_retrievers.data.queries import JudgedQuery
-from conformal_retrievers.data.readers.documents import judged_by, warn, warn_of_synthetic, with_ids
+from conformal_retrievers.data.readers.documents import judged_by, warn, with_ids
 from conformal_retrievers.data.readers.records import Record, records_of
 
 HOP = re.compile(r"<\d+-hop>\n\n")  # what the test set generator puts before a context
@@ -35,7 +35,12 @@ def read_ragas(source: Any) -> list[JudgedQuery]:
     records = records_of(source)
     queries = [_judged(record) for record in records]
     by_llm = sum(record.get("synthesizer_name") is not None for record in records)
-    warn_of_synthetic(by_llm, len(records), "synthesizer_name")
+    if by_llm:
+        warn(
+            f"{by_llm} of {len(records)} questions are an LLM's, as synthesizer_name says. Have "
+            "the statement say so: calibrate(judged, labels={'questions': 'synthetic'}), or "
+            "--synthetic"
+        )
     retrieved = [query.missed is not None for query in queries]
     if any(retrieved) and not all(retrieved):
         record = records[retrieved.index(False)]

@@ -16,7 +16,6 @@ from conformal_retrievers.data.jsonl import read_jsonl
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.data.readers import (
     langsmith,
-    llama_index,
     openinference,
     ragas,
     table,
@@ -37,7 +36,6 @@ class Format(NamedTuple):
 LANGSMITH = Format("LangSmith", langsmith.fits, langsmith.read_langsmith, ("query", "relevant"))
 FORMATS = (
     Format("RAGAS", ragas.fits, ragas.read_ragas),
-    Format("LlamaIndex", llama_index.fits, llama_index.read_llama_index),
     LANGSMITH,
     Format(
         "OpenInference",
@@ -49,7 +47,7 @@ FORMATS = (
 )
 KNOWN = (
     "JSON lines of write_jsonl, Parquet of write_parquet, a BEIR folder, TREC qrels, RAGAS "
-    "evaluation sets, LlamaIndex data sets, LangSmith examples and runs, OpenInference spans, and "
+    "evaluation sets, LangSmith examples and runs, OpenInference spans, and "
     "tables with columns query, id or text, and relevant"
 )
 QUESTIONS = (
@@ -74,11 +72,11 @@ def read(
     A folder is BEIR; lines "qid 0 docid relevance" are TREC qrels. Parquet is as `write_parquet`
     has it. Of JSON lines, a JSON file, a CSV file, a pandas frame or a list of objects, the names
     of all fields count: "query" and "snippets" or "relevant_ids" are judged queries of
-    `write_jsonl`; "user_input", RAGAS; "queries", "corpus" and "relevant_docs", or "examples",
-    LlamaIndex; "inputs" and "outputs", LangSmith; "attributes" or "document_position",
-    OpenInference; "query" with "id" or "text", a table with a row for each snippet. What holds
-    relevant documents and nothing retrieved gives queries whose snippets are all relevant, for
-    `judge_retriever`. Copies of a query are left out with a warning, and near copies warned of.
+    `write_jsonl`; "user_input", RAGAS; "inputs" and "outputs", LangSmith; "attributes" or
+    "document_position", OpenInference; "query" with "id" or "text", a table with a row for each
+    snippet. What holds relevant documents and nothing retrieved gives queries whose snippets are
+    all relevant, for `judge_retriever`. Copies of a query are left out with a warning, and near
+    copies warned of.
 
     Parameters
     ----------
