@@ -1,9 +1,9 @@
-"""LangSmith: examples of data sets, runs, feedback, and tables of experiments.
+"""LangSmith: examples of data sets, runs, and feedback.
 
-What `list_examples`, `list_runs`, `list_feedback` and `get_test_results` return. Documents that a
-run returned are judged by feedback on it, `value={id or place of a document: 1 or 0, …}`, for all
-documents, or `correction={"documents": [those that are relevant]}`; or else by the outputs of the
-example that the run refers to. Examples without runs give queries for `judge_retriever`.
+What `list_examples`, `list_runs` and `list_feedback` return. Documents that a run returned are
+judged by feedback on it, `value={id or place of a document: 1 or 0, …}`, for all documents, or
+`correction={"documents": [those that are relevant]}`; or else by the outputs of the example that
+the run refers to. Examples without runs give queries for `judge_retriever`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +23,6 @@ from conformal_retrievers.data.readers.documents import (
 from conformal_retrievers.data.readers.records import (
     Record,
     as_relevant,
-    is_list,
     placed,
     records_of,
 )
@@ -38,23 +37,11 @@ RELEVANT = (
     "documents",
     "contexts",
 )
-INPUTS, REFERENCES = ("inputs.", "input."), ("reference.", "reference_outputs.")  # of a table
 
 
 def fits(names: set[str]) -> bool:
-    """Return whether fields are those of examples, runs, feedback, or an experiment's table."""
-    return (
-        {"inputs", "outputs"} <= names
-        or {"run_id", "key"} <= names
-        or any(name.startswith("reference.") for name in names)
-    )
-
-
-def is_flat(records: Sequence[Record], query: str | None, relevant: str | None) -> bool:
-    """Return whether rows have the fields of inputs and outputs as columns, lists among them."""
-    if query is None or relevant is None:
-        return False
-    return is_list(records[0].get(relevant)) and records[0].get(query) is not None
+    """Return whether fields are those of examples, runs or feedback."""
+    return {"inputs", "outputs"} <= names or {"run_id", "key"} <= names
 
 
 def read_langsmith(
@@ -62,12 +49,10 @@ def read_langsmith(
 ) -> list[JudgedQuery]:
     """Read the judged queries of a LangSmith export: a file, a frame, or a list of its objects.
 
-    The source has examples; or runs, with feedback on them or the examples that they refer to; or
-    rows of an experiment, with columns input.…, outputs.… and reference.…; or rows whose columns
-    are the fields of examples, if `query` and `relevant` name two of them. Documents are recognised
-    by id, or else by text. Relevant ones that a run did not return are counted in `missed`. Runs
-    that nothing judges are left out with a warning. An example's metadata["group"] is that of the
-    query.
+    The source has examples; or runs, with feedback on them or the examples that they refer to.
+    Documents are recognised by id, or else by text. Relevant ones that a run did not return are
+    counted in `missed`. Runs that nothing judges are left out with a warning. An example's
+    metadata["group"] is that of the query.
 
     `query` is the field of the inputs with the text of the query: by default "query", "question",
     or the only text. `relevant` is the field of an example's outputs with the relevant documents,
@@ -79,21 +64,14 @@ def read_langsmith(
     document.
     """
     records = records_of(source)
-    if any(name.startswith(INPUTS) for name in records[0].fields):
-        return [_experiment(record, query, relevant) for record in records]
     feedback = [one for one in records if {"run_id", "key"} <= one.fields.keys()]
     runs = [*_runs(one for one in records if "run_type" in one.fields)]
     others = [one for one in records if "run_type" not in one.fields]
     examples = [_grouped(one) for one in others if not {"run_id", "key"} <= one.fields.keys()]
     if not runs and feedback:
         raise feedback[0].fault("run_id", "give the runs of the feedback too, from list_runs")
-    if not runs and is_flat(records, query, relevant):
-        return [_example(one, one.fields, one.fields, query, relevant) for one in records]
     if not runs:
-        return [
-            _example(one, one.mapping("inputs"), one.mapping("outputs"), query, relevant)
-            for one in examples
-        ]
+        return [_example(one, query, relevant) for one in examples]
     return _judged_runs(runs, feedback, examples, query, relevant)
 
 
@@ -206,34 +184,15 @@ def _marked(run: Record, query: str, documents: Sequence[Snippet], feedback: Rec
     return made(run, JudgedQuery, query, with_hits(documents), relevant, id=run.name("id"))
 
 
-def _experiment(record: Record, query: str | None, relevant: str | None) -> JudgedQuery:
-    inputs, reference, outputs = (
-        {
-            name.partition(".")[2]: record.get(name)
-            for name in record.fields
-            if name.startswith(prefixes)
-        }
-        for prefixes in (INPUTS, REFERENCES, "outputs.")
-    )
-    documents = _documents(record, outputs)
-    known = _relevant(record, reference, relevant)
-    return judged_by(record, _query(record, inputs, query), documents, known, id=record.name("id"))
-
-
-def _example(
-    record: Record,
-    inputs: Mapping[str, Any],
-    outputs: Mapping[str, Any],
-    query: str | None,
-    relevant: str | None,
-) -> JudgedQuery:
-    known = _relevant(record, outputs, relevant)
+def _example(record: Record, query: str | None, relevant: str | None) -> JudgedQuery:
+    known = _relevant(record, record.mapping("outputs"), relevant)
     if not known:
         raise ValueError(
             f"{record.place}: no document is relevant, so that nothing can be judged by it; give "
             "one, or leave the example out"
         )
-    return judged_by(record, _query(record, inputs, query), None, known, id=record.name("id"))
+    text = _query(record, record.mapping("inputs"), query)
+    return judged_by(record, text, None, known, id=record.name("id"))
 
 
 def _query(record: Record, inputs: Mapping[str, Any], name: str | None) -> str:

@@ -33,10 +33,9 @@ class Format(NamedTuple):
     options: tuple[str, ...] = ()
 
 
-LANGSMITH = Format("LangSmith", langsmith.fits, langsmith.read_langsmith, ("query", "relevant"))
 FORMATS = (
     Format("RAGAS", ragas.fits, ragas.read_ragas),
-    LANGSMITH,
+    Format("LangSmith", langsmith.fits, langsmith.read_langsmith, ("query", "relevant")),
     Format(
         "OpenInference",
         openinference.fits,
@@ -165,9 +164,7 @@ def _is_parquet(path: str | Path) -> bool:
 
 
 def _recognised(records: Sequence[Record], options: Mapping[str, Any]) -> Format:
-    query, relevant = options.get("query"), options.get("relevant")
-    if langsmith.is_flat(records, query, relevant):
-        return LANGSMITH
+    query = options.get("query")
     names = columns(records)
     asked = names | {"query"} if query in names else names
     found = [one for one in FORMATS if one.fits(asked)]

@@ -241,12 +241,6 @@ def parsed(text: str) -> Any:
     return None
 
 
-def is_list(value: Any) -> bool:
-    """Return whether a value is a list, also as a CSV has it."""
-    found = parsed(value) if isinstance(value, str) else value
-    return isinstance(found, (list, tuple)) or hasattr(found, "tolist")
-
-
 def _known(value: Any) -> Any:
     """Return None for what a frame has in place of a missing value: NaN, NaT, NA."""
     if isinstance(value, float) and math.isnan(value):

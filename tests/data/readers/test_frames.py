@@ -219,32 +219,10 @@ def example(inputs, outputs):
     return schemas.Example(id=id, inputs=inputs, outputs=outputs)
 
 
-def test_langsmith_examples_are_read_from_csv_files_of_both_shapes(tmp_path):
+def test_langsmith_examples_are_read_from_a_csv_file(tmp_path):
     outputs = {"contexts": ["It's 7.\nSo", 'a "b"'], "answer": "7"}
     one = example({"question": "When?"}, outputs)
-    nested, flat = tmp_path / "nested.csv", tmp_path / "flat.csv"
-    pd.DataFrame([one.model_dump()]).to_csv(nested, index=False)
-    pd.DataFrame([{**one.inputs, **one.outputs}]).to_csv(flat, index=False)  # as upload_csv takes
-    [read_nested], [read_flat] = read(nested), read(flat, query="question", relevant="contexts")
-    assert read_nested.id == str(one.id)
-    for query in (read_nested, read_flat):
-        assert [s.text for s in query.snippets] == outputs["contexts"]
-        assert (query.query, query.relevant) == ("When?", (True, True))
-
-
-def test_a_table_of_a_langsmith_experiment_has_documents_and_references():
-    documents = [{"page_content": text, "metadata": {}} for text in ("Ann did.", "It rains.")]
-    row = {  # as get_test_results names them
-        "input.question": "Who?",
-        "outputs.documents": documents,
-        "outputs.answer": "Ann",
-        "reference.documents": ["It rains.", "Bob did."],
-        "feedback.correctness": 1.0,
-        "id": "r1",
-    }
-    expected = JudgedQuery(
-        "Who?", with_hits(["Ann did.", "It rains."]), [False, True], id="r1", missed=1
-    )
-    assert read(pd.DataFrame([row])) == [expected]
-    with pytest.warns(UserWarning, match="1 of 2 judged queries are copies"):
-        assert read(pd.DataFrame([row, row | {"id": "r2"}])) == [expected]
+    pd.DataFrame([one.model_dump()]).to_csv(tmp_path / "examples.csv", index=False)
+    [query] = read(tmp_path / "examples.csv")
+    assert [s.text for s in query.snippets] == outputs["contexts"]
+    assert (query.id, query.query, query.relevant) == (str(one.id), "When?", (True, True))

@@ -1,4 +1,4 @@
-"""LangSmith: examples, runs that a real retriever sent, feedback, tables of experiments."""
+"""LangSmith: examples, runs that a real retriever sent, feedback."""
 
 from __future__ import annotations
 
