@@ -1,8 +1,4 @@
-"""Judged queries in files of JSON lines: one query per line, compressed if the name ends in .gz.
-
-A line is read in columns if it is as `write_jsonl` writes it, and by a model if it is not: that
-takes longer, and says what is wrong with it.
-"""
+"""Judged queries in files of JSON lines: one query per line, compressed if the name ends in .gz."""
 
 import codecs
 import gc
@@ -11,7 +7,7 @@ import io
 import json
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, TypeVar
@@ -20,11 +16,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_serializer
 
 from conformal_retrievers.data import files
 from conformal_retrievers.data.hits import Hit, Number
-from conformal_retrievers.data.parsed import query_of_line
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 
 T = TypeVar("T", bound=BaseModel)
 MOST_BLANK = 100_000  # lines
+_KEY = re.compile(rb'"\s*:')
 _LINE = re.compile(rb"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
 
 
@@ -76,7 +72,8 @@ class QueryRow(Row):
     snippets: list[SnippetRow] | None = None  # required without relevant_ids
 
 
-_GIVEN = ("query", "snippets", "evidence", "answerable", "relevant_ids")
+_MADE = {"query", "snippets", "evidence", "answerable", "relevant_ids"}
+_AS_THEY_ARE = QueryRow.model_fields.keys() - _MADE
 
 
 def read_jsonl(path: str | Path) -> list[JudgedQuery]:
@@ -107,39 +104,50 @@ def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:
     """
     with opened(path) as file:
         for place, line in _lines(path, file):
-            query = query_of_line(line)
-            if query is None and (text := line.decode()).strip():
-                query = _modelled(place, row_of(place, text, QueryRow))
-            if query is not None:
-                yield query
+            if line.decode().strip():
+                yield judged_query(place, line)
 
 
 def judged_query(place: str, line: bytes) -> JudgedQuery:
     """Return the judged query of a line; raise ValueError, naming its place, as `iter_jsonl`."""
-    return query_of_line(line) or _modelled(place, row_of(place, line.decode(), QueryRow))
+    row = _row(place, line)
+    if row.snippets is None and not row.relevant_ids:
+        raise ValueError(f"{place}: snippets is missing; give it, or relevant_ids")
+    rows = row.snippets or ()
+    try:
+        return JudgedQuery(
+            row.query,
+            tuple(map(snippet_of, rows)),
+            tuple([s.relevant for s in rows]),
+            evidence=[tuple(e.model_dump(exclude_none=True).values()) for e in row.evidence or ()],
+            answerable=True if row.answerable is None else row.answerable,
+            relevant_ids=row.relevant_ids or (),
+            **{name: getattr(row, name) for name in _AS_THEY_ARE},
+        )
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{place}: {error}") from None
+
+
+def _row(place: str, line: bytes) -> QueryRow:
+    """Return a line as a row; raise ValueError as `row_of`, which takes longer.
+
+    It is for a wrong line, and to look for fields that are there twice: there are more keys then
+    than fields. A key ends in a quote, white space and a colon. So do few texts.
+    """
+    with suppress(ValidationError):
+        row = QueryRow.model_validate_json(line)
+        snippets = row.snippets or ()
+        n_keys = sum([len(s.model_fields_set) for s in (row, *snippets, *(row.evidence or ()))])
+        n_keys += sum([2 + (hit.score is not None) for s in snippets for hit in s.hits or ()])
+        if len(_KEY.findall(line)) == n_keys:
+            return row
+    return row_of(place, line.decode(), QueryRow)
 
 
 def snippet_of(row: SnippetRow) -> Snippet:
     """Return the snippet of a row."""
     fields = row.text, row.id, row.document, row.position, row.retrieval_score
     return Snippet(*fields, row.hits or ())
-
-
-def _modelled(place: str, row: QueryRow) -> JudgedQuery:
-    if row.snippets is None and not row.relevant_ids:
-        raise ValueError(f"{place}: snippets is missing; give it, or relevant_ids")
-    try:
-        return JudgedQuery(
-            row.query,
-            map(snippet_of, row.snippets or ()),
-            [s.relevant for s in row.snippets or ()],
-            evidence=[tuple(e.model_dump(exclude_none=True).values()) for e in row.evidence or ()],
-            answerable=True if row.answerable is None else row.answerable,
-            relevant_ids=row.relevant_ids or (),
-            **row.model_dump(exclude={*_GIVEN}),
-        )
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{place}: {error}") from None
 
 
 def write_jsonl(queries: Iterable[JudgedQuery], path: str | Path) -> None:

@@ -27,8 +27,7 @@ from conformal_retrievers.data.parquet_tables import (
     table_of_judged,
     table_of_scored,
 )
-from conformal_retrievers.data.parsed import query_of, snippets_of
-from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
+from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet
 from conformal_retrievers.data.ranges import Evidence
 from conformal_retrievers.data.row_groups import Source, cast, row_groups, sizes_of
 from conformal_retrievers.extras import require
@@ -132,17 +131,17 @@ def _judged(table: Any) -> list[JudgedQuery]:
     for name, values in (("query", given["query"]), ("text", found["text"])):
         for i in [i for i, value in enumerate(values) if not isinstance(value, str)][:1]:
             raise ValueError(f"{name} {i} is missing; give the text, which judged queries need")
+    rows = zip(*found.values(), strict=True)
+    snippets = tuple([Snippet(**dict(zip(found, row, strict=True))) for row in rows])
     end, queries = 0, []
     for i, size in enumerate(sizes.tolist()):
         start, end = end, end + size
         values = {name: column[i] for name, column in given.items() if column[i] is not None}
-        snippets = snippets_of({name: column[start:end] for name, column in found.items()})
-        relevant = tuple(marks[start:end])
-        if "evidence" in values or "relevant_ids" in values:
-            values["evidence"] = [Evidence(**one) for one in values.get("evidence", ())]
-            queries.append(JudgedQuery(values.pop("query"), snippets, relevant, **values))
-        else:
-            queries.append(query_of(values, relevant, snippets))
+        if "evidence" in values:
+            values["evidence"] = [Evidence(**one) for one in values["evidence"]]
+        queries.append(
+            JudgedQuery(values.pop("query"), snippets[start:end], marks[start:end], **values)
+        )
     return queries
 
 

@@ -101,9 +101,9 @@ class JudgedQuery:
         if not are_texts([x for s in self.snippets for x in (s.text, s.id, s.document)]):
             for i, s in enumerate(self.snippets):
                 check_texts(f"{where}: snippets[{i}]", text=s.text, id=s.id, document=s.document)
-        self.check_together(where)
+        self._check_together(where)
 
-    def check_together(self, where: str) -> None:
+    def _check_together(self, where: str) -> None:
         """Raise ValueError unless the fields agree, each of which has a value that it may have."""
         known = any(self.relevant) or self.missed or self.evidence or self.relevant_ids
         if known and not self.answerable:

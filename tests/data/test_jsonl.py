@@ -163,15 +163,17 @@ LINES = objects(
     colon=st.sampled_from([": ", ":", " :", "\t:"]),
     again=st.sampled_from(['{"query": 1, ', '{"text": "b", ', "{"]),
 )
-def test_a_line_is_read_the_same_whether_or_not_a_model_reads_it(
+def test_a_line_is_read_the_same_however_its_fields_are_counted(
     tmp_path_factory, line, escaped, colon, again
 ):
-    text = json.dumps(line, ensure_ascii=escaped, separators=(", ", colon))
-    text = text[::-1].replace("{", again[::-1], 1)[::-1]  # the last object may have a key twice
     path = tmp_path_factory.mktemp("lines") / "judged.jsonl"
     found = []
-    for written in (text, text[:-1] + ', "evidence": null}'):  # which a model reads
-        path.write_bytes(written.encode("utf-8", "surrogatepass") + b"\n")
+    for score in ({}, {"score": None}):  # with null, keys are looked for one by one
+        first = {"text": "t", "relevant": False, "hits": [{"retriever": "r", "rank": 0, **score}]}
+        whole = line | {"snippets": [first, *line["snippets"]]}
+        text = json.dumps(whole, ensure_ascii=escaped, separators=(", ", colon))
+        text = text[::-1].replace("{", again[::-1], 1)[::-1]  # the last object may have a key twice
+        path.write_bytes(text.encode("utf-8", "surrogatepass") + b"\n")
         try:
             found.append(repr(read_jsonl(path)))
         except ValueError as error:
