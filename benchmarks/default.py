@@ -360,7 +360,7 @@ def planted(arguments: argparse.Namespace) -> str:
 def best_on(judged: list[JudgedQuery]) -> Scorer:
     """Return the simple score that costs least on these queries."""
     simple = [c for c in candidates_of(judged, [], "query-recall") if c.scorer is not None]
-    fit = FitPart(judged, len)
+    fit = FitPart(judged)
     scores = [cross_validated(candidate, judged) for candidate in simple]
     _, logs = fit.compared(scores, Aim("query-recall", ALPHA, n=len(judged)))
     scorer = simple[pick(logs)[0]].scorer

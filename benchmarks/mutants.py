@@ -378,9 +378,6 @@ MUTANTS = {
             "relative scores compete for the guarantee on snippets",
         ),
     ],
-    "calibration/budget.py": [
-        ("math.ceil(round(", "math.floor(round(", "a recall that is rounded up"),
-    ],
     "calibration/record.py": [
         (
             'EXACT = ("threshold", "n_queries"',

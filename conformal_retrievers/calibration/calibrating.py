@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from pydantic import JsonValue
 
-from conformal_retrievers.calibration import budget, checks
+from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.behind import (
-    APART,
     check_behind,
     check_same_queries,
     check_same_retrieval,
@@ -47,8 +46,7 @@ def calibrate(
     judged: Iterable[JudgedQuery],
     scorer: Scorer | Sequence[Scorer] | None = None,
     *,
-    alpha: float | None = None,
-    tokens: float | None = None,
+    alpha: float,
     split: Split | None = None,
     guarantee: Guarantee = "query-recall",
     delta: float | None = None,
@@ -59,7 +57,6 @@ def calibrate(
     retrieval: Mapping[str, JsonValue] | None = None,
     labels: Mapping[str, JsonValue] | None = None,
     gate: Gate | None = None,
-    count_tokens: Callable[[str], int] = len,
     progress: bool = False,
 ) -> Calibration:
     """Score judged queries and return the calibration that their relevant snippets give.
@@ -76,11 +73,6 @@ def calibrate(
         learned from them and the hits; by default from the hits alone.
     alpha
         Miscoverage rate in (0, 1); the guarantee holds at 1 − alpha.
-    tokens
-        In place of alpha: how many tokens a query may keep on average, which are characters
-        without `count_tokens`. The threshold that keeps as many on a third of the judged queries is
-        fixed, and the others certify the recall that it reaches: alpha is 1 less that, and delta is
-        0.1 by default.
     split
         "sentences", or a function from a text to the ranges of its sentences: cuts the snippets of
         queries with evidence, and the guarantee is about the relevant sentences. Queries whose
@@ -106,22 +98,19 @@ def calibrate(
         A gate in front of the filter, calibrated on the same queries with a smaller alpha. The file
         holds both, and the guarantee is about both together: what the gate silences counts as
         dropped. Questions that chose the gate's score do not calibrate the filter.
-    count_tokens
-        Returns the number of tokens of a text; by default that of its characters.
     progress
         Whether to show a progress bar.
 
     Raises
     ------
     TypeError
-        Unless either alpha or tokens is given, and for a scorer that is none.
+        For a scorer that is none.
     ValueError
         For queries that are not retrieved yet: of `JudgedQuery.from_ids`, or with nothing but
         relevant snippets, without hits, retriever and k. For copies of a query. As in
         `Calibration.from_scores` and `by_sentence`, for snippets without hits where no scorer is
-        given, for a number of tokens that keeps everything or certifies nothing, for a query that
-        the scorer was fitted on, and for queries that were retrieved by different retrievers or at
-        different depths.
+        given, for a query that the scorer was fitted on, and for queries that were retrieved by
+        different retrievers or at different depths.
 
     Warns
     -----
@@ -135,23 +124,14 @@ def calibrate(
     The threshold is the smallest calibration score v with Σ_{A_i ≤ v} m_i ≥ (1 − α)(Σ m_i + 1), see
     `theory/ranks.py` (Angelopoulos et al. 2024, arXiv 2208.02814).
     """
-    if alpha is None and tokens is None:
-        raise TypeError("alpha is not given; give the risk, such as alpha=0.1 (or tokens=)")
-    if alpha is not None and tokens is not None:
-        raise TypeError(f"alpha is {alpha!r} and tokens is {tokens!r}; give one of them")
     if gate is not None:
         check_gate(gate)
-    if alpha is not None:
-        exact_alpha(alpha)  # before anything is paid for
-    else:
-        delta = budget.checked(tokens, guarantee, delta, by_group=by_group)
+    exact_alpha(alpha)  # before anything is paid for
     check_guarantee(guarantee, delta)
     checks.check_flags(by_group=by_group, count_missed=count_missed)
     checks.check_scorers(scorer)
     merged = merge_groups or {}
     if gate is not None:
-        if alpha is None:
-            raise ValueError(f"tokens is {tokens!r} behind a gate; give alpha. {APART}")
         check_behind(gate.calibration, alpha, guarantee, delta, merged if by_group else None)
     judged = judged_queries(judged)
     if not judged:
@@ -171,21 +151,20 @@ def calibrate(
     chosen = choose(
         judged,
         scorer,
-        Aim(guarantee, alpha, tokens, count_missed, delta),
-        needed=0 if alpha is None else n_needed(guarantee, alpha, delta),
+        Aim(guarantee, alpha, count_missed, delta),
+        needed=n_needed(guarantee, alpha, delta),
         groups=[merged.get(q.group or "", q.group) for q in judged] if by_group else None,
-        count_tokens=count_tokens,
         progress=progress,
     )
     calibrating = chosen.calibration
-    if gate is not None and alpha is not None:
+    if gate is not None:
         calibrating = [query for query in calibrating if not gate.calibration.chosen_on(query)]
         check_not_fitted_on(gate.scorer, calibrating)
         check_same_queries(gate.calibration, calibrating, alpha, by_group=by_group)
     scored = score_queries(chosen.scorer, calibrating, gate=gate, progress=progress)
     calibration = Calibration.from_scores(
         scored,
-        alpha=0.5 if alpha is None else alpha,
+        alpha=alpha,
         scorer=chosen.scorer.name,
         guarantee=guarantee,
         delta=delta,
@@ -199,9 +178,6 @@ def calibrate(
         labels=labels,
         gate=gate.calibration if gate is not None else None,
     )
-    if tokens is not None:
-        unit = "characters" if count_tokens is len else "tokens"
-        calibration = budget.certified(calibration, tokens, chosen.threshold, unit)
     _warn_if_nothing_drops(calibration, scored)
     return calibration
 

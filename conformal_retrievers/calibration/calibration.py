@@ -115,12 +115,11 @@ class Calibration(Thresholds):
         """Return the same calibration for another alpha. Raises ValueError as `calibrate` does."""
         if alpha == self.alpha:
             return self
-        return replace(self, alpha=alpha, details={} if self.fixed is not None else self.details)
+        return replace(self, alpha=alpha)
 
     def guaranteeing(self, guarantee: Guarantee, *, delta: float | None = None) -> Calibration:
         """Return the same scores with another guarantee. Raises ValueError as `calibrate` does."""
-        details = {} if self.fixed is not None else self.details
-        return replace(self, guarantee=guarantee, delta=delta, details=details)
+        return replace(self, guarantee=guarantee, delta=delta)
 
     @property
     def statement(self) -> str:

@@ -192,15 +192,6 @@ def check_one_score(
         )
 
 
-def check_certified(alpha: float, share: float) -> None:
-    """Raise ValueError if the scores do not certify 1 − alpha at a fixed threshold."""
-    if not 1 - alpha <= share + 1e-9:
-        raise ValueError(
-            f"alpha is {alpha!r}, but at this threshold the scores certify {share:.4f}; calibrate "
-            "again with tokens="
-        )
-
-
 def check_scorable(reduced: Reduced, scorer: str, on_unscorable: str) -> None:
     """Raise ValueError for a relevant NaN, unless it counts as kept and others have a score."""
     n, lost = len(reduced.queries.scores), reduced.first_lost

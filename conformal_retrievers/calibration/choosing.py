@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -101,7 +101,6 @@ class Chosen:
     scorer: Scorer
     calibration: Sequence[JudgedQuery]
     choice: Choice | None = None  # None: the user chose it
-    threshold: float = math.inf  # that passes the tokens of the aim on the fit part
 
     @property
     def provenance(self) -> Mapping[str, JsonValue] | None:
@@ -118,45 +117,31 @@ def choose(
     *,
     needed: int,
     groups: Sequence[str | None] | None = None,
-    count_tokens: Callable[[str], int] = len,
     progress: bool = False,
 ) -> Chosen:
     """Choose a score by what it costs on the fit part, unless the user gives a single one.
 
     A list of scorers competes with what the hits give; each of them scores the fit part once. The
     parts are those of `split`. Raises ValueError if the snippets have no hits and no scorer is
-    given, if only some queries have hits, or if there are too few queries to find out what passes
-    the tokens of the aim.
+    given, or if only some queries have hits.
     """
-    alone = scorer if isinstance(scorer, Scorer) else None
-    if alone and aim.tokens is None:
-        return Chosen(alone, judged)
-    given = [alone] if alone else [*(scorer or ())]  # type: ignore[misc]
+    if isinstance(scorer, Scorer):
+        return Chosen(scorer, judged)
+    given = [*(scorer or ())]
     check_given(judged, given)
     check_unique_ids(query.id for query in judged)
     parts = split(judged, needed=needed, groups=groups)
     too_few = sum(any(query.relevant) for query in parts.fit) < FEWEST
     if not (given or of_sentences(judged)):  # a single score, or none at all
         too_few |= len(from_hits(parts.fit or judged, aim.guarantee)) <= 1
-    if too_few and aim.tokens is None:
+    if too_few:
         simple = by_default(judged, given, aim)
         return Chosen(simple, judged, Choice(chosen=simple.name, given=[s.name for s in given]))
-    if len(parts.fit) < FEWEST // 2:
-        raise ValueError(
-            f"tokens is {aim.tokens:g}, but {len(parts.fit)} of the {len(judged)} judged queries "
-            f"would show how many tokens pass, which needs {FEWEST // 2}; judge more queries"
-        )
     known = [Remembered(scorer, parts.fit, progress=progress) for scorer in given]
-    if alone:
-        candidates = [Candidate(alone.name, known[0], (known[0],))]
-    elif too_few:
-        simple = by_default(judged, known, aim)
-        candidates = [Candidate(simple.name, simple, tuple(known[:1]))]
-    else:
-        candidates = candidates_of(parts.fit, known, aim.guarantee)
+    candidates = candidates_of(parts.fit, known, aim.guarantee)
     if not candidates:
         raise _none_absolute(given)
-    fit = FitPart(parts.fit, count_tokens)
+    fit = FitPart(parts.fit)
     per_query = fit.weights(aim).sum() / len(parts.fit)  # of the fit part: the others stay unseen
     aim = replace(aim, n=round(per_query * len(parts.calibration)))
     at = fit.share_to_lose(aim)
@@ -169,7 +154,6 @@ def choose(
         chosen=winner.name,
         given=[scorer.name for scorer in given],
         alpha=aim.alpha,
-        tokens=aim.tokens,
         costs=dict(zip(names, costs[:, 0].tolist(), strict=True)),
         interval=np.quantile(costs[chosen], [0.025, 0.975]).tolist(),
         best=names[best],
@@ -179,8 +163,7 @@ def choose(
         fit_digests=[query_digest(query.query) for query in parts.fit],
     )
     own = _made(winner, parts.fit, {scorer.name: scorer for scorer in given}, at)
-    threshold = fit.threshold(scores[chosen], aim.tokens) if aim.tokens else math.inf
-    return Chosen(own, parts.calibration, choice, threshold)
+    return Chosen(own, parts.calibration, choice)
 
 
 def check_given(judged: Sequence[JudgedQuery], given: Sequence[Scorer]) -> None:

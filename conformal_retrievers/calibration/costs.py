@@ -1,8 +1,7 @@
 """What a score costs on judged queries, and how sure that is.
 
-    at an alpha    share of the tokens that is kept at the threshold that n calibration units would
-                   give: the lowest at which at most α − (1 − α)/n is lost
-    at a budget    recall that is lost at the threshold that passes so many tokens a query
+The cost at an alpha is the share of the text, in characters, that is kept at the threshold that n
+calibration units would give: the lowest at which at most α − (1 − α)/n is lost.
 
 Scores are compared on the same resampled queries (paired bootstrap), each at its own threshold. One
 threshold is noisy, so the comparison takes the geometric mean of the costs around it, see
@@ -11,8 +10,7 @@ threshold is noisy, so the comparison takes the geometric mean of the costs arou
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -33,11 +31,10 @@ RESAMPLES = 200
 
 @dataclass(frozen=True)
 class Aim:
-    """What the thresholds are to reach: 1 − alpha of the guarantee, or so many tokens a query."""
+    """What the thresholds are to reach: 1 − alpha of the guarantee."""
 
     guarantee: Guarantee
-    alpha: float | None
-    tokens: float | None = None
+    alpha: float
     count_missed: bool = False
     delta: float | None = None
     n: int = 0  # the units that will calibrate: queries, or relevant snippets for "snippet"
@@ -45,20 +42,19 @@ class Aim:
     @property
     def allowed(self) -> float:
         """The share of the units that a finite threshold loses at most; below 0, there is none."""
-        alpha, n = self.alpha or 0.0, max(1, self.n)
+        alpha, n = self.alpha, max(1, self.n)
         if self.delta is None:
             return alpha - (1 - alpha) / n
         return 1 - tolerance_rank(n, alpha, self.delta) / n
 
     def around(self, lost: float) -> list[Aim]:
-        """Return the aims to compare at: half, two and four times the alpha, or half and twice the
-        tokens. What is `lost` at any threshold is no part of an alpha that is halved or doubled.
+        """Return the aims to compare at: half, once, two and four times the alpha.
+
+        What is `lost` at any threshold is no part of an alpha that is halved or doubled.
 
         >>> [round(aim.alpha, 2) for aim in Aim("query-recall", 0.2).around(0.1)]
         [0.15, 0.2, 0.3, 0.5]
         """
-        if self.alpha is None:
-            return [replace(self, tokens=(self.tokens or 0.0) * times) for times in (0.5, 1, 2)]
         more, most = max(0.0, self.alpha - lost), (1 + self.alpha) / 2
         alphas = [min(lost + more * times, most) for times in (1 / 2, 2, 4)]
         return [replace(self, alpha=alpha) for alpha in (alphas[0], self.alpha, *alphas[1:])]
@@ -69,7 +65,7 @@ class Curve(NamedTuple):
 
     thresholds: Values  # (g,)
     lost: Values  # (K, g), the loss of the guarantee
-    tokens: Values  # (K, g), of what is kept
+    kept: Values  # (K, g), the characters
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +73,6 @@ class FitPart:
     """Judged queries and the lengths of their snippets."""
 
     queries: Sequence[JudgedQuery]
-    count_tokens: Callable[[str], int]
 
     @cached_property
     def relevant(self) -> list[NDArray[np.bool_]]:
@@ -85,17 +80,15 @@ class FitPart:
         return [np.array(query.relevant, dtype=bool) for query in self.queries]
 
     @cached_property
-    def tokens(self) -> list[Values]:
-        """The tokens of each query's snippets, (n,) each."""
-        return [
-            np.array([self.count_tokens(s.text) for s in query.snippets], dtype=np.float64)
-            for query in self.queries
-        ]
+    def lengths(self) -> list[Values]:
+        """The characters of each query's snippets, (n,) each."""
+        of_all = ([len(s.text) for s in query.snippets] for query in self.queries)
+        return [np.array(of_query, dtype=np.float64) for of_query in of_all]
 
     @cached_property
     def retrieved(self) -> Values:
-        """The tokens of all snippets of each query, (K,)."""
-        return np.array([tokens.sum() for tokens in self.tokens])
+        """The characters of all snippets of each query, (K,)."""
+        return np.array([lengths.sum() for lengths in self.lengths])
 
     def curve(self, scores: Sequence[Scores], aim: Aim) -> Curve:
         """Return what is lost and kept at each threshold, of scores (n,) of each query."""
@@ -105,9 +98,9 @@ class FitPart:
         if len(grid) > GRID:
             grid = grid[np.linspace(0, len(grid) - 1, GRID).round().astype(int)]
         lost, kept = [], []
-        for s, r, tokens, query in zip(known, of_relevant, self.tokens, self.queries, strict=True):
+        for s, r, long, query in zip(known, of_relevant, self.lengths, self.queries, strict=True):
             order = np.argsort(s)
-            sums = np.concatenate([[0.0], np.cumsum(tokens[order])])
+            sums = np.concatenate([[0.0], np.cumsum(long[order])])
             kept.append(sums[np.searchsorted(s[order], grid, side="right")])
             n = max(1, len(r) + (query.missed or 0) * aim.count_missed)
             share = np.searchsorted(r, grid, side="right") / n
@@ -126,7 +119,7 @@ class FitPart:
 
         If missed ones count as lost, less of those that were retrieved may be.
         """
-        if aim.alpha is None or not aim.count_missed:
+        if not aim.count_missed:
             return aim.alpha
         counted = self.weights(aim) > 0
         pairs = zip(self.relevant, self.queries, strict=True)
@@ -138,22 +131,18 @@ class FitPart:
         """Return the cost (r,) on queries that are drawn so many `times`, (r, K)."""
         weights = times * self.weights(aim)
         lost = weights @ curve.lost / np.maximum(weights.sum(axis=1, keepdims=True), 1e-300)
-        tokens = times @ curve.tokens
-        draws = np.arange(len(times))
-        if aim.tokens is not None:
-            enough = tokens <= aim.tokens * times.sum(axis=1, keepdims=True)
-            return np.where(enough[:, 0], lost[draws, enough.sum(axis=1) - 1], 1.0)
         within = lost <= aim.allowed + 1e-12
         within[:, -1] = True  # at +inf, all is kept
         first = np.argmax(within, axis=1)
-        return np.asarray(tokens[draws, first] / np.maximum(times @ self.retrieved, 1e-300))
+        kept = (times @ curve.kept)[np.arange(len(times)), first]
+        return np.asarray(kept / np.maximum(times @ self.retrieved, 1e-300))
 
     def sure(self, scores: Sequence[Scores], aim: Aim) -> bool:
         """Return whether few enough relevant snippets score +inf, 99 % sure, if any snippet does.
 
         Otherwise the calibration part may have more of them, and then keeps everything.
         """
-        if aim.alpha is None or not any((s == np.inf).any() for s in scores):
+        if not any((s == np.inf).any() for s in scores):
             return True
         weights = self.weights(aim)
         finite = self.curve([np.where(s == np.inf, s, 0.0) for s in scores], aim)
@@ -182,18 +171,3 @@ class FitPart:
             costs.append(around[1])
             logs.append(np.mean([np.log(np.maximum(cost, LEAST)) for cost in around], axis=0))
         return np.array(costs), np.array(logs)
-
-    def threshold(self, scores: Sequence[Scores], tokens: float) -> float:
-        """Return the largest score at which at most `tokens` a query are kept on average.
-
-        It is −inf if even the lowest score keeps more, and +inf if all snippets together do not.
-        """
-        of_all = np.concatenate([np.where(np.isnan(s), -np.inf, s) for s in scores])
-        order = np.argsort(of_all, kind="stable")
-        values = of_all[order]
-        kept = np.cumsum(np.concatenate(self.tokens)[order])
-        last = np.searchsorted(values, values, side="right") - 1  # equal scores are kept together
-        fits = kept[last] <= tokens * len(self.queries)
-        if fits.all():
-            return math.inf
-        return float(values[fits.sum() - 1]) if fits.any() else -math.inf

@@ -234,7 +234,7 @@ def statement_with(calibration: Calibration, gate: Gate | None) -> str:
     both = "Nothing is guaranteed of both together"
     lost = exact_alpha(c.alpha) + exact_alpha(gate.calibration.alpha)
     of_groups = c.by_group and not gate.calibration.by_group
-    if c.guarantee != "snippet" and c.fixed is None and not of_groups and lost < 1:
+    if c.guarantee != "snippet" and not of_groups and lost < 1:
         both = (
             f"Both together lose at most {percent(lost, exact=True)}, the sum of their alphas, "
             "on average over queries and calibrations"

@@ -135,20 +135,6 @@ class Units:
         k = tolerance.tolerance_rank(self.n, alpha, delta)
         return math.inf if k > self.n else float(np.partition(self.scores, k - 1)[k - 1])
 
-    def certified(self, threshold: float, delta: float) -> float:
-        """Return the lower confidence bound, at 1 − delta, of what a fixed threshold reaches.
-
-        It is no more than what is reached on these queries, on whose scores the threshold must not
-        depend.
-        """
-        places = np.repeat(np.arange(len(self.sizes)), self.sizes)
-        kept = np.bincount(places[self.scores <= threshold], minlength=len(self.sizes))
-        shares = kept / self.sizes
-        if self.guarantee == "query-recall":
-            lower = tolerance.betting_lower(shares[self._order], delta)
-            return min(lower, float(shares.mean()))
-        return tolerance.binomial_lower(int(shares.sum()), len(shares), delta)
-
     def n_needed(self, alpha: float, delta: float | None) -> int:
         """Return the smallest number of units that allows a finite threshold."""
         return n_needed(self.guarantee, alpha, delta)

@@ -128,7 +128,6 @@ class Choice(Fields):
     chosen: Name
     given: list[Name]  # the scorers that it was chosen among, beside what hits allow
     alpha: float | None = None  # at which costs are compared
-    tokens: float | None = None  # or at how many tokens a query
     costs: dict[Name, float] = {}  # of each candidate, the simplest first, see `costs.py`
     # Of the chosen one's cost, at 95 %, by the bootstrap over the queries that chose it.
     interval: Annotated[list[float], pydantic.Field(min_length=2, max_length=2)] | None = None
@@ -166,14 +165,6 @@ class FlagDetails(Fields):
     answers: list[str] = []
 
 
-class SnippetDetails(Fields):
-    """What only calibrations at a number of tokens have, see `budget.py`."""
-
-    tokens: float | None = pydantic.Field(default=None, gt=0)
-    unit: Literal["tokens", "characters"] = "tokens"  # what `tokens` counts
-    threshold: float | None = None
-
-
 class Unanswerable(Fields):
     """The scores of unanswerable queries of one source."""
 
@@ -199,8 +190,8 @@ class GateDetails(Fields):
 
 
 DETAILS: dict[str, type[Fields]] = {
-    "snippets": SnippetDetails,
-    "sentences": SnippetDetails,
+    "snippets": Fields,
+    "sentences": Fields,
     "claims": ClaimDetails,
     "flags": FlagDetails,
     "queries": GateDetails,

@@ -17,11 +17,6 @@ from conformal_retrievers.data.text import visible
 from conformal_retrievers.theory.intervals import Interval, percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
-LOSES = {
-    "query-recall": "loses {} of the relevant {items}",
-    "all": "loses a relevant {item} for {} of the queries",
-    "any": "loses all relevant {items} for {} of the queries",
-}
 WHY_NONE_KEPT = "relevant {} that have no score, or score −inf, suffice to reach the target"
 
 
@@ -74,9 +69,6 @@ def _thresholds(c: Thresholds) -> str:
     if not c.by_group:
         threshold = finite.get(None)
         rule = c.subject.rule.format(threshold=threshold, scorer=c.scorer)
-        if c.fixed is not None and c.choice:
-            passes = f"{c.details['tokens']:g} {_counted(c)} a query"
-            rule += f", which passes {passes} of the {c.choice.n_fit} that do not calibrate"
         return f"Threshold: {rule if threshold else _no_rule(c, None)}."
     groups = []
     for group, n in c.n_units.items():
@@ -135,39 +127,29 @@ def _choice(c: Thresholds) -> Iterator[str]:
                 f"queries that do not calibrate: it speaks least on the unanswerable ones{but}."
             )
         return
-    if len(costs) == 1:
-        yield f"{made.n_fit} judged queries that do not calibrate give the threshold."
-        return
     others = sorted((cost, name) for name, cost in costs.items() if name != made.chosen)
-    at, does = f"alpha = {made.alpha!r}", "keeps {} of the text"
-    if made.tokens is not None:
-        at, does = f"{made.tokens:g} {_counted(c)} a query", LOSES[c.guarantee]
-        does = does.format("{}", item=c.subject.item, items=c.subject.name)
+    at = f"alpha = {made.alpha!r}"
     cost = costs[made.chosen]
     own = str(Interval(cost, *made.interval)) if made.interval else percent(cost)
     yield (
         f"{made.chosen}, chosen among {len(costs)} by cross-validation on {made.n_fit} judged "
         f"queries that do not calibrate, at {at} and others around it. On these {made.n_fit}, at "
-        f"{at}, it {does.format(own)}"
+        f"{at}, it keeps {own} of the text"
         + "".join(f", {name} {percent(cost)}" for cost, name in others[:3])
         + "."
     )
-    over = f"over all these {'alphas' if made.tokens is None else 'numbers'}"
     if made.best != made.chosen:
-        yield f"{made.best} is better {over}, but by less than the noise, or by at most 2 %."
-    elif others[0][0] < costs[made.chosen]:
-        yield f"The chosen one is the best {over}."
+        better = "is better over all these alphas, but by less than the noise, or by at most 2 %"
+        yield f"{made.best} {better}."
+    elif others and others[0][0] < cost:
+        yield "The chosen one is the best over all these alphas."
     for name, added in made.adds.items():
         yield (
-            f"With {name} the best there {does.format(percent(added.with_it))}, without it "
+            f"With {name} the best there keeps {percent(added.with_it)} of the text, without it "
             f"{percent(added.without)}."
         )
     if c.keeps_everything:
         yield f"The queries that calibrate give no finite threshold, so {_effect(c, math.inf)}."
-
-
-def _counted(c: Thresholds) -> str:
-    return str(c.details.get("unit", "tokens"))
 
 
 def _top_k(c: Thresholds) -> Iterator[str]:

@@ -79,9 +79,6 @@ class Thresholds:
             check_behind(self.gate, self.alpha, self.guarantee, self.delta, groups)
         if self.subject not in RETRIEVED:
             checks.check_one_score(self.queries, self.guarantee, self.count_missed, self.subject)
-        if self.fixed is not None:
-            share = self.units().certified(self.fixed, self.delta) if self.delta else 0.0
-            checks.check_certified(self.alpha, share)
         if self.delta is None or self.by_group:  # a group that is too small keeps everything
             return
         n, needed = self.n_units[None], self.n_needed
@@ -90,12 +87,6 @@ class Thresholds:
                 f"delta is {self.delta:g} with alpha {self.alpha:g}, which needs at least {needed} "
                 f"{self.subject.judged}; there are {n}. Add {needed - n}, or raise alpha or delta"
             )
-
-    @property
-    def fixed(self) -> float | None:
-        """The threshold that passes a number of tokens, None if it follows from alpha."""
-        fixed = self.details.get("threshold")
-        return fixed if isinstance(fixed, float) else None
 
     def threshold(self, group: str | None = None) -> float:
         """Return the threshold of a group, ±inf if it has no finite one.
@@ -311,8 +302,6 @@ class Thresholds:
 
     @cached_property
     def _thresholds(self) -> Mapping[str | None, float]:
-        if self.fixed is not None:
-            return {None: self.fixed}
         return {g: units.threshold(self.alpha, self.delta) for g, units in self._units.items()}
 
     @cached_property

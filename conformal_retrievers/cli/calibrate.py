@@ -28,24 +28,12 @@ from conformal_retrievers.cli.show import facts_of
 from conformal_retrievers.cli.terminal import OptionNeeded, print_json, say
 from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.scoring import LearnedScorer, Scorer
-from conformal_retrievers.theory.ranks import exact_alpha
 
 
 def calibrate(
     context: typer.Context,
     judged: options.JudgedOrUrl,
-    alpha: Annotated[
-        float | None, options.option("RATE", options.ALPHA, parser=options.passes(exact_alpha))
-    ] = None,
-    tokens: Annotated[
-        float | None,
-        options.option(
-            "NUMBER",
-            "In place of --alpha: the characters (about four a token) to keep per query. The "
-            "recall that this reaches is certified.",
-            min=1,
-        ),
-    ] = None,
+    alpha: options.Alpha,
     scorer: options.Scorer = None,
     out: options.Out = Path("calibration.json"),
     run: options.Run = None,
@@ -85,15 +73,11 @@ def calibrate(
 ) -> None:
     """Calibrate a filter on judged queries, and save the calibration."""
     options.check_out(out, judged, corpus, gate, force=force)
-    if alpha is None and tokens is None:
-        raise OptionNeeded("neither --alpha nor --tokens is given", "--alpha 0.1")
     rule: dict[str, Any] = {"guarantee": guarantee, "delta": delta, "by_group": by_group}
     rule |= {"count_missed": count_missed, "on_unscorable": on_unscorable}
     if on := cluster(context, "judged", "alpha", "out", "force", *rule):
         save(on.calibrate_dataset(judged, alpha=alpha, **rule), out, as_json)
         return
-    if alpha is not None and tokens is not None:
-        raise typer.BadParameter("give either --alpha or --tokens, not both")
     if scorer is not None and scorer not in NAMES:
         hint = f"for an embedding model: --scorer embedding --model {scorer}"
         raise typer.BadParameter(f"{scorer!r} is not one of {', '.join(NAMES)}; {hint}")
@@ -133,7 +117,6 @@ def calibrate(
         queries,
         chosen,
         alpha=alpha,
-        tokens=tokens,
         **rule,
         gate=None if front is None else Gate.of(front, models.needed(front)),
         retrieval=retrieval_of(judged, run),

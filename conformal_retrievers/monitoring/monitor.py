@@ -199,7 +199,7 @@ class Monitor:
                 f"the calibration's guarantee is {c.guarantee!r}{groups}, but harm is measured by "
                 "query; calibrate for 'query-recall', 'all' or 'any' without groups"
             )
-        follows_beta = c.guarantee != "query-recall" and c.fixed is None and c.gate is None
+        follows_beta = c.guarantee != "query-recall" and c.gate is None
         if follows_beta and c.threshold() < math.inf:
             n, k = c.n_units[None], conformal_rank(c.n_units[None], c.alpha)
             if c.delta is not None:

@@ -200,7 +200,6 @@ def test_a_filter_decides_the_same_asynchronously_and_needs_the_gates_decision_b
         ({"alpha": 0.05}, "alpha"),
         ({"alpha": 0.1}, "alpha"),  # that of the gate
         ({"by_group": True}, "by_group"),
-        ({"alpha": None, "tokens": 9}, "tokens"),
     ],
 )
 def test_what_has_no_guarantee_behind_a_gate_is_refused(options, named):

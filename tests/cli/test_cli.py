@@ -226,18 +226,6 @@ def test_bm25_takes_the_corpus_of_the_folder_or_a_given_one(beir, files, tmp_pat
     assert "--corpus" in error_of("evaluate", tmp_path / "given.json", judged, code=2)
 
 
-def test_a_number_of_tokens_takes_the_place_of_alpha(files, tmp_path):
-    judged, out = files / "judged.jsonl", tmp_path / "c.json"
-    done = run("calibrate", judged, "--tokens", "30", *RETRIEVAL, "--out", out)
-    made = Calibration.load(out)
-    expected = calibrate(read_jsonl(judged), SCORER, tokens=30, labels={"source": judged.name})
-    assert replace(made, created=expected.created) == expected
-    assert "30 characters" in done.stdout
-    both = ("--tokens", "30", "--alpha", "0.1")
-    for neither_or_both in ((), both):
-        assert "--tokens" in error_of("calibrate", judged, *neither_or_both, *RETRIEVAL, code=2)
-
-
 def test_a_relevant_snippet_without_a_score_stops_calibration_or_counts_as_kept(files, tmp_path):
     first, *others = read_jsonl(files / "judged.jsonl")
     relevant, *rest = first.snippets

@@ -163,7 +163,6 @@ def test_files_of_gates_and_filters_are_not_taken_for_each_other(files, tmp_path
     [
         ("--alpha", "0.3", "--delta", "0.1"),
         ("--alpha", "0.3", "--guarantee", "snippet"),
-        ("--tokens", "30"),
     ],
 )
 def test_what_has_no_guarantee_behind_a_gate_is_named(options, files, tmp_path):

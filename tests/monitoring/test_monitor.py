@@ -13,7 +13,6 @@ from gates import filter_of
 from scipy.stats import binom, binomtest
 
 from conformal_retrievers import Calibration, Monitor, ScoredQuery
-from conformal_retrievers.calibration.budget import certified
 from conformal_retrievers.calibration.guarantees import in_hashed_order
 from conformal_retrievers.data.files import write_envelope
 from conformal_retrievers.monitoring.monitor import KIND
@@ -169,17 +168,10 @@ def test_the_loss_of_whole_queries_exceeds_what_is_tolerated_with_half_the_level
     assert binom.sf(k - 1, 60, 1 - tolerated) == pytest.approx(0.05, rel=1e-6)
 
 
-@pytest.mark.parametrize(("n", "fixed"), [(5, None), (50, 39.0)])
-def test_what_is_tolerated_follows_the_losses_where_the_threshold_is_no_rank(n, fixed):
-    """Five queries are too few for alpha, so all is kept; a fixed threshold loses 10 of 50."""
-    scored = [ScoredQuery([float(i)], [True]) for i in range(n)]
-    options = {"alpha": 0.1, "scorer": "drawn", "guarantee": "all"}
-    calibration = Calibration.from_scores(scored, **options)
-    if fixed is not None:
-        base = Calibration.from_scores(scored, **{**options, "alpha": 0.5}, delta=0.1)
-        calibration = certified(base, 100, threshold=fixed)
-    kept = np.array([float(i <= calibration.threshold()) for i in in_hashed_order([None] * n)])
-    assert Monitor(calibration)._tolerated == 1 - betting_lower(kept, 0.025)
+def test_what_is_tolerated_follows_the_losses_where_too_few_queries_keep_everything():
+    scored = [ScoredQuery([float(i)], [True]) for i in range(5)]
+    calibration = Calibration.from_scores(scored, alpha=0.1, scorer="drawn", guarantee="all")
+    assert Monitor(calibration)._tolerated == 1 - betting_lower(np.ones(5), 0.025)
 
 
 def test_behind_a_gate_what_is_tolerated_follows_the_losses():
