@@ -321,11 +321,6 @@ MUTANTS = {
             "an unseen group borrows a threshold",
         ),
         (
-            "else (self.merge_groups or {}).get(group, group)",
-            "else group",
-            "merged groups stay apart",
-        ),
-        (
             "checks.check_new(given, self.used_ids, self.subject)",
             "pass",
             "a calibration evaluated on its own queries",
@@ -385,8 +380,8 @@ MUTANTS = {
             "a file whose threshold does not follow from its scores",
         ),
         (
-            '"merge_groups", "count_missed", "scorer"',
-            '"merge_groups", "scorer"',
+            '"by_group", "count_missed", "scorer"',
+            '"by_group", "scorer"',
             "count_missed lost on loading",
         ),
         (

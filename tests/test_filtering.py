@@ -241,12 +241,10 @@ async def test_a_query_without_any_score_warns_once():
 
 def test_an_unknown_group_keeps_everything_and_is_warned_of_once():
     queries = [ScoredQuery([i / 20], [True], group="a") for i in range(20)]
-    queries += [ScoredQuery([0.5], [True], group=group) for group in ("few", "joined")]
-    calibration = Calibration.from_scores(
-        queries, alpha=0.1, by_group=True, merge_groups={"joined": "few"}, scorer="lookup"
-    )
+    queries += [ScoredQuery([0.5], [True], group="few")]
+    calibration = Calibration.from_scores(queries, alpha=0.1, by_group=True, scorer="lookup")
     conformal = ConformalFilter(LookupScorer({}), calibration)
-    for group in ("a", "few", "joined"):
+    for group in ("a", "few"):
         assert len(conformal.decide([9.0], group=group).kept) == (group != "a")
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("default")  # as Python shows them: each text and place once

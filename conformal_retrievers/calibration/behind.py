@@ -25,16 +25,9 @@ APART = "Leave gate= out here and give it to the filter: then it loses up to its
 
 
 def check_behind(
-    gate: Any,
-    alpha: float,
-    guarantee: str,
-    delta: float | None,
-    groups: Mapping[str, str] | None,
+    gate: Any, alpha: float, guarantee: str, delta: float | None, *, by_group: bool
 ) -> None:
-    """Raise ValueError for a calibration that has no guarantee behind this gate.
-
-    `groups` are the merged groups of a calibration by group, and None for another.
-    """
+    """Raise ValueError for a calibration that has no guarantee behind this gate."""
     if gate.subject != QUERIES:
         raise ValueError(f"gate is about {gate.subject.name}; give one that calibrate_gate made")
     if guarantee == "snippet":
@@ -49,10 +42,10 @@ def check_behind(
             f"alpha is {alpha!r} behind a gate that is silent on up to {gate.alpha!r} of the "
             f"answerable queries; give an alpha of {nearest:.6g} or more, or another gate"
         )
-    if groups is not None and (not gate.by_group or (gate.merge_groups or {}) != groups):
+    if by_group and not gate.by_group:
         raise ValueError(
             "by_group is True, but the gate may be silent more often in some groups; give "
-            "calibrate_gate the same by_group and merge_groups"
+            "calibrate_gate by_group=True too"
         )
 
 

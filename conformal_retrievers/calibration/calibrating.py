@@ -51,7 +51,6 @@ def calibrate(
     guarantee: Guarantee = "query-recall",
     delta: float | None = None,
     by_group: bool = False,
-    merge_groups: Mapping[str, str] | None = None,
     count_missed: bool = False,
     on_unscorable: OnUnscorable = "raise",
     retrieval: Mapping[str, JsonValue] | None = None,
@@ -83,8 +82,6 @@ def calibrate(
         Share of calibrations, in (0, 1), that may fall short; None: it holds on average.
     by_group
         Whether it holds within each group of queries (`JudgedQuery.group`).
-    merge_groups
-        Small groups that share a threshold: from the name of a group to a common name.
     count_missed
         Whether relevant snippets that were not retrieved count as dropped.
     on_unscorable
@@ -130,9 +127,8 @@ def calibrate(
     check_guarantee(guarantee, delta)
     checks.check_flags(by_group=by_group, count_missed=count_missed)
     checks.check_scorers(scorer)
-    merged = merge_groups or {}
     if gate is not None:
-        check_behind(gate.calibration, alpha, guarantee, delta, merged if by_group else None)
+        check_behind(gate.calibration, alpha, guarantee, delta, by_group=by_group)
     judged = judged_queries(judged)
     if not judged:
         raise ValueError("judged is empty; give judged queries, such as judge_retriever returns")
@@ -153,7 +149,7 @@ def calibrate(
         scorer,
         Aim(guarantee, alpha, count_missed, delta),
         needed=n_needed(guarantee, alpha, delta),
-        groups=[merged.get(q.group or "", q.group) for q in judged] if by_group else None,
+        groups=[query.group for query in judged] if by_group else None,
         progress=progress,
     )
     calibrating = chosen.calibration
@@ -169,7 +165,6 @@ def calibrate(
         guarantee=guarantee,
         delta=delta,
         by_group=by_group,
-        merge_groups=merge_groups,
         count_missed=count_missed,
         on_unscorable=on_unscorable,
         relative_to_query=relative_to_query(chosen.scorer),

@@ -6,7 +6,6 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from pydantic import JsonValue
@@ -212,13 +211,8 @@ def check_scorable(reduced: Reduced, scorer: str, on_unscorable: str) -> None:
     )
 
 
-def check_groups(
-    queries: ScoredQueries,
-    by_group: bool,
-    merge_groups: Mapping[str, str] | None,
-    subject: Subject,
-) -> None:
-    """As `calibrate`, raise ValueError for groups that are missing or cannot be merged."""
+def check_groups(queries: ScoredQueries, by_group: bool, subject: Subject) -> None:
+    """Raise ValueError if a query has no group, and the guarantee is by group."""
     groups = queries.groups.tolist()
     if by_group and None in groups:
         id, place = queries.ids[groups.index(None)], groups.index(None)
@@ -227,30 +221,6 @@ def check_groups(
             f"{subject.unit} {which}: group is None, but by_group is True. Name the group of "
             f"every {subject.unit}"
         )
-    if merge_groups is not None and not by_group:
-        raise ValueError("merge_groups is given without by_group=True; give both or neither")
-    merged = merge_groups or {}
-    for one, other in merged.items():
-        for name in (one, other):
-            check_names("merge_groups", group=name)
-        if merged.get(other, other) != other:
-            raise ValueError(
-                f"merge_groups maps {one!r} to {other!r}, which it maps to another group. Map each "
-                "group to its final name"
-            )
-
-
-def merges_of(
-    merge_groups: Mapping[str, str] | None, groups: Iterable[str | None]
-) -> dict[str, Any] | None:
-    """Return a copy of `merge_groups`; raise as `json_copy`, or for a group that no unit has."""
-    merged, known = json_copy("merge_groups", merge_groups), {*groups} - {None}
-    for unknown in sorted((merged or {}).keys() - known):
-        raise ValueError(
-            f"merge_groups names {unknown!r}, but the groups are {sorted(map(str, known))}; "
-            "correct the name, or give the queries their groups"
-        )
-    return merged
 
 
 def warn_if_reversed(reduced: Reduced) -> None:

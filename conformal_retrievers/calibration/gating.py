@@ -56,7 +56,6 @@ def calibrate_gate(
     false_speech: float | None = None,
     delta: float | None = None,
     by_group: bool = False,
-    merge_groups: Mapping[str, str] | None = None,
     retrieval: Mapping[str, JsonValue] | None = None,
     labels: Mapping[str, JsonValue] | None = None,
     progress: bool = False,
@@ -85,7 +84,7 @@ def calibrate_gate(
         source. Queries for which one of the two limits does not hold are undecided.
     delta
         Share of calibrations, in (0, 1), that may fall short of alpha; None: it holds on average.
-    by_group, merge_groups
+    by_group
         As in `calibrate`: the guarantee within each group of queries.
     retrieval, labels
         Facts about the retrieval and the judgements, written into the file.
@@ -120,12 +119,11 @@ def calibrate_gate(
     split = checks.split_of(everything)
     retrieval = checks.with_split(checks.with_retrieval(everything, retrieval), split)
     check_not_only_relevant([query for query in given if query.answerable])
-    merged = merge_groups or {}
     parts = _parts(
         given,
         sources,
         needed=n_needed("all", alpha, delta),
-        groups=[merged.get(q.group or "", q.group) for q in given] if by_group else None,
+        groups=[query.group for query in given] if by_group else None,
     )
     chosen = _chosen(parts, scorer, alpha)
     own, rest = chosen.scorer, chosen.calibration
@@ -154,7 +152,6 @@ def calibrate_gate(
         subject=QUERIES,
         delta=delta,
         by_group=bool(by_group),
-        merge_groups=checks.merges_of(merge_groups, [query.group for query in given]),
         n_without_relevant=len(unknown),
         other_ids=tuple(query.id for query in unknown if query.id),
         lowest_scores=tuple(np.sort(scores[np.isfinite(scores)]).tolist()),

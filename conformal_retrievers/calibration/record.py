@@ -27,7 +27,7 @@ KIND = files.Kind("conformal-retrievers/calibration", 2, "Calibration.save", "ca
 
 # The fields that a calibration and its record have alike.
 SHARED = (
-    *("guarantee", "alpha", "delta", "by_group", "merge_groups", "count_missed", "scorer"),
+    *("guarantee", "alpha", "delta", "by_group", "count_missed", "scorer"),
     *("relative_to_query", "scorer_provenance", "n_without_relevant", "retrieval", "labels"),
     *("details", "library", "created"),
 )
@@ -208,7 +208,6 @@ class Record(Fields):
     alpha: float
     delta: float | None
     by_group: bool
-    merge_groups: dict[str, str] | None
     count_missed: bool
     threshold: Threshold | dict[str, Threshold]
     scorer: str

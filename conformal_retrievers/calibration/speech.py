@@ -113,8 +113,7 @@ def speaks_below(calibration: Thresholds, group: str | None = None) -> float:
 
 
 def _below(calibration: Thresholds, source: Source, group: str | None, limit: float) -> float:
-    own = calibration.merged(group)
-    of_group = [calibration.merged(one) == own for one in source.groups]
+    of_group = [one == group for one in source.groups]
     scores = source.scores[of_group] if calibration.by_group else source.scores
     j = math.floor((len(scores) + 1) * exact_alpha(limit))
     return float(np.sort(scores)[j - 1]) if j else -math.inf

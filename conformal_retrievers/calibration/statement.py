@@ -72,12 +72,10 @@ def _thresholds(c: Thresholds) -> str:
         return f"Threshold: {rule if threshold else _no_rule(c, None)}."
     groups = []
     for group, n in c.n_units.items():
-        merged = [one for one, other in (c.merge_groups or {}).items() if other == group != one]
-        name = f"{group} ({', '.join(merged)})" if merged else group
         stated = (
             f"{finite[group]} ({_count(n, *_unit(c))})" if group in finite else _no_rule(c, group)
         )
-        groups.append(f"{name}: {stated}")
+        groups.append(f"{group}: {stated}")
     rule = c.subject.rule.format(threshold="that of their group", scorer=c.scorer)
     return (
         f"Thresholds: {rule}. By group: {'; '.join(groups)}. In any other group, "

@@ -48,7 +48,6 @@ class Thresholds:
     subject: Subject = SNIPPETS
     delta: float | None = None
     by_group: bool = False
-    merge_groups: Mapping[str, str] | None = None
     count_missed: bool = False
     n_without_relevant: int = 0  # how many other queries there were
     other_ids: tuple[str, ...] = ()  # their ids
@@ -72,11 +71,10 @@ class Thresholds:
         checks.check_retrieval(self.retrieval, self.subject)
         guarantees.check_relative(self.guarantee, self.relative_to_query, self.scorer)
         checks.check_scored(self.queries, self.subject, self.other_ids)
-        checks.check_groups(self.queries, self.by_group, self.merge_groups, self.subject)
+        checks.check_groups(self.queries, self.by_group, self.subject)
         checks.check_missed(self.queries, self.count_missed)
         if self.gate is not None:
-            groups = (self.merge_groups or {}) if self.by_group else None
-            check_behind(self.gate, self.alpha, self.guarantee, self.delta, groups)
+            check_behind(self.gate, self.alpha, self.guarantee, self.delta, by_group=self.by_group)
         if self.subject not in RETRIEVED:
             checks.check_one_score(self.queries, self.guarantee, self.count_missed, self.subject)
         if self.delta is None or self.by_group:  # a group that is too small keeps everything
@@ -150,10 +148,6 @@ class Thresholds:
         if not self.knows(group):
             known = ", ".join(map(repr, self.n_units))
             warnings.warn(f"a group is not among {known}, so {effect}", stacklevel=1)
-
-    def merged(self, group: str | None) -> str | None:
-        """Return the group that a group is merged into, which is itself if it is not merged."""
-        return None if group is None else (self.merge_groups or {}).get(group, group)
 
     def by_threshold(self, units: Iterable[Any]) -> dict[str | None, list[Any]]:
         """Return the queries or answers of each threshold, by its group; None if it is for all."""
@@ -291,8 +285,8 @@ class Thresholds:
         queries, numbers = self.queries, dict[str | None, int]()
         if not self.by_group:
             return {None: guarantees.Units(self.guarantee, queries, self.count_missed)}
-        keys = map(self.merged, queries.groups.tolist())
-        number_of = np.array([numbers.setdefault(key, len(numbers)) for key in keys])
+        groups = queries.groups.tolist()
+        number_of = np.array([numbers.setdefault(group, len(numbers)) for group in groups])
         ends = np.cumsum(np.bincount(number_of))[:-1]
         members = np.split(np.argsort(number_of, kind="stable"), ends)
         return {
@@ -313,4 +307,4 @@ class Thresholds:
             raise TypeError(
                 f"group is {group!r}; give the name of a group (another alpha is .at({group!r}))"
             )
-        return self.merged(group) if self.by_group else None
+        return group if self.by_group else None

@@ -28,7 +28,6 @@ def calibrate_claims(
     scorer: str,
     delta: float | None = None,
     by_group: bool = False,
-    merge_groups: Mapping[str, str] | None = None,
     share: float = 1.0,
     on_unscorable: OnUnscorable = "raise",
     labels: Mapping[str, JsonValue] | None = None,
@@ -46,7 +45,7 @@ def calibrate_claims(
         Miscoverage rate in (0, 1): kept claims are all factual with probability ≥ 1 − alpha.
     scorer
         The name of the scorer that gave the relevances.
-    delta, by_group, merge_groups, labels
+    delta, by_group, labels
         As in `calibrate`.
     share
         The share of an answer's kept claims that must be factual, in (0, 1]; 1 for all.
@@ -96,7 +95,6 @@ def calibrate_claims(
         subject=CLAIMS,
         delta=delta,
         by_group=by_group,
-        merge_groups=checks.merges_of(merge_groups, [answer.group for answer in used]),
         labels=checks.json_copy("labels", labels),
         details={
             "share": float(share),

@@ -99,8 +99,8 @@ def compare(
         raise ValueError(f"{OTHER} has other queries than scored; give the same, in order")
     for calibration in (one, other):
         calibration.held_out(queries.ids.tolist())
-    ours = counts(queries, keeps(queries, one), one)
-    theirs = counts(again, keeps(again, other), other)
+    ours = counts(queries, keeps(queries, one))
+    theirs = counts(again, keeps(again, other))
     names = [name for name in measured(ours) if name in measured(theirs)]
     times = None
     if kinds := distinct((*ours.numbers, *theirs.numbers), len(queries)):

@@ -200,7 +200,7 @@ def query_counts(calibration: Calibration, scored: Iterable[ScoredQuery]) -> mea
 
 
 def _counts(calibration: Calibration, queries: ScoredQueries) -> measures.QueryCounts:
-    return measures.counts(queries, measures.keeps(queries, calibration), calibration)
+    return measures.counts(queries, measures.keeps(queries, calibration))
 
 
 def evaluation_of(

@@ -98,12 +98,12 @@ def evaluate_gate(
     of_sources = {name: decided(name, queries) for name, queries in sources.items()}
     whole = _measured(c, of_known, of_sources, level)
     if c.by_group:
-        members = {c.merged(query.group) for query in known}
+        members = {query.group for query in known}
         parts = {
             group: _measured(
                 c,
-                _of_group(c, of_known, group),
-                {name: _of_group(c, of, group) for name, of in of_sources.items()},
+                _of_group(of_known, group),
+                {name: _of_group(of, group) for name, of in of_sources.items()},
                 level,
                 group,
                 len(members),
@@ -128,10 +128,8 @@ def _check_new(gate: Gate, queries: Sequence[JudgedQuery]) -> None:
             )
 
 
-def _of_group(
-    calibration: Calibration, decided: Sequence[Decided], group: str | None
-) -> list[Decided]:
-    return [one for one in decided if calibration.merged(one[0].group) == group]
+def _of_group(decided: Sequence[Decided], group: str | None) -> list[Decided]:
+    return [one for one in decided if one[0].group == group]
 
 
 def _measured(

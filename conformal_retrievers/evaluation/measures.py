@@ -173,10 +173,8 @@ def keeps(queries: ScoredQueries, calibration: Calibration) -> Mask:
     return kept if calibration.gate is None else kept & np.repeat(passed(queries), queries.sizes)
 
 
-def counts(
-    queries: ScoredQueries, kept: Mask, calibration: Calibration | None = None
-) -> QueryCounts:
-    """Return what a mask (S,) keeps of each query, in the groups of a calibration."""
+def counts(queries: ScoredQueries, kept: Mask) -> QueryCounts:
+    """Return what a mask (S,) keeps of each query."""
     n = len(queries)
     unknown = np.where(queries.sizes > 0, math.nan, 0.0)
 
@@ -200,18 +198,8 @@ def counts(
         silenced=queries.silenced,
         ids=queries.ids,
         place=np.arange(n),
-        group=merged_groups(queries.groups, calibration),
+        group=queries.groups,
     )
-
-
-def merged_groups(groups: Objects, calibration: Calibration | None) -> Objects:
-    """Return groups (n,) as a calibration merges them."""
-    if calibration is None or not calibration.merge_groups:
-        return groups
-    given, into = groups.tolist(), np.empty_like(groups)
-    name = {group: calibration.merged(group) for group in set(given)}
-    into[:] = [name[group] for group in given]
-    return into
 
 
 Ratio = Callable[[QueryCounts], tuple[Column, Column]]

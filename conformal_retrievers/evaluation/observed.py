@@ -48,7 +48,7 @@ class Observed:
         """Return what a diagnosis of this calibration takes from queries; raise as `evaluate`."""
         queries = measures.checked(scored, calibration, name)
         passed, lowest = measures.passed(queries), queries.lowest
-        groups = [*map(calibration.merged, queries.groups.tolist())] if calibration.by_group else []
+        groups = queries.groups.tolist() if calibration.by_group else []
         alphas = alphas_of(calibration)
         thresholds = [calibration.thresholds_at(alpha) for alpha in alphas]
         limits = [
@@ -70,7 +70,7 @@ class Observed:
         of_each = np.repeat(own, queries.sizes) if groups else own
         values, times = _histogram(scores, queries.relevant)
         return cls(
-            counts=measures.counts(queries, measures.keeps(queries, calibration), calibration),
+            counts=measures.counts(queries, measures.keeps(queries, calibration)),
             kept=kept,
             relevant_kept=relevant_kept,
             lowest=lowest,

@@ -219,8 +219,6 @@ def test_a_filter_by_group_needs_a_gate_by_group():
     gate = calibrate_gate(GROUPED, (), FIRST, alpha=0.1, by_group=True)
     assert calibrate(GROUPED, LAST, alpha=0.2, gate=gate, by_group=True).by_group
     assert not calibrate(GROUPED, LAST, alpha=0.2, gate=gate).by_group
-    with pytest.raises(ValueError, match="by_group"):
-        calibrate(GROUPED, LAST, alpha=0.2, gate=gate, by_group=True, merge_groups={"a": "b"})
 
 
 def test_a_filter_is_calibrated_on_the_queries_of_its_gate():

@@ -54,41 +54,10 @@ def test_without_by_group_the_group_does_not_matter():
     assert (apart.threshold("a"), apart.threshold("b")) == (16.0, 17.0)
 
 
-def test_merged_groups_share_a_threshold():
-    queries = [relevant(i, group=group) for i in range(4) for group in ("de", "at", "fr")]
-    merged = calibration_of(
-        queries, 0.2, by_group=True, merge_groups={"de": "German", "at": "German"}
-    )
-    assert merged.n_units == {"German": 8, "fr": 4}
-    assert merged.at(0.3).threshold("de") == 3.0  # ⌈9 × .7⌉ = 7th of 0 0 1 1 2 2 3 3
-    assert merged.at(0.4).threshold("at") == 2.0
-    into_another = calibration_of(queries, 0.2, by_group=True, merge_groups={"at": "de"})
-    assert into_another.n_units == {"de": 8, "fr": 4}
-
-
-@pytest.mark.parametrize(
-    ("error", "options", "message"),
-    [
-        (ValueError, {"by_group": True}, "'a': group is None"),
-        (ValueError, {"merge_groups": {"g": "h"}}, "merge_groups is given without by_group"),
-        (ValueError, {"by_group": True, "merge_groups": {"i": "x"}}, r"'i'.*\['g', 'h'\]"),
-        (ValueError, {"by_group": True, "merge_groups": {"g": "h", "h": "x"}}, "maps 'g'"),
-        (TypeError, {"by_group": True, "merge_groups": ["g"]}, "merge_groups is"),
-        (TypeError, {"by_group": True, "merge_groups": {"g": 5}}, "group is 5"),
-    ],
-)
-def test_groups_that_do_not_fit_are_named(error, options, message):
-    queries = [relevant(1, group="g"), relevant(2, group="h")]
-    if message.startswith("'a'"):
-        queries.append(relevant(2, id="a"))
-    with pytest.raises(error, match=message):
-        calibration_of(queries, 0.5, **options)
-
-
-def test_a_group_that_is_not_a_printable_name_is_refused():
-    for merged in ({"i\nBasis: 0": "short"}, {"short": "\x1b"}):
-        with pytest.raises(ValueError, match="merge_groups"):
-            replace(two_groups(), merge_groups=merged)
+def test_a_query_without_a_group_and_a_group_that_is_a_number_are_refused():
+    queries = [relevant(1, group="g"), relevant(2, id="a")]
+    with pytest.raises(ValueError, match="'a': group is None"):
+        calibration_of(queries, 0.5, by_group=True)
     with pytest.raises(TypeError, match=r"group is 0\.3.*at\(0\.3\)"):
         two_groups().threshold(0.3)
 

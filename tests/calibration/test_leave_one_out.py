@@ -103,17 +103,13 @@ def test_leaving_out_each_query_loses_at_most_alpha_within_each_group(
     guarantee, data, alpha, count_missed
 ):
     queries = data.draw(judged(groups=True, missed=True))
-    merged = data.draw(st.sampled_from([{}, {"g": "h"}, {"g": "x", "h": "x"}]))
     calibration = calibration_of(
         queries, float(alpha), guarantee, by_group=True, count_missed=count_missed
     )
-    calibration = replace(calibration, merge_groups=merged or None)
-    for group in {merged.get(query.group, query.group) for query in queries}:
+    for group in calibration.n_units:
         units = calibration.units(group)
         assert [q.id for q in units.queries] == [
-            q.id
-            for q in queries
-            if merged.get(q.group, q.group) == group and (q.relevant.any() or q.missed)
+            q.id for q in queries if q.group == group and (q.relevant.any() or q.missed)
         ]
         shares = shares_left_out(list(units.queries), alpha, guarantee, count_missed)
         assert sum(1 - share for share in shares) <= alpha * len(shares)
@@ -156,16 +152,12 @@ def calibrations(draw, guarantee):
     """A calibration without delta, of any grouping, with missed snippets that count or not."""
     by_group = draw(st.booleans())
     queries = draw(judged(missed=True, groups=by_group))
-    merged = None
-    if by_group and draw(st.booleans()):
-        merged = dict.fromkeys(sorted({query.group for query in queries})[:2], "merged")
     return calibration_of(
         queries,
         float(draw(alphas)),
         guarantee,
         by_group=by_group,
         count_missed=draw(st.booleans()),
-        merge_groups=merged,
     )
 
 
@@ -189,7 +181,6 @@ def test_another_alpha_and_guarantee_are_those_of_calibrating_again(guarantee, d
             float(other),
             name,
             by_group=first.by_group,
-            merge_groups=first.merge_groups,
             count_missed=first.count_missed,
         )
         for group in RUN_TIME_GROUPS:

@@ -71,7 +71,7 @@ def some_queries(rng, n=60):
 @every_guarantee
 def test_every_combination_survives_its_file(guarantee, tmp_path, rng):
     queries = some_queries(rng)
-    groupings = ({}, {"by_group": True}, {"by_group": True, "merge_groups": {"g": "x", "h": "x"}})
+    groupings = ({}, {"by_group": True})
     n_infinite = n = 0
     for grouping, count_missed, delta, alpha in itertools.product(
         groupings, (False, True), (None, 0.1), (0.3, 0.02)

@@ -76,7 +76,6 @@ def rejected(queries, **options):
         (ScoredQuery([0.5], [True]), {"count_missed": True}),
         (ScoredQuery([0.5], [True]), {"by_group": True}),
         (ScoredQuery([0.5], [True], silenced=False), {}),
-        (ScoredQuery([0.5], [True], group="h"), {"by_group": True, "merge_groups": {"i": "g"}}),
     ],
 )
 def test_what_is_wrong_in_a_part_is_named_as_in_all_queries(last, options):

@@ -43,7 +43,7 @@ WORDS = {
     "all": ("all relevant snippets", "with probability at least"),
     "any": ("at least one relevant snippet", "with probability at least"),
 }
-GROUPINGS = ({}, {"by_group": True}, {"by_group": True, "merge_groups": {"g": "x", "h": "x"}})
+GROUPINGS = ({}, {"by_group": True})
 
 
 @every_guarantee

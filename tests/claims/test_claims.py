@@ -152,8 +152,6 @@ def test_each_group_has_its_threshold_and_an_unknown_or_small_group_keeps_nothin
         assert calibration.threshold(group) == math.inf
         assert not calibration.keep([1.0], group).any()
     assert calibration.p_values([1.0], "unknown").tolist() == [1.0]
-    merged = calibration_of(GROUPED, 0.3, by_group=True, merge_groups={"z": "y"})
-    assert merged.threshold("z") == merged.threshold("y") == 0.8
 
 
 def test_answers_without_claims_or_annotation_are_not_used_and_are_named():
@@ -176,10 +174,6 @@ def test_answers_without_claims_or_annotation_are_not_used_and_are_named():
         (lambda: ClaimFilter(Lookup(), calibration_of(), on_empty="keep_best"), "on_empty"),
         (lambda: calibration_of([*FIVE, answer([1], "+", id="a")]), "answer id 'a'"),
         (lambda: calibration_of(by_group=True), "answer 'a': group is None"),
-        (
-            lambda: calibration_of(GROUPED, by_group=True, merge_groups={"w": "y"}),
-            "merge_groups names 'w'",
-        ),
         (lambda: calibration_of([answer([], ""), answer([1.0], "?")]), "none of 2 answers"),
         (lambda: answer_scores([answer([1.0], "?", id="q")]), "factual"),
     ],
@@ -352,10 +346,8 @@ def test_the_p_value_is_beta_binomial_over_calibration_and_new_answers():
 
 
 def test_by_group_the_worst_group_decides():
-    calibration = calibration_of(
-        [*GROUPED, answer([0.8], "-", group="w")], 0.3, by_group=True, merge_groups={"w": "z"}
-    )
-    new = [answer([0.9], "-", group=g) for g in "xxxxxyyyyyw"] + [answer([0.9], "+", group="x")]
+    calibration = calibration_of([*GROUPED, answer([0.8], "-", group="z")], 0.3, by_group=True)
+    new = [answer([0.9], "-", group=g) for g in "xxxxxyyyyyz"] + [answer([0.9], "+", group="x")]
     measured = evaluate_claims(calibration, new)
     assert list(measured.by_group) == ["x", "y", "z"]
     assert [of.n_answers for of in measured.by_group.values()] == [6, 5, 1]

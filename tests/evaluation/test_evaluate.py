@@ -124,7 +124,7 @@ def test_snippets_kept_together_are_worth_one_per_query():
     assert share == Share.of_clusters([5 * (i < 80) for i in range(100)], [5] * 100)
 
 
-def test_groups_are_measured_separately_and_merged_as_in_the_calibration():
+def test_groups_are_measured_separately():
     queries = [
         ScoredQuery([0.1], [True], group="a"),
         ScoredQuery([0.9], [True], group="b"),
@@ -134,14 +134,6 @@ def test_groups_are_measured_separately_and_merged_as_in_the_calibration():
     assert list(e.by_group) == ["a", "b", None]
     assert [part.coverage["all"].estimate for part in e.by_group.values()] == [1, 0, 1]
     assert [part.n_queries for part in e.by_group.values()] == [1, 1, 1]
-    merged = Calibration.from_scores(
-        [ScoredQuery([0.25], [True], group=group) for group in "ab"],
-        alpha=0.5,
-        scorer="lookup",
-        by_group=True,
-        merge_groups={"a": "both", "b": "both"},
-    )
-    assert list(evaluate(merged, queries).by_group) == ["both", None]
     assert evaluate(calibrated(), QUERIES).by_group == {}
     apart = [ScoredQuery([score], [True], group=g) for score, g in ((0.1, "a"), (0.9, "b"))]
     by_group = Calibration.from_scores(apart, alpha=0.5, by_group=True, scorer="lookup")

@@ -45,7 +45,6 @@ CALIBRATIONS = [
         {},
         {"guarantee": "snippet"},
         {"by_group": True},
-        {"by_group": True, "merge_groups": {"a": "b"}},
     )
 ]
 
