@@ -39,7 +39,6 @@ from conformal_retrievers.filtering import ConformalFilter, GroupOf, OnEmpty, On
 from conformal_retrievers.scoring.answerability import QueryScorer
 from conformal_retrievers.scoring.scorer import Scorer
 
-GAP = " … "
 ScorersOf = Callable[[Sequence[str]], Iterable[Scorer | QueryScorer]]  # from needed names
 
 
@@ -51,12 +50,11 @@ class Pruned(Filtered):
     """
 
     sentences: Sentences = field(kw_only=True, repr=False)
-    gap: str = field(default=GAP, kw_only=True)
 
     @cached_property
     def passages(self) -> tuple[Passage, ...]:
         """What is kept of each document with a kept sentence, in the documents' order."""
-        return tuple(passages(self.sentences, self.keeps, gap=self.gap))
+        return tuple(passages(self.sentences, self.keeps))
 
 
 class SentenceFilter(ConformalFilter):
@@ -81,9 +79,6 @@ class SentenceFilter(ConformalFilter):
     neighbours
         How many sentences on either side of a kept one are kept with it. One helps where a
         sentence needs the one before: "She is the champion" does not say who.
-    gap
-        What stands in a passage between kept sentences where others are cut out; "" for nothing but
-        a space. Nothing marks a cut before the first kept sentence or after the last.
     on_empty, on_unscorable, group_of, gate, on_silence
         As in `ConformalFilter`, of sentences: a gate reads these, too.
 
@@ -102,7 +97,6 @@ class SentenceFilter(ConformalFilter):
         split: Split = "sentences",
         *,
         neighbours: int = 0,
-        gap: str = GAP,
         on_empty: OnEmpty = "allow",
         on_unscorable: OnUnscorable = "keep",
         group_of: GroupOf | None = None,
@@ -111,9 +105,7 @@ class SentenceFilter(ConformalFilter):
     ) -> None:
         if type(neighbours) is not int or neighbours < 0:  # True is an int
             raise ValueError(f"neighbours is {neighbours!r}; give a whole number, 0 or more")
-        if not isinstance(gap, str):
-            raise TypeError(f"gap is {gap!r}; give a str")
-        self.splitter, self.neighbours, self.gap = splitter(split), neighbours, gap
+        self.splitter, self.neighbours = splitter(split), neighbours
         super().__init__(
             scorer,
             calibration,
@@ -174,7 +166,7 @@ class SentenceFilter(ConformalFilter):
             )
         c = self.calibration
         decided = self._decided(
-            Pruned(s, c.keep(s, group), c, group, sentences=sentences, gap=self.gap, gated=gated)
+            Pruned(s, c.keep(s, group), c, group, sentences=sentences, gated=gated)
         )
         return replace(decided, keeps=with_neighbours(sentences, decided.keeps, self.neighbours))
 
@@ -197,7 +189,6 @@ def open_filter(
     alpha: float | None = None,
     split: Split | None = None,
     neighbours: int = 0,
-    gap: str = GAP,
     on_empty: OnEmpty = "allow",
     on_unscorable: OnUnscorable = "keep",
     group_of: GroupOf | None = None,
@@ -227,7 +218,7 @@ def open_filter(
         As in `ConformalFilter.of`.
     alpha
         Replaces the calibration's own, see `Calibration.at`.
-    split, neighbours, gap
+    split, neighbours
         As in `SentenceFilter`; without `split`, snippets stay whole.
     gate, on_silence
         As in `ConformalFilter`; the path of a gate's file is one, too.
@@ -236,7 +227,7 @@ def open_filter(
     ------
     CalibrationMismatch, ValueError
         As `ConformalFilter.of`, `SentenceFilter`, `Calibration.load` and `Calibration.at`; and for
-        `neighbours` or `gap` without `split`.
+        `neighbours` without `split`.
     """
     if not isinstance(calibration, Calibration):
         calibration = Calibration.load(calibration)
@@ -254,14 +245,13 @@ def open_filter(
     more: dict[str, Any] = {"on_empty": on_empty, "on_unscorable": on_unscorable}
     more |= {"group_of": group_of, "on_silence": on_silence}
     if split is None:
-        if (neighbours, gap) != (0, GAP):
+        if neighbours:
             raise ValueError(
-                f"neighbours is {neighbours!r} and gap is {gap!r} without split; give split="
-                "'sentences' too, or leave both out"
+                f"neighbours is {neighbours!r} without split; give split='sentences' too, or leave "
+                "it out"
             )
         return ConformalFilter.of(calibration, given, gate=gate, **more)
     checks.check_subject(calibration, *RETRIEVED)
     gate = gate_for(calibration, gate, given)
     scorer = scorer_for(calibration, given, gate.calibration if gate else None)
-    more |= {"neighbours": neighbours, "gap": gap}
-    return SentenceFilter(scorer, calibration, split, gate=gate, **more)
+    return SentenceFilter(scorer, calibration, split, neighbours=neighbours, gate=gate, **more)

@@ -57,12 +57,10 @@ def test_kept_sentences_come_back_in_their_documents():
     assert before == PAGES
 
 
-@pytest.mark.parametrize(("gap", "between"), [("", " "), (" [...] ", " [...] ")])
-def test_a_passage_is_the_kept_ranges_of_the_text_with_the_gap_between_them(gap, between):
-    pruned = filter_of(gap=gap)("Which?", PAGES)
-    for one in pruned.passages:
+def test_a_passage_is_the_kept_ranges_of_the_text_with_a_mark_between_them():
+    for one in filter_of()("Which?", PAGES).passages:
         text = PAGES[one.document].text
-        assert one.text == between.join(text[start:end] for start, end in one.ranges)
+        assert one.text == " … ".join(text[start:end] for start, end in one.ranges)
 
 
 def test_neighbours_are_kept_and_do_not_count_in_m1_and_m2():
@@ -90,7 +88,7 @@ def test_all_sentences_of_all_documents_are_scored_at_once_with_their_place():
 
 
 async def test_asynchronous_equals_synchronous():
-    conformal = filter_of(neighbours=1, gap=" / ")
+    conformal = filter_of(neighbours=1)
     one = conformal("Which?", PAGES)
     for other in await asyncio.gather(*(conformal.acall("Which?", PAGES) for _ in range(3))):
         assert other.passages == one.passages
@@ -123,12 +121,12 @@ def test_if_no_sentence_passes_or_has_a_score_the_options_say_what_happens():
 
 
 def test_another_alpha_keeps_the_options_and_is_remembered():
-    conformal = filter_of(neighbours=1, gap="|", on_empty="keep_best", on_unscorable="raise")
+    conformal = filter_of(neighbours=1, on_empty="keep_best", on_unscorable="raise")
     other = conformal.at(0.6)
     assert other is conformal.at(0.6)
     assert isinstance(other, SentenceFilter)
     assert other.calibration.alpha == 0.6
-    for name in ("scorer", "splitter", "neighbours", "gap", "on_empty", "on_unscorable"):
+    for name in ("scorer", "splitter", "neighbours", "on_empty", "on_unscorable"):
         assert getattr(other, name) == getattr(conformal, name)
     assert conformal.calibration.alpha == 0.4
     assert isinstance(ConformalFilter(NUMBER, calibrated_whole()).at(0.5), ConformalFilter)
@@ -209,7 +207,6 @@ def test_a_splitter_of_the_users_own():
         ({"neighbours": -1}, ValueError, "neighbours"),
         ({"neighbours": True}, ValueError, "neighbours"),
         ({"neighbours": 1.0}, ValueError, "neighbours"),
-        ({"gap": None}, TypeError, "gap"),
         ({"split": "words"}, ValueError, "split"),
         ({"on_empty": "all"}, ValueError, "on_empty"),
     ],
@@ -221,10 +218,9 @@ def test_invalid_options_are_refused_by_name(options, error, field):
         open_filter(calibrated(), NUMBER, **{"split": "sentences", **options})
 
 
-def test_neighbours_and_gap_need_a_split():
-    for options in ({"neighbours": 1}, {"gap": ""}):
-        with pytest.raises(ValueError, match="split"):
-            open_filter(calibrated_whole(), NUMBER, **options)
+def test_neighbours_need_a_split():
+    with pytest.raises(ValueError, match="split"):
+        open_filter(calibrated_whole(), NUMBER, neighbours=1)
 
 
 def test_scores_are_decided_on_with_their_sentences():

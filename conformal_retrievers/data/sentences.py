@@ -158,13 +158,13 @@ class Passage:
     ranges: tuple[Range, ...]
 
 
-def passages(sentences: Sentences, keeps: ArrayLike, *, gap: str = " … ") -> list[Passage]:
+def passages(sentences: Sentences, keeps: ArrayLike) -> list[Passage]:
     """Return the passage of each document that has a kept sentence, in the documents' order.
 
-    Neighbouring sentences keep the text between them. The gap stands between others, on a line of
-    its own if there is a line break between what it joins; "" joins by a space or a line break. A
-    document whose sentences are all kept is unchanged. `keeps` has a truth value for each sentence
-    (m,). Raises ValueError for another number.
+    Neighbouring sentences keep the text between them. " … " stands between others, on a line of its
+    own if there is a line break between what it joins. A document whose sentences are all kept is
+    unchanged. `keeps` has a truth value for each sentence (m,). Raises ValueError for another
+    number.
 
     >>> sentences = cut(["One two. Three four. Five six. Seven."], "sentences")
     >>> passages(sentences, [True, False, True, True])[0].text
@@ -179,7 +179,7 @@ def passages(sentences: Sentences, keeps: ArrayLike, *, gap: str = " … ") -> l
             parts = _runs(ranges, own.tolist())
             runs = tuple(_indented(text, run) for run in parts)
             runs = (Range(0, len(text)),) if own.all() else runs
-            found.append(Passage(number, _joined(text, runs, gap), runs))
+            found.append(Passage(number, _joined(text, runs), runs))
     return found
 
 
@@ -232,13 +232,10 @@ def _indented(text: str, run: Range) -> Range:
     return Range(run.start - indent, run.end)
 
 
-def _joined(text: str, runs: Sequence[Range], gap: str) -> str:
+def _joined(text: str, runs: Sequence[Range]) -> str:
     parts = [text[runs[0].start : runs[0].end]]
     for before, after in pairwise(runs):
         between = text[before.end : after.start]
-        if between.splitlines() != [between]:  # it has a line break
-            parts.append(f"\n{gap.strip()}\n" if gap.strip() else "\n")
-        else:
-            parts.append(gap or " ")
-        parts.append(text[after.start : after.end])
+        one_line = between.splitlines() == [between]
+        parts += [" … " if one_line else "\n…\n", text[after.start : after.end]]
     return "".join(parts)

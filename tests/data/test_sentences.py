@@ -57,22 +57,18 @@ def test_no_documents_have_no_sentences():
     assert with_neighbours(sentences, [], 1).tolist() == []
 
 
-def joined(keeps, gap=" … "):
+def joined(keeps):
     """Return the passage of TEXT with these of its sentences kept."""
-    (passage,) = passages(cut([TEXT], "sentences"), [k == "x" for k in keeps], gap=gap)
+    (passage,) = passages(cut([TEXT], "sentences"), [k == "x" for k in keeps])
     return passage.text, passage.ranges
 
 
-def test_neighbouring_sentences_keep_the_text_between_them_and_a_gap_marks_what_is_cut():
+def test_neighbouring_sentences_keep_the_text_between_them_and_a_mark_shows_what_is_cut():
     assert joined("xx..") == ("One two. Three four.", ((1, 21),))
     assert joined(".xx.") == ("Three four.  Five six.", ((10, 32),))
     assert joined("x.x.") == ("One two. … Five six.", ((1, 9), (23, 32)))
     assert joined("x..x") == ("One two.\n…\nSeven.", ((1, 9), (33, 39)))
     assert joined("xxxx") == (TEXT, ((0, len(TEXT)),))
-    assert joined("x.x.", gap="") == ("One two. Five six.", ((1, 9), (23, 32)))
-    assert joined("x..x", gap="")[0] == "One two.\nSeven."
-    assert joined("x..x", gap=" ")[0] == "One two.\nSeven."
-    assert joined("x.x.", gap="|")[0] == "One two.|Five six."
 
 
 def test_a_passage_is_of_its_document_and_others_are_left_out():

@@ -133,12 +133,6 @@ def test_neighbours_of_a_kept_sentence_stay_in_its_document(kept_texts):
 
 
 @both
-@pytest.mark.parametrize(("gap", "between"), [("", " "), (" [cut] ", " [cut] ")])
-def test_the_gap_between_kept_sentences_is_the_users(kept_texts, gap, between):
-    assert kept_texts(TEXTS, gap=gap)["cut"] == f"The bee is near.{between}The dog is middle."
-
-
-@both
 def test_a_function_of_the_user_cuts(kept_texts):
     text = "a line is far\na line is near\nthe rest is far"
     assert kept_texts({"1": text}, split=lines) == {"1": "a line is near"}
@@ -501,10 +495,9 @@ def test_a_calibration_filters_only_what_was_cut_as_it_was(made_from, calibrated
 
 
 @each
-def test_options_of_sentences_need_split(made_from):
-    for options in ({"neighbours": 1}, {"gap": ""}):
-        with pytest.raises(ValueError, match="split"):
-            made_from(calibration(None), scorer=WORDS, **options)
+def test_neighbours_need_split(made_from):
+    with pytest.raises(ValueError, match="split"):
+        made_from(calibration(None), scorer=WORDS, neighbours=1)
 
 
 @each
@@ -512,4 +505,4 @@ def test_a_file_is_opened_with_split(made_from, tmp_path):
     calibration().save(tmp_path / "calibration.json")
     made = made_from(tmp_path / "calibration.json", scorer=WORDS, split="sentences", neighbours=2)
     assert isinstance(made.filter, SentenceFilter)
-    assert (made.filter.neighbours, made.filter.gap) == (2, " … ")
+    assert made.filter.neighbours == 2

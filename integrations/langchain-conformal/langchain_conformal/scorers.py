@@ -22,7 +22,7 @@ from conformal_retrievers.data.sentences import Split
 from conformal_retrievers.filtering import GroupOf, OnEmpty, OnSilence
 from conformal_retrievers.llm import LLM, Cache, Reply, Request, wire
 from conformal_retrievers.llm.patience import in_time
-from conformal_retrievers.pruning import GAP, open_filter
+from conformal_retrievers.pruning import open_filter
 from conformal_retrievers.scoring import By, CrossEncoderScorer, LLMScorer, QueryScorer, Scores
 
 Options = Callable[[Request], Mapping[str, Any]]
@@ -237,7 +237,6 @@ class FromCalibration:
         alpha: float | None = None,
         split: Split | None = None,
         neighbours: int = 0,
-        gap: str = GAP,
         on_empty: OnEmpty = "allow",
         on_unscorable: OnUnscorable = "keep",
         group_of: GroupOf | None = None,
@@ -257,7 +256,7 @@ class FromCalibration:
             a scorer of queries, or a list.
         alpha
             Another risk than the calibration's, in (0, 1).
-        split, neighbours, gap
+        split, neighbours
             "sentences", or the function that the calibration was cut with, keeps sentences of
             documents instead of whole ones; as in `SentenceFilter`.
         on_empty, on_unscorable, group_of, on_silence
@@ -292,7 +291,6 @@ class FromCalibration:
             alpha=alpha,
             split=split,
             neighbours=neighbours,
-            gap=gap,
             on_empty=on_empty,
             on_unscorable=on_unscorable,
             group_of=group_of,

@@ -21,7 +21,7 @@ from conformal_retrievers.calibration import Gate, OnUnscorable
 from conformal_retrievers.calibration.scorer import scorers_of
 from conformal_retrievers.data.sentences import Split
 from conformal_retrievers.filtering import GroupOf, OnEmpty, OnSilence
-from conformal_retrievers.pruning import GAP, open_filter
+from conformal_retrievers.pruning import open_filter
 from conformal_retrievers.scoring import QueryScorer
 from llama_index.postprocessor.conformal.events import rerank_events
 from llama_index.postprocessor.conformal.nodes import (
@@ -97,7 +97,6 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         alpha: float | None = None,
         split: Split | None = None,
         neighbours: int = 0,
-        gap: str = GAP,
         on_empty: OnEmpty = "allow",
         on_unscorable: OnUnscorable = "keep",
         group_of: GroupOf | None = None,
@@ -117,7 +116,7 @@ class ConformalPostprocessor(BaseNodePostprocessor):
             `Settings.embed_model`.
         alpha
             Another risk than the calibration's, in (0, 1).
-        split, neighbours, gap
+        split, neighbours
             "sentences", or the function that the calibration was cut with, keeps sentences of nodes
             instead of whole ones; as in `SentenceFilter`.
         on_empty, on_unscorable, group_of, on_silence
@@ -151,7 +150,6 @@ class ConformalPostprocessor(BaseNodePostprocessor):
             alpha=alpha,
             split=split,
             neighbours=neighbours,
-            gap=gap,
             on_empty=on_empty,
             on_unscorable=on_unscorable,
             group_of=group_of,
