@@ -199,7 +199,7 @@ def check_scorable(reduced: Reduced, scorer: str, on_unscorable: str) -> None:
     id = reduced.queries.ids[lost.query]
     where = f"query number {lost.query + 1}" if id is None else f"query {id!r}"
     why = "" if lost.why is None else f" ({lost.why})"
-    remedy = "Fix the scorer, or calibrate with on_unscorable='keep' (--on-unscorable keep)"
+    remedy = "Fix the scorer, or calibrate with on_unscorable='keep'"
     if reduced.n_lost == n:
         remedy = (
             "Check what the scorer needs (texts, vectors, the model's replies; RetrievalScorer "
@@ -242,7 +242,7 @@ def warn_if_path(scorer: str) -> None:
     if re.search(f"{slash}|{backslash}", str(scorer)):
         warnings.warn(
             f"scorer {scorer!r} is named by a path, so a machine with another path refuses the "
-            "calibration. Give the scorer name=, or --name on the command line",
+            "calibration. Give the scorer name=",
             stacklevel=3,
         )
 

@@ -3,14 +3,13 @@
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from pydantic import JsonValue
 
 from conformal_retrievers.calibration import calibrate as calibrated
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.candidates import of_sentences
 from conformal_retrievers.calibration.choosing import split as fit_and_calibration
 from conformal_retrievers.calibration.gate import Gate
 from conformal_retrievers.calibration.subjects import QUERIES
@@ -23,9 +22,9 @@ from conformal_retrievers.cli.inputs import (
     load_calibration,
     named_runs,
 )
-from conformal_retrievers.cli.scorers import NAMES, Models, needs_model, score_of_hits
+from conformal_retrievers.cli.scorers import Models, needs_model, score_of_hits
 from conformal_retrievers.cli.show import facts_of
-from conformal_retrievers.cli.terminal import OptionNeeded, print_json, say
+from conformal_retrievers.cli.terminal import print_json, say
 from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.scoring import LearnedScorer, Scorer
 
@@ -39,10 +38,6 @@ def calibrate(
     run: options.Run = None,
     k: options.Depth = None,
     min_score: options.MinScore = None,
-    better: options.Better = None,
-    retriever: options.Retriever = None,
-    model: options.Model = None,
-    name: options.ModelName = None,
     corpus: options.Corpus = None,
     split: options.Split = None,
     guarantee: options.Guarantee = "query-recall",
@@ -60,10 +55,6 @@ def calibrate(
             dir_okay=False,
         ),
     ] = None,
-    on_unscorable: Annotated[
-        Literal["raise", "keep"],
-        options.option("raise|keep", "If a relevant snippet has no score: stop, or keep it."),
-    ] = "raise",
     synthetic: options.Synthetic = False,
     hold_out: options.HoldOut = 0.0,
     force: options.Force = False,
@@ -74,45 +65,30 @@ def calibrate(
     """Calibrate a filter on judged queries, and save the calibration."""
     options.check_out(out, judged, corpus, gate, force=force)
     rule: dict[str, Any] = {"guarantee": guarantee, "delta": delta, "by_group": by_group}
-    rule |= {"count_missed": count_missed, "on_unscorable": on_unscorable}
+    rule |= {"count_missed": count_missed}
     if on := cluster(context, "judged", "alpha", "out", "force", *rule):
         save(on.calibrate_dataset(judged, alpha=alpha, **rule), out, as_json)
         return
-    if scorer is not None and scorer not in NAMES:
-        hint = f"for an embedding model: --scorer embedding --model {scorer}"
-        raise typer.BadParameter(f"{scorer!r} is not one of {', '.join(NAMES)}; {hint}")
+    models = Models(None, corpus, judged)
     front = None if gate is None else load_calibration(gate, None, QUERIES)
-    if scorer not in (None, "embedding") and not (front and needs_model(front)):
-        for option, value in (("--model", model), ("--name", name)):
-            if value is not None:
-                raise typer.BadParameter(f"the scorer {scorer} has no model; leave {option} out")
-    elif name is not None and model is None:
-        raise typer.BadParameter("there is no --model to be named; leave --name out")
-    for option, value, names in (
-        ("--retriever", retriever, ("rank", "zscore", "retrieval")),
-        ("--better", better, ("zscore", "retrieval")),
-    ):
-        if value is not None and scorer not in names:
-            raise typer.BadParameter(f"{option} needs --scorer {' or '.join(names)}; give both")
+    if front is not None and needs_model(front):
+        raise ValueError(
+            f"{gate}: its score {front.scorer!r} has an embedding model; calibrate behind it in "
+            "Python: calibrate(judged, alpha=…, gate=Gate.load(path, [scorer]))"
+        )
     queries = held_out(judged_queries(judged, run, k, min_score), hold_out)
     if hold_out and any(query.id is None for query in queries):
         raise ValueError("--hold-out needs an id for each query; give those without id one")
     if split is not None:
         queries = by_sentence(queries, split)
     chosen: Scorer | list[Scorer]
-    models = Models(model, name, corpus, judged)
     if scorer is None:
         chosen = models.given()
-        if not (chosen or of_sentences(queries) or any(query.hits for query in queries)):
-            reason = "the snippets have no hits, from which a score could be chosen"
-            raise OptionNeeded(f"{reason}; name a scorer", "--scorer embedding --model MODEL")
     elif scorer == "learned":
         parts = fit_and_calibration(queries)
         queries, chosen = parts.calibration, LearnedScorer.fit(parts.fit, alpha=alpha)
-    elif scorer in ("embedding", "bm25"):
-        chosen = models.embedding() if scorer == "embedding" else models.bm25()
     else:
-        chosen = score_of_hits(scorer, queries, retriever, better)
+        chosen = models.bm25() if scorer == "bm25" else score_of_hits(scorer, queries)
     calibration = calibrated(
         queries,
         chosen,

@@ -4,8 +4,6 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from conformal_retrievers.calibration import calibrate_gate
 from conformal_retrievers.cli import options
 from conformal_retrievers.cli.calibrate import retrieval_of, save
@@ -34,8 +32,6 @@ def gate(
     run: options.Run = None,
     k: options.Depth = None,
     min_score: options.MinScore = None,
-    model: options.GateModel = None,
-    name: options.ModelName = None,
     corpus: options.GateCorpus = None,
     split: options.Split = None,
     false_speech: Annotated[
@@ -66,16 +62,10 @@ def gate(
         queries = Queries(by_sentence(queries.judged, split), cut)
     if false_speech is not None and all(query.answerable for query in queries.all):
         raise OptionNeeded("--false-speech needs unanswerable queries", "--unanswerable FILE")
-    scorers = Models(model, name, corpus, judged).given()
-    if not scorers and not any(query.hits for query in queries.judged):
-        reason = "the snippets have no hits, from which a score could be made"
-        raise OptionNeeded(f"{reason}; give a model", "--model MODEL")
-    if name is not None and model is None:
-        raise typer.BadParameter("there is no --model to be named; leave --name out")
     made = calibrate_gate(
         queries.judged,
         queries.unanswerable,
-        scorers,
+        Models(None, corpus, judged).given(),
         alpha=alpha,
         false_speech=false_speech,
         delta=delta,

@@ -149,7 +149,7 @@ def new_queries(
     Raises ValueError if no query is new.
     """
     judged, _, _, run, k, min_score = at_depth_of(calibration, sources)
-    scorer, gate = filter_of(calibration, Models(model, None, corpus, judged))
+    scorer, gate = filter_of(calibration, Models(model, corpus, judged))
     given = cut_as(calibration, judged_queries(judged, run, k, min_score))
     used = fitted_on(scorer)
     if gate is not None:

@@ -144,48 +144,34 @@ HoldOut = Annotated[
     option("RATE", "Leave out each query with this probability, for evaluate.", min=0, max=0.99),
 ]
 Scorer = Annotated[
-    str | None,
+    Literal["rank", "fusion", "learned", "bm25"] | None,
     option(
         "NAME",
-        "What scores a snippet: rank, fusion, zfusion, zscore, learned, retrieval (the retriever's "
-        "own score), embedding or bm25. Default: the best, chosen on a third of the queries.",
+        "What scores a snippet: rank, fusion (of several ranks), learned or bm25. Default: the "
+        "best, chosen on a third of the queries.",
     ),
 ]
-Better = Annotated[
-    Literal["higher", "lower"] | None,
-    option(
-        "higher|lower",
-        "Which of the retriever's scores are better (lower: distances), if ranks are not known.",
-    ),
-]
-Retriever = Annotated[
-    str | None, option("NAME", "For rank, zscore and retrieval: which one of several retrievers.")
-]
-_MODEL = "The sentence-transformers model of an embedding score, a path or a name."
 _CORPUS = "For bm25: the retrievable texts, as in a BEIR corpus.jsonl."
-_NEEDED = "Needed if the calibration's score has one."
 
-Model = Annotated[
-    str | None,
-    option("MODEL", f"{_MODEL} Without --scorer, its score is among those that are chosen from."),
-]
-GateModel = Annotated[
-    str | None, option("MODEL", f"{_MODEL} Its score is among those that are chosen from.")
-]
 GateCorpus = Annotated[
     Path | None,
     option("FILE", f"{_CORPUS} It is among the scores that are chosen from.", exists=True),
 ]
-NeededModel = Annotated[str | None, option("MODEL", f"{_MODEL} {_NEEDED}")]
-ModelName = Annotated[
+NeededModel = Annotated[
     str | None,
-    option("NAME", "The name of --model in the chain to filter. Default: that of --model."),
+    option(
+        "MODEL",
+        "The sentence-transformers model of an embedding score, a path or a name. Needed if the "
+        "calibration's score has one.",
+    ),
 ]
 Corpus = Annotated[
     Path | None,
     option("FILE", f"{_CORPUS} Without --scorer, bm25 is among those chosen from.", exists=True),
 ]
-NeededCorpus = Annotated[Path | None, option("FILE", f"{_CORPUS} {_NEEDED}", exists=True)]
+NeededCorpus = Annotated[
+    Path | None, option("FILE", f"{_CORPUS} Needed if the calibration's score has it.", exists=True)
+]
 Split = Annotated[
     Literal["sentences"] | None,
     option("sentences", "Cut the snippets into sentences, which evidence in the queries marks."),

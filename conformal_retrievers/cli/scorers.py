@@ -1,4 +1,4 @@
-"""The scores of the commands: the one that --scorer names, and those that a calibration names.
+"""The scores of the commands: the one that --scorer names, and those that a calibration needs.
 
 A name in a file never decides which model is loaded: that is --model's.
 """
@@ -16,37 +16,24 @@ from conformal_retrievers.calibration.gate import Gate
 from conformal_retrievers.calibration.scorer import needed_scorers, scorer_for
 from conformal_retrievers.cli.terminal import OptionNeeded
 from conformal_retrievers.data.beir import read_corpus
-from conformal_retrievers.data.hits import RETRIEVER
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.extras import require
-from conformal_retrievers.llm.wire import portable
 from conformal_retrievers.scoring import (
     EmbeddingScorer,
     FusionScorer,
-    QueryZScore,
     RankScorer,
     RetrievalScorer,
     Scorer,
-    ZFusionScorer,
 )
-from conformal_retrievers.scoring.sources import Kind, sources_of
-
-NAMES = ("rank", "fusion", "zfusion", "zscore", "learned", "retrieval", "embedding", "bm25")
+from conformal_retrievers.scoring.sources import sources_of
 
 
 class Models(NamedTuple):
     """What the options say of the models that score texts."""
 
     model: str | None
-    name: str | None
     corpus: Path | None
     judged: Path
-
-    def embedding(self) -> Scorer:
-        """Return the score of --model."""
-        if not self.model:
-            raise OptionNeeded("the scorer embedding needs its model", "--model MODEL")
-        return embedding_scorer(self.model, f"cosine({self.name or portable(self.model)})")
 
     def bm25(self) -> Scorer:
         """Return the score of --corpus, or of the folder's own corpus."""
@@ -57,9 +44,8 @@ class Models(NamedTuple):
         return BM25Scorer(read_corpus(self.corpus or self.judged).values())
 
     def given(self) -> list[Scorer]:
-        """Return the scores of the options that are given."""
-        embedding = [] if self.model is None else [self.embedding()]
-        return embedding if self.corpus is None else [*embedding, self.bm25()]
+        """Return the score of --corpus, if it is given."""
+        return [] if self.corpus is None else [self.bm25()]
 
     def needed(self, calibration: Calibration) -> list[Scorer]:
         """Return the scorers that a calibration names; ValueError if only Python can make one."""
@@ -102,48 +88,22 @@ def needed_of(calibration: Calibration, models: Models) -> list[Scorer]:
     return models.needed(calibration)
 
 
-def score_of_hits(
-    name: str, judged: Sequence[JudgedQuery], retriever: str | None, better: str | None
-) -> Scorer:
-    """Return a scorer that reads hits, or the retrieval scores of snippets without hits."""
-    kinds = dict(sources_of(judged).retrievers)
-    if name == "fusion" and kinds:
-        return FusionScorer(kinds)
-    if name == "zfusion" and kinds:
-        return ZFusionScorer(kinds)
-    if not kinds:
-        if name not in ("retrieval", "zscore"):
-            raise ValueError(
-                f"the scorer {name} needs hits, but the snippets have none; write the file with "
-                "judge_retriever and write_jsonl, or give a BEIR folder and its runs"
-            )
-        if better is None:
-            reason = f"the scorer {name} needs --better higher, or --better lower for distances"
-            raise OptionNeeded(reason, "--better higher")
-        known, higher = retriever or RETRIEVER, better == "higher"
-    else:
-        known = _retriever(kinds, retriever)
-        if name == "rank":
-            return RankScorer(known)
-        if kinds[known] == "rank" and better is None:
-            raise ValueError(
-                f"the scorer {name} needs scores that fall or rise with the rank, but the hits of "
-                f"{known!r} have none; give --scorer rank"
-            )
-        higher = kinds[known] == "similarity" if better is None else better == "higher"
-    scorer = RetrievalScorer(known, higher_is_better=higher)
-    return QueryZScore(scorer) if name == "zscore" else scorer
-
-
-def _retriever(kinds: dict[str, Kind], given: str | None) -> str:
-    """Return the retriever that is given, or the only one that there is."""
-    known = ", ".join(kinds)
-    if given is None and len(kinds) > 1:
-        reason = f"the snippets have hits of {known}; choose one"
-        raise OptionNeeded(reason, f"--retriever {next(iter(kinds))}")
-    if given is not None and given not in kinds:
-        raise typer.BadParameter(f"{given!r} is not one of {known}", param_hint="--retriever")
-    return given or next(iter(kinds))
+def score_of_hits(name: str, judged: Sequence[JudgedQuery]) -> Scorer:
+    """Return the scorer of the ranks, `rank` of one retriever or `fusion` of all."""
+    retrievers = [retriever for retriever, _ in sources_of(judged).retrievers]
+    if not retrievers:
+        raise ValueError(
+            f"the scorer {name} needs hits, but the snippets have none; write the file with "
+            "judge_retriever and write_jsonl, or give a BEIR folder and its runs"
+        )
+    if name == "fusion":
+        return FusionScorer(retrievers)
+    if len(retrievers) > 1:
+        raise typer.BadParameter(
+            f"the snippets have hits of {', '.join(retrievers)}; give --scorer fusion, or queries "
+            "with hits of one retriever"
+        )
+    return RankScorer(retrievers[0])
 
 
 @cache

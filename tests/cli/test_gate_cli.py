@@ -22,6 +22,9 @@ from conformal_retrievers import (
 )
 from conformal_retrievers.data import read_jsonl
 from conformal_retrievers.evaluation import evaluate_gate
+from conformal_retrievers.scoring import RankScorer
+
+RANK = RankScorer("retriever")
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +144,7 @@ def test_gate_and_filter_hold_out_the_same_queries(files, tmp_path):
 
 @pytest.fixture(scope="module")
 def both(files):
-    judged, options = files / "judged.jsonl", ("--alpha", "0.3", "--scorer", "zscore")
+    judged, options = files / "judged.jsonl", ("--alpha", "0.3", "--scorer", "rank")
     run("calibrate", judged, *options, "--gate", files / "gate.json", *out(files, "both"))
     return Calibration.load(files / "both.json")
 
@@ -149,7 +152,7 @@ def both(files):
 def test_a_filter_is_calibrated_behind_the_gate(files, both):
     expected = calibrate(
         read_jsonl(files / "judged.jsonl"),
-        zscore(both),
+        RANK,
         alpha=0.3,
         gate=Gate.load(files / "gate.json"),
         labels={"source": "judged.jsonl"},
@@ -161,14 +164,6 @@ def test_a_filter_is_calibrated_behind_the_gate(files, both):
     assert "queries" not in facts["gate"]
 
 
-def zscore(calibration):
-    from conformal_retrievers.scoring import QueryZScore, RetrievalScorer
-
-    scorer = QueryZScore(RetrievalScorer("retriever", higher_is_better=True))
-    assert scorer.name == calibration.scorer
-    return scorer
-
-
 def test_a_filter_that_holds_a_gate_is_measured_with_it(files, both):
     gate = Gate.of(both.gate)
     new = [
@@ -176,7 +171,7 @@ def test_a_filter_that_holds_a_gate_is_measured_with_it(files, both):
         *[replace(q, answerable=True) for q in read_jsonl(files / "new-easy.jsonl")],
     ]
     write_jsonl(new, files / "mixed.jsonl")
-    expected = evaluate(both, score_queries(zscore(both), new, gate=gate))
+    expected = evaluate(both, score_queries(RANK, new, gate=gate))
     found = as_json("evaluate", files / "both.json", files / "mixed.jsonl")["evaluation"]
     assert found["silent"]["estimate"] == expected.silent.estimate > 0.2
     assert found["removal"]["estimate"] == expected.removal.estimate
@@ -214,7 +209,7 @@ def p_value(evaluation):
 
 
 def test_questions_that_calibrated_the_gate_are_not_new_to_the_filter(files, tmp_path):
-    options = ("--alpha", "0.3", "--scorer", "zscore", "--gate", files / "gate.json")
+    options = ("--alpha", "0.3", "--scorer", "rank", "--gate", files / "gate.json")
     run("calibrate", files / "judged.jsonl", *options, *out(tmp_path, "c"))
     message = error_of("evaluate", tmp_path / "c.json", files / "judged.jsonl")
     assert "120 queries belong to the calibration" in message
