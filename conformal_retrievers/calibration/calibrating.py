@@ -5,26 +5,18 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from pydantic import JsonValue
 
 from conformal_retrievers.calibration import checks
-from conformal_retrievers.calibration.behind import (
-    check_behind,
-    check_same_queries,
-    check_same_retrieval,
-)
+from conformal_retrievers.calibration.behind import check_same_queries, check_same_retrieval
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.choosing import choose
 from conformal_retrievers.calibration.costs import Aim
 from conformal_retrievers.calibration.gate import Gate, check_gate
-from conformal_retrievers.calibration.guarantees import (
-    Guarantee,
-    check_guarantee,
-    check_relative,
-    n_needed,
-)
+from conformal_retrievers.calibration.guarantees import Guarantee, check_relative, n_needed
 from conformal_retrievers.calibration.statement import why_none
 from conformal_retrievers.calibration.subjects import OnUnscorable
 from conformal_retrievers.data.copies import check_copies
@@ -39,7 +31,6 @@ from conformal_retrievers.scoring.scorer import (
     relative_to_query,
     score_queries,
 )
-from conformal_retrievers.theory.ranks import exact_alpha
 
 
 def calibrate(
@@ -123,24 +114,34 @@ def calibrate(
     """
     if gate is not None:
         check_gate(gate)
-    exact_alpha(alpha)  # before anything is paid for
-    check_guarantee(guarantee, delta)
-    checks.check_flags(by_group=by_group, count_missed=count_missed)
     checks.check_scorers(scorer)
-    if gate is not None:
-        check_behind(gate.calibration, alpha, guarantee, delta, by_group=by_group)
     judged = judged_queries(judged)
     if not judged:
         raise ValueError("judged is empty; give judged queries, such as judge_retriever returns")
     if split is not None:
         judged = by_sentence(judged, split)
     check_not_only_relevant(judged)
-    split_name = checks.split_of(judged)  # raises for a mixture
-    retrieval, labels = checks.with_retrieval(judged, retrieval), checks.json_copy("labels", labels)
-    if gate is not None:
-        facts = checks.with_split(retrieval, split_name)
-        check_same_retrieval(gate.calibration, facts, "judged")
+    if not any(query.snippets for query in judged):
+        raise ValueError(
+            f"judged has no snippets: the retriever returned nothing for all {len(judged)} "
+            "queries; check the retriever and its index"
+        )
+    rule: dict[str, Any] = {
+        "alpha": alpha,
+        "guarantee": guarantee,
+        "delta": delta,
+        "by_group": by_group,
+        "count_missed": count_missed,
+        "on_unscorable": on_unscorable,
+        "retrieval": checks.with_retrieval(judged, retrieval),
+        "labels": labels,
+        "gate": None if gate is None else gate.calibration,
+    }
+    # Before anything is paid for: refuses what would be refused after scoring.
+    unscored = Calibration.from_scores(_unscored(judged, gate), scorer="none yet", **rule)
     check_copies(judged)
+    if gate is not None:
+        check_same_retrieval(gate.calibration, unscored.retrieval, "judged")
     if isinstance(scorer, Scorer):
         check_relative(guarantee, relative_to_query(scorer), scorer.name)
         check_not_fitted_on(scorer, judged)
@@ -160,21 +161,29 @@ def calibrate(
     scored = score_queries(chosen.scorer, calibrating, gate=gate, progress=progress)
     calibration = Calibration.from_scores(
         scored,
-        alpha=alpha,
         scorer=chosen.scorer.name,
-        guarantee=guarantee,
-        delta=delta,
-        by_group=by_group,
-        count_missed=count_missed,
-        on_unscorable=on_unscorable,
         relative_to_query=relative_to_query(chosen.scorer),
         scorer_provenance=chosen.provenance,
-        retrieval=retrieval,
-        labels=labels,
-        gate=gate.calibration if gate is not None else None,
+        **rule,
     )
     _warn_if_nothing_drops(calibration, scored)
     return calibration
+
+
+def _unscored(judged: Sequence[JudgedQuery], gate: Gate | None) -> list[ScoredQuery]:
+    """Return judged queries as they will be scored, all with the score 0."""
+    return [
+        ScoredQuery(
+            np.zeros(len(query.snippets)),
+            query.relevant,
+            id=query.id,
+            group=query.group,
+            missed=query.missed,
+            split=query.split,
+            silenced=None if gate is None else False,
+        )
+        for query in judged
+    ]
 
 
 def _warn_if_nothing_drops(calibration: Calibration, scored: Sequence[ScoredQuery]) -> None:

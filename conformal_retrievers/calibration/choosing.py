@@ -32,7 +32,6 @@ from conformal_retrievers.calibration.candidates import (
     from_scorers,
     of_sentences,
 )
-from conformal_retrievers.calibration.checks import check_unique_ids
 from conformal_retrievers.calibration.costs import Aim, FitPart
 from conformal_retrievers.calibration.record import Added, Choice
 from conformal_retrievers.data.queries import JudgedQuery
@@ -129,7 +128,6 @@ def choose(
         return Chosen(scorer, judged)
     given = [*(scorer or ())]
     check_given(judged, given)
-    check_unique_ids(query.id for query in judged)
     parts = split(judged, needed=needed, groups=groups)
     too_few = sum(any(query.relevant) for query in parts.fit) < FEWEST
     if not (given or of_sentences(judged)):  # a single score, or none at all
@@ -180,11 +178,6 @@ def check_given(judged: Sequence[JudgedQuery], given: Sequence[Scorer]) -> None:
         raise ValueError(
             f"{without[0].name}: no snippet has a hit, but those of other queries have; judge all "
             "queries with judge_retriever, or remove the hits and give scorer="
-        )
-    if not given and not any(query.snippets for query in judged):
-        raise ValueError(
-            f"judged has no snippets: the retriever returned nothing for all {len(judged)} "
-            "queries; check the retriever and its index"
         )
     if not with_hits and not given and not of_sentences(judged):
         raise ValueError(

@@ -13,7 +13,9 @@ from calibrations import GUARANTEES, OF_QUERIES, calibration_of, every_guarantee
 from lookup import LookupScorer
 
 from conformal_retrievers.calibration import Calibration, calibrate
-from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
+from conformal_retrievers.calibration.checks import ReversedScores
+from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, with_hits
+from conformal_retrievers.scoring import FunctionScorer
 from conformal_retrievers.scoring.scorer import query_digest
 
 
@@ -162,6 +164,29 @@ def test_calibrate_passes_every_option_on():
     assert calibration.count_missed
     assert calibration.n_units == {"a": 40, "b": 60}
     assert calibrate(judged, scorer, alpha=0.3, guarantee="all", delta=0.1).delta == 0.1
+
+
+def retrieved_as(id, query="q"):
+    return JudgedQuery(query, with_hits(["a", "b"]), [True, False], id=id)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"on_unscorable": "drop"}, "on_unscorable"),
+        ({"by_group": True}, "group is None"),
+        ({"count_missed": True}, "count_missed"),
+        ({"delta": 0.001}, "delta"),
+        ({"judged": [retrieved_as("a"), retrieved_as("a", "r")]}, "'a' occurs 2 times"),
+    ],
+)
+def test_what_calibrates_nothing_is_refused_before_anything_is_scored(options, message):
+    asked = []
+    scorer = FunctionScorer(lambda query, texts: asked.append(query) or [0.0] * 2, "counted")
+    given = {"judged": [retrieved_as(f"q{i}", f"q{i}") for i in range(30)], "alpha": 0.1} | options
+    with pytest.raises(ValueError, match=message):
+        calibrate(given.pop("judged"), scorer, **given)
+    assert not asked
 
 
 def retrieved(retriever=None, k=None, query="q"):
