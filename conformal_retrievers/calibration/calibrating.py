@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.behind import check_same_queries, check_same_retrieval
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.choosing import choose
+from conformal_retrievers.calibration.choosing import choose, provenance_with
 from conformal_retrievers.calibration.costs import Aim
 from conformal_retrievers.calibration.gate import Gate, check_gate
 from conformal_retrievers.calibration.guarantees import Guarantee, check_relative, n_needed
@@ -163,7 +163,7 @@ def calibrate(
         scored,
         scorer=chosen.scorer.name,
         relative_to_query=relative_to_query(chosen.scorer),
-        scorer_provenance=chosen.provenance,
+        scorer_provenance=provenance_with(chosen.scorer, chosen.choice),
         **rule,
     )
     _warn_if_nothing_drops(calibration, scored)

@@ -40,6 +40,7 @@ from conformal_retrievers.scoring.combine import QueryZScore
 from conformal_retrievers.scoring.learned import LearnedScorer
 from conformal_retrievers.scoring.overlap import OVERLAPS
 from conformal_retrievers.scoring.scorer import (
+    Named,
     Scorer,
     check_not_fitted_on,
     check_scorer,
@@ -101,12 +102,12 @@ class Chosen:
     calibration: Sequence[JudgedQuery]
     choice: Choice | None = None  # None: the user chose it
 
-    @property
-    def provenance(self) -> Mapping[str, JsonValue] | None:
-        """How the scorer is made again, and how it was chosen."""
-        if self.choice is None:
-            return provenance_of(self.scorer)
-        return {"score": reference(self.scorer), "choice": self.choice.model_dump()}
+
+def provenance_with(scorer: Named, choice: Choice | None) -> Mapping[str, JsonValue] | None:
+    """Return how a scorer is made again, and how it was chosen."""
+    if choice is None:
+        return provenance_of(scorer)
+    return {"score": reference(scorer), "choice": choice.model_dump()}
 
 
 def choose(

@@ -19,7 +19,7 @@ from pydantic import JsonValue
 
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.choosing import FEWEST, MOST, SHARE
+from conformal_retrievers.calibration.choosing import FEWEST, MOST, SHARE, provenance_with
 from conformal_retrievers.calibration.choosing import split as by_hash
 from conformal_retrievers.calibration.gate import Gate
 from conformal_retrievers.calibration.gate_choice import choose_gate, default_gate
@@ -37,9 +37,7 @@ from conformal_retrievers.scoring.scorer import (
     check_not_fitted_on,
     check_scorer,
     judged_queries,
-    provenance_of,
     query_digest,
-    reference,
 )
 from conformal_retrievers.theory.ranks import check_probability, exact_alpha
 
@@ -155,7 +153,9 @@ def calibrate_gate(
         n_without_relevant=len(unknown),
         other_ids=tuple(query.id for query in unknown if query.id),
         lowest_scores=tuple(np.sort(scores[np.isfinite(scores)]).tolist()),
-        scorer_provenance=checks.json_copy("scorer_provenance", chosen.provenance),
+        scorer_provenance=checks.json_copy(
+            "scorer_provenance", provenance_with(own, chosen.choice)
+        ),
         retrieval=retrieval,
         labels=checks.json_copy("labels", labels),
         details={
@@ -200,13 +200,6 @@ class Chosen(NamedTuple):
     scorer: QueryScorer
     calibration: Part
     choice: Choice | None = None  # None: the user chose it
-
-    @property
-    def provenance(self) -> Mapping[str, JsonValue] | None:
-        """How the score is made again, and how it was chosen."""
-        if self.choice is None:
-            return provenance_of(self.scorer)
-        return {"score": reference(self.scorer), "choice": self.choice.model_dump()}
 
 
 def by_source(

@@ -37,7 +37,17 @@ def statement(calibration: Thresholds) -> str:
 
 
 def _guarantee(c: Thresholds) -> str:
-    text = _guaranteed(c, percent(1 - exact_alpha(c.alpha), exact=True))
+    which, that = "that were retrieved", "that was retrieved"
+    if c.count_missed:
+        which = that = c.subject.known
+    share = percent(float(str(c.details.get("share", 1.0))), exact=True)
+    claims = f"at least {share} of an answer's kept claims"
+    if share == "100 %":
+        claims = "all kept claims of an answer"
+    target = percent(1 - exact_alpha(c.alpha), exact=True)
+    text = c.subject.guarantees[c.guarantee].format(
+        target=target, which=which, that=that, claims=claims
+    )
     if c.delta is not None:
         confident = percent(1 - exact_alpha(c.delta), exact=True)
         text += f". This holds for at least {confident} of calibrations like this one"
@@ -49,19 +59,6 @@ def _guarantee(c: Thresholds) -> str:
     if c.by_group:
         text = f"within each group that has a threshold, {text}"
     return f"{text[0].upper()}{text[1:]}."
-
-
-def _guaranteed(c: Thresholds, target: str) -> str:
-    which, that = "that were retrieved", "that was retrieved"
-    if c.count_missed:
-        which = that = c.subject.known
-    share = percent(float(str(c.details.get("share", 1.0))), exact=True)
-    claims = f"at least {share} of an answer's kept claims"
-    if share == "100 %":
-        claims = "all kept claims of an answer"
-    return c.subject.guarantees[c.guarantee].format(
-        target=target, which=which, that=that, claims=claims
-    )
 
 
 def _thresholds(c: Thresholds) -> str:
@@ -114,7 +111,7 @@ def _choice(c: Thresholds) -> Iterator[str]:
         )
     if not made.n_fit:
         return
-    costs = made.costs
+    costs, cost = made.costs, made.costs[made.chosen]
     if c.subject == QUERIES:
         but = ""
         if made.best != made.chosen:
@@ -127,7 +124,6 @@ def _choice(c: Thresholds) -> Iterator[str]:
         return
     others = sorted((cost, name) for name, cost in costs.items() if name != made.chosen)
     at = f"alpha = {made.alpha!r}"
-    cost = costs[made.chosen]
     own = str(Interval(cost, *made.interval)) if made.interval else percent(cost)
     yield (
         f"{made.chosen}, chosen among {len(costs)} by cross-validation on {made.n_fit} judged "
