@@ -7,7 +7,7 @@ from functools import cache
 from zlib import crc32
 
 import numpy as np
-from langchain_core.documents import Document
+from langchain_core.documents import BaseDocumentTransformer, Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStoreRetriever
 from llama_index.core import VectorStoreIndex
@@ -108,6 +108,13 @@ def vector_store() -> InMemoryVectorStore:
 
 def langchain_retriever(k: int = K) -> VectorStoreRetriever:
     return vector_store().as_retriever(search_kwargs={"k": k})
+
+
+class Reversed(BaseDocumentTransformer):
+    """Reorders documents, without a query."""
+
+    def transform_documents(self, documents, **kwargs):
+        return [*documents][::-1]
 
 
 @cache

@@ -5,8 +5,7 @@ the scores A_1 … A_n of n answerable queries, to which something relevant was 
 
     silent   iff   score > the k-th smallest of A_1 … A_n,   k = ⌈(n + 1)(1 − α)⌉
 
-so P(silent | answerable) ≤ α. A query that is not silent speaks, or is undecided if a limit of
-false speech is set and its score is not below what that allows (`speech.py`).
+so P(silent | answerable) ≤ α. On a query where it is not silent, the gate speaks.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +22,6 @@ from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.behind import answerable_in, check_same_retrieval
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.scorer import query_scorer_for
-from conformal_retrievers.calibration.speech import speaks_below
 from conformal_retrievers.calibration.subjects import QUERIES
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.scoring.answerability import (
@@ -39,7 +36,7 @@ from conformal_retrievers.scoring.scorer import Named, Scorer, query_digest
 from conformal_retrievers.theory.intervals import percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
-GateDecision = Literal["speaks", "undecided", "silent"]
+GateDecision = Literal["speaks", "silent"]
 
 
 @dataclass(frozen=True)
@@ -47,14 +44,18 @@ class Gated:
     """What a gate decided about one query."""
 
     score: float  # NaN if it is unknown: then the query passes
-    decision: GateDecision
     calibration: Calibration = field(repr=False)
     group: str | None = None
 
     @property
     def silent(self) -> bool:
         """Whether nothing is to be returned for the query."""
-        return self.decision == "silent"
+        return self.score > self.threshold
+
+    @property
+    def decision(self) -> GateDecision:
+        """The decision as a word, as events have it."""
+        return "silent" if self.silent else "speaks"
 
     @property
     def threshold(self) -> float:
@@ -148,14 +149,8 @@ class Gate:
 
     def decide(self, score: float, group: str | None = None) -> Gated:
         """Decide from a query score, NaN if it is unknown."""
-        c = self.calibration
-        c.warn_if_unknown(group, "its queries pass the gate")
-        decision: GateDecision = "speaks"
-        if score > c.threshold(group):
-            decision = "silent"
-        elif not score < self._speaks_below(group) and self._limited:
-            decision = "undecided"
-        return Gated(float(score), decision, c, group)
+        self.calibration.warn_if_unknown(group, "its queries pass the gate")
+        return Gated(float(score), self.calibration, group)
 
     def silenced(self, judged: Sequence[JudgedQuery]) -> list[bool]:
         """Return for each judged query whether the gate is silent.
@@ -172,21 +167,6 @@ class Gate:
             else self.decide(score, query.group).silent
             for score, query in zip(scores, judged, strict=True)
         ]
-
-    @cached_property
-    def _limited(self) -> bool:
-        return self.calibration.details.get("false_speech") is not None
-
-    def _speaks_below(self, group: str | None) -> float:
-        if not self._limited:
-            return math.inf
-        if group not in self._lowest:
-            self._lowest[group] = speaks_below(self.calibration, group)
-        return self._lowest[group]
-
-    @cached_property
-    def _lowest(self) -> dict[str | None, float]:
-        return {}
 
 
 def lacks(scorer: Named, failed: Collection[str]) -> bool:

@@ -39,7 +39,7 @@ from conformal_retrievers.scoring.scorer import (
     judged_queries,
     query_digest,
 )
-from conformal_retrievers.theory.ranks import check_probability, exact_alpha
+from conformal_retrievers.theory.ranks import exact_alpha
 
 JUDGED = "judged unanswerable"  # the source of queries with answerable=False among the others
 Queries = Mapping[str, Sequence[JudgedQuery]]  # unanswerable ones, by source
@@ -51,7 +51,6 @@ def calibrate_gate(
     scorer: QueryScorer | Sequence[Scorer | QueryScorer] | None = None,
     *,
     alpha: float,
-    false_speech: float | None = None,
     delta: float | None = None,
     by_group: bool = False,
     retrieval: Mapping[str, JsonValue] | None = None,
@@ -77,9 +76,6 @@ def calibrate_gate(
         snippets, it is chosen, or learned from them and the hits.
     alpha
         False silence: the probability, in (0, 1), that the gate is silent on an answerable query.
-    false_speech
-        A limit, in (0, 1), of the probability that the gate speaks on an unanswerable query of any
-        source. Queries for which one of the two limits does not hold are undecided.
     delta
         Share of calibrations, in (0, 1), that may fall short of alpha; None: it holds on average.
     by_group
@@ -92,10 +88,9 @@ def calibrate_gate(
     Raises
     ------
     ValueError
-        For an argument out of range, no answerable query, too few for delta, a limit of false
-        speech without unanswerable queries, an unanswerable query with a relevant snippet, queries
-        of different retrievers or depths, or not retrieved yet, or one that the scorer was fitted
-        on.
+        For an argument out of range, no answerable query, too few for delta, an unanswerable query
+        with a relevant snippet, queries of different retrievers or depths, or not retrieved yet, or
+        one that the scorer was fitted on.
 
     Notes
     -----
@@ -106,13 +101,6 @@ def calibrate_gate(
     given = judged_queries(answerable, "answerable")
     check_copies(given)
     sources = by_source(given, unanswerable)
-    if false_speech is not None:
-        check_probability("false_speech", false_speech, "a limit of the rate of false speech")
-        if not sources:
-            raise ValueError(
-                f"false_speech is {false_speech!r}, but there are no unanswerable queries; give "
-                "unanswerable=, such as without_answers(retriever, judged)"
-            )
     everything = _all(given, sources)
     split = checks.split_of(everything)
     retrieval = checks.with_split(checks.with_retrieval(everything, retrieval), split)
@@ -166,7 +154,6 @@ def calibrate_gate(
                 )
                 for name, of_source in rest.unanswerable.items()
             },
-            "false_speech": false_speech,
             "answerable": [*digests],
         },
     )

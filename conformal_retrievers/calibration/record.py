@@ -185,7 +185,6 @@ class GateDetails(Fields):
 
     # By source.
     unanswerable: dict[Annotated[Name, pydantic.Field(min_length=1)], Unanswerable] = {}
-    false_speech: float | None = pydantic.Field(default=None, gt=0, lt=1)  # the limit
     answerable: list[str] = []  # the `query_digest` of each query that calibrates
 
 

@@ -3,15 +3,8 @@
 The threshold follows from answerable queries alone, so of the m unanswerable queries of a source
 the number that it passes is binomial, and Clopper and Pearson's interval holds. Where the same
 questions are on both sides, once with their answers and once without, it is approximate.
-
-A limit β of false speech adds a second threshold, the lowest over sources of
-
-    the j-th smallest score of U_1 … U_m,   j = ⌊(m + 1) β⌋,   −inf if j = 0:
-
-a query speaks below it, which a new unanswerable one does with probability at most β.
 """
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -75,45 +68,4 @@ def false_speech(calibration: Thresholds) -> str:
         about = " (approximate, because the same questions calibrate)" if source.same else ""
         parts.append(f"{share} of {len(source.scores)} from {source.name!r}{about}")
     at = percent(exact_alpha(c.alpha), exact=True)
-    text = f"at {at} false silence it is silent on {'; '.join(parts)}."
-    limit = limit_of(c)
-    if limit is None:
-        return f"Unanswerable queries: {text}"
-    most = percent(exact_alpha(limit), exact=True)
-    if all(speaks_below(c, group) > c.threshold(group) for group in c.n_units):
-        return f"Unanswerable queries: it speaks on at most {most}; {text}"
-    if never := [group for group in c.n_units if speaks_below(c, group) == -math.inf]:
-        where = f" in {', '.join(map(repr, never))}" if c.by_group else ""
-        n = math.ceil(1 / exact_alpha(limit)) - 1
-        return (
-            f"Unanswerable queries: {text} To speak on at most {most}, it takes {n} of each source"
-            f"{where}; with fewer, it leaves every query{where} that is not silenced undecided."
-        )
-    below = "" if c.by_group else f" The gate speaks below {speaks_below(c):.6g}."
-    return (
-        f"Unanswerable queries: not separable here: {text} To speak on at most {most}, it leaves "
-        f"queries undecided.{below}"
-    )
-
-
-def limit_of(calibration: Thresholds) -> float | None:
-    """Return the limit of false speech, None if there is none."""
-    return GateDetails.model_validate(calibration.details).false_speech
-
-
-def speaks_below(calibration: Thresholds, group: str | None = None) -> float:
-    """Return the score below which a query speaks, for its group: +inf without a limit."""
-    limit = limit_of(calibration)
-    if limit is None:
-        return math.inf
-    return min(
-        (_below(calibration, source, group, limit) for source in sources_of(calibration)),
-        default=math.inf,
-    )
-
-
-def _below(calibration: Thresholds, source: Source, group: str | None, limit: float) -> float:
-    of_group = [one == group for one in source.groups]
-    scores = source.scores[of_group] if calibration.by_group else source.scores
-    j = math.floor((len(scores) + 1) * exact_alpha(limit))
-    return float(np.sort(scores)[j - 1]) if j else -math.inf
+    return f"Unanswerable queries: at {at} false silence it is silent on {'; '.join(parts)}."

@@ -12,7 +12,7 @@ from conformal_retrievers.cli.scorers import Models
 from conformal_retrievers.cli.terminal import OptionNeeded
 from conformal_retrievers.cli.unanswerable import Queries, read_queries
 from conformal_retrievers.data.evidence import by_sentence
-from conformal_retrievers.theory.ranks import check_probability, exact_alpha
+from conformal_retrievers.theory.ranks import exact_alpha
 
 
 def gate(
@@ -34,15 +34,6 @@ def gate(
     min_score: options.MinScore = None,
     corpus: options.GateCorpus = None,
     split: options.Split = None,
-    false_speech: Annotated[
-        float | None,
-        options.option(
-            "RATE",
-            "A limit of the probability that the gate speaks on an unanswerable query; it is "
-            "undecided where it cannot decide.",
-            parser=options.passes(lambda x: check_probability("false_speech", x, "a limit")),
-        ),
-    ] = None,
     delta: options.Delta = None,
     by_group: options.ByGroup = False,
     synthetic: options.Synthetic = False,
@@ -60,14 +51,11 @@ def gate(
     if split is not None:
         cut = {name: by_sentence(of, split) for name, of in queries.unanswerable.items()}
         queries = Queries(by_sentence(queries.judged, split), cut)
-    if false_speech is not None and all(query.answerable for query in queries.all):
-        raise OptionNeeded("--false-speech needs unanswerable queries", "--unanswerable FILE")
     made = calibrate_gate(
         queries.judged,
         queries.unanswerable,
         Models(None, corpus, judged).given(),
         alpha=alpha,
-        false_speech=false_speech,
         delta=delta,
         by_group=by_group,
         retrieval=retrieval_of(judged, run),

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.speech import Source, limit_of, silent_on, sources_of
+from conformal_retrievers.calibration.speech import Source, silent_on, sources_of
 from conformal_retrievers.calibration.subjects import QUERIES
 from conformal_retrievers.cli import options
 from conformal_retrievers.cli.terminal import print_json, print_table, say
@@ -68,7 +68,7 @@ def facts_of(calibration: Calibration) -> dict[str, Any]:
     if calibration.gate is not None:
         facts["gate"] = facts_of(calibration.gate)
     if calibration.subject == QUERIES:
-        facts["details"] = {"false_speech": limit_of(calibration)}
+        del facts["details"]
         facts["silent_on"] = {
             source.name: _silent_on(source, at) for source in sources_of(calibration)
         }

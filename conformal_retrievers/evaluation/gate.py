@@ -20,7 +20,7 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_new, check_unique_ids
 from conformal_retrievers.calibration.gate import Gate, check_gate
 from conformal_retrievers.calibration.gating import by_source
-from conformal_retrievers.calibration.speech import limit_of, questions_in
+from conformal_retrievers.calibration.speech import questions_in
 from conformal_retrievers.calibration.subjects import QUERIES
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.evaluation.gate_evaluation import (
@@ -145,7 +145,6 @@ def _measured(
     passes = Share.of_counts([not one.silent for _, one in answerable], level)
     return GateEvaluation(
         alpha=calibration.alpha,
-        false_speech=limit_of(calibration),
         answerable=of_known,
         unanswerable={
             name: Decisions.of(of, level, best=False) for name, of in unanswerable.items()

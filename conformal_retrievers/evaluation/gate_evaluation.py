@@ -25,7 +25,7 @@ UNNAMED = "unanswerable"  # the source of a list without a name
 NOTHING = "nothing relevant retrieved"  # the source of queries whose answer was not retrieved
 WORST, SHOWN = 10, 3  # queries of each kind: how many are kept, and written
 COLUMNS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3)  # alphas of which the text has the curve
-SEPARATES = 0.5  # without a limit of false speech: the share that it should be silent on at least
+SEPARATES = 0.5  # the share that it should be silent on at least
 NOTHING_TESTED = (
     "Nothing is tested: the gate has no finite threshold, which takes more answerable queries, so "
     "it is never silent."
@@ -48,30 +48,21 @@ class Decisions:
 
     n: int
     silent: Share
-    undecided: Share
     speaks: Share
     unscored: int  # queries without a score, which pass
     worst: tuple[Example, ...] = field(repr=False)  # for which it is most wrong, or most nearly
 
-    def shares(self, limited: bool) -> list[Share]:
-        """Return the shares in the order of a table, `undecided` only if there is a limit."""
-        return [self.silent, *[self.undecided] * limited, self.speaks]
-
     @classmethod
     def of(cls, gated: Sequence[Decided], level: float, *, best: bool) -> Decisions:
         """Return the shares of queries; `best` says whether their best decision is to speak."""
-
-        def share(decision: str) -> Share:
-            return Share.of_counts([one.decision == decision for _, one in gated], level)
 
         sign = -1.0 if best else 1.0
         scored = [(query, one) for query, one in gated if not np.isnan(one.score)]
         scored.sort(key=lambda pair: (-sign * pair[1].p_value, sign * pair[1].score))
         return cls(
             len(gated),
-            share("silent"),
-            share("undecided"),
-            share("speaks"),
+            Share.of_counts([one.silent for _, one in gated], level),
+            Share.of_counts([not one.silent for _, one in gated], level),
             len(gated) - len(scored),
             tuple(
                 Example(query.query, query.id, one.score, one.p_value, one.decision)
@@ -104,7 +95,6 @@ class GateEvaluation:
     """
 
     alpha: float  # false silence is guaranteed to be at most this
-    false_speech: float | None  # the limit on unanswerable queries, if there is one
     answerable: Decisions
     unanswerable: Mapping[str, Decisions]  # by source
     curve: GateCurve
@@ -121,13 +111,12 @@ class GateEvaluation:
     def separability(self) -> str:
         """How often the gate is silent on unanswerable queries, and whether that is enough.
 
-        It is not, on some source, if it speaks on more than the limit of false speech, or without a
-        limit on more than half of the queries, by the whole interval of that share.
+        It is not, on some source, if it speaks on more than half of the queries, by the whole
+        interval of that share.
         """
         if not self.unanswerable:
             return "How often the gate speaks on unanswerable queries is unknown: none were given."
-        most = 1 - SEPARATES if self.false_speech is None else self.false_speech
-        short = any(1 - of.silent.interval.high > most for of in self.unanswerable.values())
+        short = any(of.silent.interval.high < SEPARATES for of in self.unanswerable.values())
         lead = "Not separable here: at" if short else "At"
         shares = [
             f"{of.silent} of {'the unanswerable' if name == UNNAMED else repr(name)}"
@@ -142,11 +131,7 @@ class GateEvaluation:
             f"False silence: {self.false_silence} of the answerable queries; at most "
             f"{_exact(self.alpha)} is guaranteed."
         )
-        limit = ""
-        if self.false_speech is not None:
-            most = _exact(self.false_speech)
-            limit = f" To speak on at most {most} of those, it leaves queries undecided."
-        return f"{silence} {self.separability}{limit}"
+        return f"{silence} {self.separability}"
 
     @property
     def worst(self) -> Worst:
@@ -185,13 +170,11 @@ def _written(e: GateEvaluation) -> Iterator[str]:
 
 
 def _table(e: GateEvaluation) -> list[str]:
-    limited = e.false_speech is not None
-    head = ["queries", "n", "silent, %", *["undecided, %"] * limited, "speaks, %"]
-
-    def row(name: str, of: Decisions) -> list[str]:
-        return [name, f"{of.n:,}", *(s.interval.written(unit="") for s in of.shares(limited))]
-
-    return aligned(head, [row(name, of) for name, of in e.kinds])
+    rows = [
+        [name, f"{of.n:,}", *(s.interval.written(unit="") for s in (of.silent, of.speaks))]
+        for name, of in e.kinds
+    ]
+    return aligned(["queries", "n", "silent, %", "speaks, %"], rows)
 
 
 def _curve(e: GateEvaluation) -> list[str]:
@@ -211,7 +194,7 @@ def _row_name(source: str) -> str:
 
 def _line(one: Example) -> str:
     text = visible(" ".join(one.query.split()))
-    return _cut(f"  p {one.p_value:<6.3g} score {one.score:<9.4g} {one.decision:<9} {text}")
+    return _cut(f"  p {one.p_value:<6.3g} score {one.score:<9.4g} {one.decision}   {text}")
 
 
 def _cut(line: str) -> str:

@@ -126,7 +126,6 @@ def html(
         gate_curve=gate and _image(partial(plot.gate_errors, gate=gate)),
         dropped=dropped(c, queries, judged),
         shown=SHOWN,
-        limited=gate is not None and gate.false_speech is not None,
         marked=marked,
     )
 

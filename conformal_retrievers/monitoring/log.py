@@ -114,7 +114,7 @@ class Observer:
         if not of_claims:  # a snippet that on_empty keeps is in `kept`, but not in m1 and m2
             one = replace(one, with_kept=int(event["m1"]), share_kept=event["m2"])
         if gate := event.get("gate"):
-            one += Counts.of_gate(gate["decision"])
+            one += Counts.of_gate(gate["decision"] == "silent")
         with self._lock:
             total = self._counts.get(event["calibration"], Counts()) + one
             self._counts[event["calibration"]] = total

@@ -24,7 +24,7 @@ from __future__ import annotations
 import json
 import math
 import threading
-from functools import cache, cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,6 @@ from conformal_retrievers.calibration.checks import (
 )
 from conformal_retrievers.calibration.gate import Gated
 from conformal_retrievers.calibration.guarantees import in_hashed_order, loss
-from conformal_retrievers.calibration.speech import speaks_below
 from conformal_retrievers.calibration.subjects import QUERIES, RETRIEVED
 from conformal_retrievers.data.files import Kind, explain, read_envelope, write_envelope
 from conformal_retrievers.data.queries import ScoredQuery, as_scores
@@ -71,8 +70,6 @@ class Monitor:
         if not isinstance(seed, (int, np.integer)):
             raise TypeError(f"seed is {seed!r:.40}; give an integer")
         self._of_gate = calibration.subject == QUERIES
-        self._limited = calibration.details.get("false_speech") is not None
-        self._speaks_below = cache(partial(speaks_below, calibration))
         if not (calibration.lowest_scores or self._of_gate):
             raise ValueError(
                 "the calibration has no lowest scores; calibrate again with the scores of all "
@@ -117,10 +114,9 @@ class Monitor:
         kept = 0 if dropped else int(np.count_nonzero(self.calibration.keep(s, group)))
         one = Counts.of_query(len(s), kept, int(np.count_nonzero(np.isnan(s))))
         if gated is not None:
-            one += Counts.of_gate(gated.decision)
+            one += Counts.of_gate(silent)
         if self._of_gate:
-            undecided = self._limited and not s[0] < self._speaks_below(group)
-            one += Counts.of_gate("silent" if not kept else "undecided" if undecided else "speaks")
+            one += Counts.of_gate(not kept)
         finite = s[np.isfinite(s)]
         with self._lock:
             state = self._state

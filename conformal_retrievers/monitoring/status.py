@@ -37,7 +37,6 @@ class Counts:
     lost: Total = 0.0  # the sum over judged queries
     gated: Count = 0  # queries that a gate decided about
     silent: Count = 0
-    undecided: Count = 0
 
     def __post_init__(self) -> None:
         for name in ("share_kept", "lost"):
@@ -58,11 +57,9 @@ class Counts:
         return cls(1, snippets, kept, unscorable, int(kept > 0), kept / max(snippets, 1))
 
     @classmethod
-    def of_gate(cls, decision: str) -> Counts:
+    def of_gate(cls, silent: bool) -> Counts:
         """Return what a gate's decision about one query adds to its counts."""
-        return cls(
-            gated=1, silent=int(decision == "silent"), undecided=int(decision == "undecided")
-        )
+        return cls(gated=1, silent=int(silent))
 
     @property
     def m1(self) -> float:
@@ -86,9 +83,8 @@ class Counts:
 
     @property
     def silence_in_words(self) -> str:
-        """How many queries a gate was silent on, and undecided on if it was on any."""
-        undecided = f", undecided on {self.undecided}" if self.undecided else ""
-        return f"silent on {self.silent} of {self.gated} queries{undecided}"
+        """How many queries a gate was silent on."""
+        return f"silent on {self.silent} of {self.gated} queries"
 
     def __add__(self, other: Counts) -> Counts:
         mine, theirs = asdict(self), asdict(other)

@@ -1,15 +1,12 @@
-"""`calibrate_gate`: its two sides, the fit part, the limit of false speech, and its file."""
+"""`calibrate_gate`: its two sides, the fit part, and its file."""
 
 import json
 import math
-from fractions import Fraction
 
 import pytest
 from answerable import drawn
 from gates import FIRST, LAST
 from gates import query as judged
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy.stats import beta
 
 from conformal_retrievers import (
@@ -22,7 +19,7 @@ from conformal_retrievers import (
 from conformal_retrievers.calibration import needed_scorers
 from conformal_retrievers.calibration.gate import Gate
 from conformal_retrievers.calibration.gating import JUDGED, calibrate_gate
-from conformal_retrievers.calibration.speech import silent_on, sources_of, speaks_below
+from conformal_retrievers.calibration.speech import silent_on, sources_of
 from conformal_retrievers.data import files
 from conformal_retrievers.scoring.answerability import FunctionQueryScorer
 from conformal_retrievers.scoring.hits import RetrievalScorer
@@ -37,6 +34,7 @@ def unanswerable(name, score, **fields):
 ANSWERABLE = [judged(f"q{i}", i / 20, (float(i),)) for i in range(20)]
 REMOVED = [unanswerable(f"q{i}", 0.5 + i / 20) for i in range(20)]
 OTHER = [unanswerable(f"o{i}", 5.0) for i in range(10)]
+OFFSETS = (("a", 0), ("b", 100))  # of the scores of two groups
 
 
 def test_false_speech_is_measured_by_source_with_exact_intervals():
@@ -72,63 +70,14 @@ def test_queries_without_a_relevant_snippet_are_a_source_of_their_own_or_not_use
     assert "1 query" in gate.statement
 
 
-@given(
-    st.lists(st.integers(0, 8), min_size=2, max_size=10),
-    st.lists(st.integers(0, 8), min_size=1, max_size=6),
-    st.sampled_from([0.1, 0.3, 0.5]),
-)
-def test_leaving_out_each_unanswerable_query_the_gate_speaks_on_at_most_the_limit(
-    unanswered, others, limit
-):
-    speaks = 0
-    for i, score in enumerate(unanswered):
-        rest = [*unanswered[:i], *unanswered[i + 1 :]]
-        gate = calibrate_gate(
-            [judged("a", 9.0)],
-            {
-                "one": [unanswerable(f"u{j}", s) for j, s in enumerate(rest)],
-                "two": [unanswerable(f"v{j}", s) for j, s in enumerate(others)],
-            },
-            FIRST,
-            alpha=0.5,
-            false_speech=limit,
-        )
-        speaks += gate.decide(score).decision == "speaks"
-    assert speaks <= len(unanswered) * Fraction(str(limit))
-
-
-def test_between_both_limits_queries_are_undecided_and_kept():
-    gate = calibrate_gate(ANSWERABLE, REMOVED, FIRST, alpha=0.1, false_speech=0.2)
-    # ⌊21 · 0.2⌋ = 4: it speaks below the fourth smallest, .65.
-    assert speaks_below(gate.calibration) == 0.65
-    decisions = [gate.decide(score).decision for score in (0.6, 0.65, 0.9, 0.91)]
-    assert decisions == ["speaks", "undecided", "undecided", "silent"]
-    assert "not separable here" in gate.statement
-
-
-def test_where_both_limits_can_be_had_no_query_is_undecided():
-    gate = calibrate_gate(ANSWERABLE, OTHER, FIRST, alpha=0.1, false_speech=0.2)
-    assert speaks_below(gate.calibration) == 5.0
-    assert {gate.decide(s).decision for s in (0.0, 0.9, 0.95, 4.9, 5.0)} == {"speaks", "silent"}
-    assert "not separable" not in gate.statement
-
-
-def test_both_thresholds_are_those_of_a_query_s_group():
-    def of(group, offset):
-        kept = [judged(f"{group}{i}", offset + i, group=group) for i in range(9)]
-        lost = [unanswerable(f"no {group}{i}", offset + 4 + i, group=group) for i in range(9)]
-        return kept, lost
-
-    (a, not_a), (b, not_b) = of("a", 0), of("b", 100)
-    gate = calibrate_gate(
-        [*a, *b], [*not_a, *not_b], FIRST, alpha=0.2, false_speech=0.2, by_group=True
-    )
+def test_the_threshold_is_that_of_a_query_s_group():
+    queries = [judged(f"{g}{i}", start + i, group=g) for g, start in OFFSETS for i in range(9)]
+    gate = calibrate_gate(queries, (), FIRST, alpha=0.2, by_group=True)
     assert (gate.calibration.threshold("a"), gate.calibration.threshold("b")) == (7, 107)
-    assert (speaks_below(gate.calibration, "a"), speaks_below(gate.calibration, "b")) == (5, 105)
     assert gate.decide(104, "b").decision == "speaks"
     assert gate.decide(104, "a").decision == "silent"
     with pytest.warns(UserWarning, match="group"):
-        assert gate.decide(1e9, "c").decision == "undecided"
+        assert gate.decide(1e9, "c").decision == "speaks"
 
 
 def test_delta_takes_a_higher_rank():
@@ -189,12 +138,12 @@ def test_with_few_questions_nothing_is_chosen_and_all_calibrate():
 
 
 def test_a_saved_gate_is_the_same_and_needs_its_models(tmp_path):
-    gate = calibrate_gate(ANSWERABLE, {"removed": REMOVED}, FIRST, alpha=0.1, false_speech=0.2)
+    gate = calibrate_gate(ANSWERABLE, {"removed": REMOVED}, FIRST, alpha=0.1)
     gate.save(tmp_path / "gate.json")
     loaded = Gate.load(tmp_path / "gate.json", [FIRST])
     assert loaded.calibration == gate.calibration
-    decisions = [loaded.decide(s).decision for s in (0.6, 0.7, 0.95)]
-    assert decisions == ["speaks", "undecided", "silent"]
+    decisions = [loaded.decide(s).decision for s in (0.6, 0.95)]
+    assert decisions == ["speaks", "silent"]
     with pytest.raises(CalibrationMismatch, match="first"):
         Gate.load(tmp_path / "gate.json")
 
@@ -203,8 +152,6 @@ def test_a_saved_gate_is_the_same_and_needs_its_models(tmp_path):
     ("arguments", "error", "named"),
     [
         ({"alpha": 0}, ValueError, "alpha"),
-        ({"false_speech": 2}, ValueError, "false_speech"),
-        ({"false_speech": 0.1, "unanswerable": ()}, ValueError, "unanswerable"),
         ({"unanswerable": {"removed": ANSWERABLE}}, ValueError, "removed.*relevant"),
         ({"unanswerable": ["q"]}, TypeError, "unanswerable"),
         ({"unanswerable": None}, TypeError, "unanswerable"),

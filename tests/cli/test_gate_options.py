@@ -97,8 +97,6 @@ def test_a_gate_of_a_folder_is_measured_at_its_depth_with_answers_removed(beir, 
     [
         (("--alpha", "2"), "--alpha"),
         ((), "--alpha"),
-        (("--alpha", "0.1", "--false-speech", "2"), "--false-speech"),
-        (("--alpha", "0.1", "--false-speech", "0.2"), "--unanswerable FILE"),
         (("--alpha", "0.1", "--unanswerable", "no.jsonl"), "--unanswerable"),
         (("--alpha", "0.1", "--unanswerable", "=hard.jsonl"), "--unanswerable"),
         (("--alpha", "0.1", "--without-answers"), "--without-answers"),

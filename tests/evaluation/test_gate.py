@@ -72,18 +72,6 @@ def test_the_worst_queries_come_first():
     assert [one.id for one in worst.unanswerable["other"]] == ["other0", "other1"]
 
 
-def test_undecided_queries_neither_speak_nor_are_silent():
-    sources = {"removed": [0.25, 0.35, 0.6, 0.7]}
-    gate = gate_of([0.1, 0.2, 0.3, 0.4, 0.5], sources, false_speech=0.4)
-    e = evaluate_gate(gate, ANSWERABLE, SOURCES)  # ⌊5 · 0.4⌋ = 2: speaks below 0.35
-    shares = [share.estimate for share in e.answerable.shares(limited=True)]
-    assert shares == [1 / 4, 2 / 4, 1 / 4]  # without a score it is undecided
-    assert e.false_speech == 0.4
-    assert "undecided, %" in str(e)
-    assert "at most 40 %" in " ".join(str(e).split())
-    assert "undecided" not in str(evaluate_gate(GATE, ANSWERABLE, SOURCES))
-
-
 # --- the verdict ----------------------------------------------------------------------------------
 
 
@@ -137,7 +125,7 @@ def test_the_text_is_at_most_80_columns_wide_and_has_no_control_characters():
     long = {"a source with a name of many words " * 3: SOURCES["removed"], "b": SOURCES["other"]}
     hostile = query("what\x1b[2J is\n" + "long " * 30, 0.6)
     hostile = replace(hostile, query="what\x1b[2J is\n" + "long " * 30)
-    gate = gate_of([0.1, 0.2, 0.3, 0.4, 0.5], {"x": [0.2, 0.3, 0.4]}, false_speech=0.3)
+    gate = gate_of([0.1, 0.2, 0.3, 0.4, 0.5])
     said = str(evaluate_gate(gate, [*ANSWERABLE, hostile], long))
     assert max(map(len, said.splitlines())) <= 80
     assert r"what\u001b[2J is long" in said

@@ -214,7 +214,7 @@ def behind_a_gate():
 
     known = {"$x_1$ removed": source("r", 1), "_other": source("o", 4)}
     own = drawn_judged(rng, 90, "own")
-    gate = calibrate_gate(own, known, FIRST, alpha=0.1, false_speech=0.2)
+    gate = calibrate_gate(own, known, FIRST, alpha=0.1)
     made = calibrate(own, LAST, alpha=0.2, gate=gate)
     new = drawn_judged(rng, 90, "new", answerable=0.7)
     measured = evaluate_gate(gate, new, {"$x_1$ removed": source("n", 1), "_other": source("m", 4)})
@@ -229,7 +229,7 @@ def test_a_gate_has_a_section_with_both_errors_a_curve_and_the_worst_queries(beh
     assert str(gate.verdict) in page.words
     for name, of in gate.kinds:
         assert name.strip() in page.words
-        for share in of.shares(limited=True):
+        for share in (of.silent, of.speaks):
             assert share.interval.written(unit="") in page.words
         for one in of.worst[:5]:
             assert one.query in page.words

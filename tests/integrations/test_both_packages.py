@@ -23,7 +23,6 @@ from frameworks import (
 from frameworks import judged as all_judged
 from langchain_classic.retrievers import ContextualCompressionRetriever
 from langchain_classic.retrievers.document_compressors import DocumentCompressorPipeline
-from langchain_community.document_transformers import LongContextReorder
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.runnables import ConfigurableField, RunnableLambda
@@ -468,7 +467,7 @@ def compressing(conformal_filter, *more):
         lambda f: filtered_by(f).with_config(tags=["ours"]),
         lambda f: filtered_by(f).with_retry(),
         compressing,
-        lambda f: compressing(f, LongContextReorder()),
+        lambda f: compressing(f, Reversed()),
     ],
 )
 def test_a_filtered_retriever_is_refused(conformal_filter, make):

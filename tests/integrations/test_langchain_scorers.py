@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from frameworks import MiniLMEmbeddings, halves, langchain_retriever, snippets
 from langchain_classic.retrievers.document_compressors import CrossEncoderReranker
-from langchain_community.cross_encoders import HuggingFaceCrossEncoder
 from langchain_core.cross_encoders import BaseCrossEncoder
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_openai import ChatOpenAI
@@ -62,12 +61,22 @@ def bm25():
     return _BM25[0]
 
 
+class LocalCrossEncoder(BaseCrossEncoder):
+    """A model of Sentence Transformers, as LangChain's packages wrap one."""
+
+    def __init__(self, folder):
+        from sentence_transformers import CrossEncoder
+
+        self.model_name = folder
+        self.score = CrossEncoder(folder, device="cpu").predict
+
+
 @pytest.fixture(scope="module")
 def cross_encoder(tmp_path_factory):
     from tiny_models import saved_cross_encoder  # which imports torch
 
     folder = saved_cross_encoder(tmp_path_factory.mktemp("models") / "bert", labels=1)
-    return HuggingFaceCrossEncoder(model_name=str(folder), model_kwargs={"device": "cpu"})
+    return LocalCrossEncoder(str(folder))
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import pytest
 from langchain.agents import create_agent
 from langchain_classic.retrievers import ContextualCompressionRetriever, EnsembleRetriever
 from langchain_classic.retrievers.document_compressors import DocumentCompressorPipeline
-from langchain_community.document_transformers import EmbeddingsRedundantFilter, LongContextReorder
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
@@ -130,9 +129,7 @@ def compression(compressor, retriever):
 def pipeline(compressor, retriever):
     """The filter before two that have no query."""
     redundant = EmbeddingsRedundantFilter(embeddings=DeterministicFakeEmbedding(size=8))
-    together = DocumentCompressorPipeline(
-        transformers=[compressor, redundant, LongContextReorder()]
-    )
+    together = DocumentCompressorPipeline(transformers=[compressor, redundant, Reversed()])
     return compression(together, retriever)
 
 

@@ -9,7 +9,6 @@ import math
 import pytest
 from langchain_classic.retrievers import ContextualCompressionRetriever
 from langchain_classic.retrievers.document_compressors import DocumentCompressorPipeline
-from langchain_community.document_transformers import LongContextReorder
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.runnables import RunnableLambda
@@ -365,9 +364,7 @@ async def test_every_way_into_a_chain_returns_the_same_documents():
 
 
 async def test_a_reranker_behind_the_filter_sees_the_kept_text():
-    pipeline = DocumentCompressorPipeline(
-        transformers=[compressor(), ByLength(), LongContextReorder()]
-    )
+    pipeline = DocumentCompressorPipeline(transformers=[compressor(), ByLength(), Reversed()])
     found = RunnableLambda(lambda query: documents())
     chain = ContextualCompressionRetriever(base_compressor=pipeline, base_retriever=found)
     kept = {document.id: document.page_content for document in chain.invoke("q")}

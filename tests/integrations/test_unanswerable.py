@@ -22,7 +22,7 @@ from frameworks import (
     snippets,
     vector_index,
 )
-from langchain_community.vectorstores import FAISS
+from langchain_chroma import Chroma
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever as LangChainRetriever
 from langchain_core.runnables import ConfigurableField, RunnableLambda
@@ -66,8 +66,9 @@ def nodes():
 
 
 @cache
-def faiss():
-    return FAISS.from_documents(documents(), MiniLMEmbeddings())
+def distances():
+    texts = [Document(d.page_content, id=d.id) for d in documents()]  # it takes no nested metadata
+    return Chroma.from_documents(texts, MiniLMEmbeddings(), collection_name="unanswerable")
 
 
 @cache
@@ -92,15 +93,15 @@ def hybrid(package, **parts):
 
 IN_LANGCHAIN = {
     "in memory": langchain_retriever,
-    "FAISS": lambda: faiss().as_retriever(search_kwargs={"k": K}),
-    "mmr": lambda: faiss().as_retriever(
+    "Chroma": lambda: distances().as_retriever(search_kwargs={"k": K}),
+    "mmr": lambda: distances().as_retriever(
         search_type="mmr", search_kwargs={"k": K, "fetch_k": len(snippets())}
     ),
-    "threshold": lambda: faiss().as_retriever(
+    "threshold": lambda: distances().as_retriever(
         search_type="similarity_score_threshold",
         search_kwargs={"k": K, "score_threshold": -2.0},
     ),
-    "default depth": lambda: faiss().as_retriever(),
+    "default depth": lambda: distances().as_retriever(),
     "BM25": BM25,
     "hybrid": lambda: hybrid(langchain_conformal, dense=langchain_retriever(), bm25=BM25(k=5)),
     "bound": lambda: langchain_retriever(3).bind(k=K).with_retry(),

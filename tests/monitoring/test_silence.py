@@ -114,20 +114,6 @@ def test_a_judged_query_that_is_only_flagged_loses_what_its_scores_lose(filterin
     assert (status.counts.lost, status.gate.counts.lost) == (1.0, 2.0)
 
 
-def test_the_gates_own_status_counts_undecided_queries():
-    rng = np.random.default_rng(30)
-    own, far = drawn(rng, 100, "own"), drawn(rng, 60, "far", answerable=0)
-    gate = calibrate_gate(own, far, FIRST, alpha=0.1, false_speech=0.05)
-    joint, alone = Monitor(calibrate(own, LAST, alpha=0.2, gate=gate)), Monitor(gate.calibration)
-    decided = [gate.decide(score) for score in (*rng.normal(size=60) * 3, math.nan)]
-    for gated in decided:
-        status = joint.observe([0.0], gated=gated)
-        alone.observe([gated.score])
-    assert 1 < status.counts.undecided == sum(one.decision == "undecided" for one in decided) < 60
-    assert status.gate.counts == alone.status.counts
-    assert status.gate.counts.undecided == status.counts.undecided
-
-
 @pytest.mark.slow
 def test_false_alarms_behind_a_gate_are_no_more_frequent_than_the_level():
     """In 60 streams of 150 queries; gate and filter are calibrated on the same 60 queries."""
@@ -306,16 +292,15 @@ def test_a_log_behind_a_gate_is_diagnosed(on_silence, filtering, tmp_path):
 
 
 def test_an_observer_counts_silence_and_says_so_in_words(caplog):
-    gate = gate_of([0.1, 0.2, 0.3, 0.4], {"removed": [0.25, 0.5, 0.6]}, false_speech=0.3)
+    gate = gate_of([0.1, 0.2, 0.3, 0.4])
     calibration = Calibration.from_scores(SCORED, alpha=0.1, scorer="last")
     conformal, observer = ConformalFilter(LAST, calibration, gate=gate), Observer()
     with caplog.at_level(logging.INFO, logger="conformal_retrievers"):
         for score in (0.0, 0.6, 0.3, 0.7):
             observer.observe(event_of(conformal.decide([0.3, 0.9], gated=gate.decide(score))))
     counts = observer.counts[calibration.checksum]
-    assert (counts.gated, counts.silent, counts.undecided) == (4, 2, 1)
+    assert (counts.gated, counts.silent) == (4, 2)
     assert (counts.m1, counts.m2, counts.silence) == (0.5, 0.25, 0.5)
     last = caplog.messages[-1]
     assert "kept 0 of 2 snippets" in last
-    assert "silent on 2 of 4 queries, undecided on 1" in last
-    assert "undecided" not in caplog.messages[1]
+    assert "silent on 2 of 4 queries" in last

@@ -204,7 +204,7 @@ def name_of(retriever: RetrieverLike) -> str:
     """Return the retriever's name; for a vector store, the store, its model and how it searches.
 
     A `HybridRetriever` has the names and depths of the retrievers in it, another retriever that of
-    its class, as in "BM25Retriever()", and a function its own.
+    its class, as in "TavilySearchRetriever()", and a function its own.
     """
     within, bound = unbound(retriever)
     if parts := parts_of(within):
