@@ -440,8 +440,8 @@ MUTANTS = {
             "no group of the query in async",
         ),
         (
-            "keeps=np.zeros(len(s), dtype=bool), silenced=True",
-            "silenced=True",
+            "return replace(filtered, keeps=np.zeros(len(s), dtype=bool))",
+            "return filtered",
             "what a gate silences is kept",
         ),
         (

@@ -107,7 +107,11 @@ class Filtered(Decision):
     """
 
     gated: Gated | None = field(default=None, kw_only=True)  # what a gate in front decided
-    silenced: bool = field(default=False, kw_only=True)  # whether the gate dropped all
+
+    @property
+    def silenced(self) -> bool:
+        """Whether a gate is silent on the query, so that all snippets are dropped."""
+        return self.gated is not None and self.gated.silent
 
     @property
     def m1(self) -> float:

@@ -36,7 +36,6 @@ from conformal_retrievers.scoring.scorer import (
 logger = logging.getLogger("conformal_retrievers")
 
 OnEmpty = Literal["allow", "keep_best", "raise"]
-OnSilence = Literal["drop", "flag"]
 GroupOf = Callable[[str], str | None]  # from a query to its group
 AFilter = TypeVar("AFilter", bound="ConformalFilter")
 AFiltered = TypeVar("AFiltered", bound="Filtered")
@@ -72,8 +71,6 @@ class ConformalFilter:
     gate
         Decides before the filter whether anything is returned; by default the calibration's, if it
         has one. A gate that the filter was not calibrated with loses up to its own alpha more.
-    on_silence
-        If the gate is silent: drop all snippets, or keep what passes, and only flag the query.
 
     Raises
     ------
@@ -94,7 +91,6 @@ class ConformalFilter:
         on_unscorable: OnUnscorable = "keep",
         group_of: GroupOf | None = None,
         gate: Gate | None = None,
-        on_silence: OnSilence = "drop",
     ) -> None:
         if isinstance(scorer, Calibration):
             raise TypeError("scorer is a Calibration; swap the two arguments")
@@ -105,9 +101,7 @@ class ConformalFilter:
         if on_empty not in get_args(OnEmpty):
             raise ValueError(f"on_empty is {on_empty!r}; give one of {get_args(OnEmpty)}")
         checks.check_on_unscorable(on_unscorable, SNIPPETS)
-        if on_silence not in get_args(OnSilence):
-            raise ValueError(f"on_silence is {on_silence!r}; give one of {get_args(OnSilence)}")
-        self.gate, self.on_silence = gate_for(calibration, gate, with_parts(scorer)), on_silence
+        self.gate = gate_for(calibration, gate, with_parts(scorer))
         self.scorer, self.calibration = scorer, calibration
         self.on_empty, self.on_unscorable, self.group_of = on_empty, on_unscorable, group_of
         self._at: dict[float, Any] = {}
@@ -124,7 +118,6 @@ class ConformalFilter:
         on_unscorable: OnUnscorable = "keep",
         group_of: GroupOf | None = None,
         gate: Gate | None = None,
-        on_silence: OnSilence = "drop",
     ) -> AFilter:
         """Return the filter of a calibration that holds its score, such as a learned one.
 
@@ -134,7 +127,7 @@ class ConformalFilter:
             A calibration about snippets.
         scorers
             The scorers that `needed_scorers` names: one, several, or none.
-        on_empty, on_unscorable, group_of, gate, on_silence
+        on_empty, on_unscorable, group_of, gate
             As in `ConformalFilter`.
 
         Raises
@@ -152,7 +145,6 @@ class ConformalFilter:
             on_unscorable=on_unscorable,
             group_of=group_of,
             gate=gate,
-            on_silence=on_silence,
         )
 
     def at(self: AFilter, alpha: float) -> AFilter:
@@ -289,8 +281,8 @@ class ConformalFilter:
                 "gated=filter.gate(query, snippets) for a filter with a gate, and none without"
             )
         self.calibration.warn_if_unknown(filtered.group, f"all {item}s are kept")
-        if filtered.gated is not None and filtered.gated.silent and self.on_silence == "drop":
-            return replace(filtered, keeps=np.zeros(len(s), dtype=bool), silenced=True)
+        if filtered.silenced:
+            return replace(filtered, keeps=np.zeros(len(s), dtype=bool))
         n_lost = np.count_nonzero(np.isnan(s))
         if not n_lost and not self.calibration.keeps_everything:
             self._streak.add(filtered.keeps, item)

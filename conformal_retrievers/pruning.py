@@ -35,7 +35,7 @@ from conformal_retrievers.data.sentences import (
     with_neighbours,
 )
 from conformal_retrievers.decisions import Filtered
-from conformal_retrievers.filtering import ConformalFilter, GroupOf, OnEmpty, OnSilence
+from conformal_retrievers.filtering import ConformalFilter, GroupOf, OnEmpty
 from conformal_retrievers.scoring.answerability import QueryScorer
 from conformal_retrievers.scoring.scorer import Scorer
 
@@ -79,7 +79,7 @@ class SentenceFilter(ConformalFilter):
     neighbours
         How many sentences on either side of a kept one are kept with it. One helps where a
         sentence needs the one before: "She is the champion" does not say who.
-    on_empty, on_unscorable, group_of, gate, on_silence
+    on_empty, on_unscorable, group_of, gate
         As in `ConformalFilter`, of sentences: a gate reads these, too.
 
     Raises
@@ -101,7 +101,6 @@ class SentenceFilter(ConformalFilter):
         on_unscorable: OnUnscorable = "keep",
         group_of: GroupOf | None = None,
         gate: Gate | None = None,
-        on_silence: OnSilence = "drop",
     ) -> None:
         if type(neighbours) is not int or neighbours < 0:  # True is an int
             raise ValueError(f"neighbours is {neighbours!r}; give a whole number, 0 or more")
@@ -113,7 +112,6 @@ class SentenceFilter(ConformalFilter):
             on_unscorable=on_unscorable,
             group_of=group_of,
             gate=gate,
-            on_silence=on_silence,
         )
 
     def __call__(
@@ -193,7 +191,6 @@ def open_filter(
     on_unscorable: OnUnscorable = "keep",
     group_of: GroupOf | None = None,
     gate: Gate | str | Path | None = None,
-    on_silence: OnSilence = "drop",
 ) -> ConformalFilter:
     """Return the filter of a calibration or of its file, at another `alpha` if one is given.
 
@@ -220,7 +217,7 @@ def open_filter(
         Replaces the calibration's own, see `Calibration.at`.
     split, neighbours
         As in `SentenceFilter`; without `split`, snippets stay whole.
-    gate, on_silence
+    gate
         As in `ConformalFilter`; the path of a gate's file is one, too.
 
     Raises
@@ -242,8 +239,11 @@ def open_filter(
     given = [scorers] if isinstance(scorers, Scorer) else [*scorers]
     if isinstance(gate, str | Path):
         gate = Gate.of(of_gate, given)
-    more: dict[str, Any] = {"on_empty": on_empty, "on_unscorable": on_unscorable}
-    more |= {"group_of": group_of, "on_silence": on_silence}
+    more: dict[str, Any] = {
+        "on_empty": on_empty,
+        "on_unscorable": on_unscorable,
+        "group_of": group_of,
+    }
     if split is None:
         if neighbours:
             raise ValueError(

@@ -52,7 +52,7 @@ def logged(
         scores, id = scores_of(event), visible(query or f"{name} {number}")
         group = event.get("group")
         silenced = None if calibration.gate is None else is_silent(event)
-        if silenced:  # it counts as dropped, even if it was only flagged
+        if silenced:  # all is dropped
             scores = np.full(len(scores), np.inf)
         repeated += id in new
         new.setdefault(id, (scores, group and visible(str(group)), silenced))

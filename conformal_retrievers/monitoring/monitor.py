@@ -90,17 +90,12 @@ class Monitor:
         group: str | None = None,
         *,
         gated: Gated | None = None,
-        silenced: bool | None = None,
     ) -> MonitorStatus:
         """Observe the scores (n,) of all snippets that were retrieved for a new query of a group.
 
-        If the calibration holds a gate, `gated` is its decision, `Filtered.gated`, and `silenced`
-        whether it dropped all snippets, `Filtered.silenced`: by default it did if it is silent, as
-        it does not with on_silence="flag".
-
-        Raises ValueError for scores of another shape, a missing or needless `gated`, or a
-        `silenced` without a silent gate, and `CalibrationMismatch` for the decision of another
-        gate.
+        If the calibration holds a gate, `gated` is its decision, `Filtered.gated`. Raises
+        ValueError for scores of another shape and a missing or needless `gated`, and
+        `CalibrationMismatch` for the decision of another gate.
         """
         s = as_scores(scores, "scores")
         if s.ndim != 1 or (self._of_gate and len(s) != 1):
@@ -108,10 +103,7 @@ class Monitor:
             raise ValueError(f"scores has shape {s.shape}; give {which}")
         self._check_gated(gated)
         silent = gated is not None and gated.silent
-        if silenced and not silent:
-            raise ValueError(f"silenced is {silenced!r}, but gated is {gated!r:.60}; give both")
-        dropped = silent if silenced is None else silenced
-        kept = 0 if dropped else int(np.count_nonzero(self.calibration.keep(s, group)))
+        kept = 0 if silent else int(np.count_nonzero(self.calibration.keep(s, group)))
         one = Counts.of_query(len(s), kept, int(np.count_nonzero(np.isnan(s))))
         if gated is not None:
             one += Counts.of_gate(silent)
@@ -132,11 +124,9 @@ class Monitor:
     def observe_judged(self, query: ScoredQuery) -> MonitorStatus:
         """Observe a query whose relevant snippets are all known, in addition to `observe`.
 
-        Choose the queries to judge at random, whatever is kept of them. One that is silenced, but
-        has its scores instead of +inf, was only flagged, and loses what these lose. Raises
-        ValueError if the guarantee is "snippet" or by group, for a query of the calibration, by its
-        id, and for one scored without the gate that the calibration holds. A gate by group has no
-        alarm of harm.
+        Choose the queries to judge at random, whatever is kept of them. Raises ValueError if the
+        guarantee is "snippet" or by group, for a query of the calibration, by its id, and for one
+        scored without the gate that the calibration holds. A gate by group has no alarm of harm.
         """
         check_new([query.id], self.calibration.used_ids, self.calibration.subject)
         check_split(self.calibration.split, query.split, "the query")

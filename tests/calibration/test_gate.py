@@ -142,10 +142,7 @@ def test_one_file_holds_filter_and_gate(tmp_path):
         ConformalFilter(LAST, loaded, gate=GATE.at(0.2))
 
 
-def test_a_silent_gate_may_only_flag_and_keeps_no_best_snippet():
-    flagging = ConformalFilter(LAST, BEHIND, gate=GATE, on_silence="flag")(*SILENCED)
-    assert (flagging.gated.decision, flagging.silenced) == ("silent", False)
-    assert (flagging.kept.tolist(), flagging.m1) == ([0], 1.0)
+def test_a_silent_gate_keeps_no_best_snippet():
     keeping = ConformalFilter(LAST, BEHIND, gate=GATE, on_empty="keep_best")
     assert keeping("u", ["30 u 99"]).kept.tolist() == []
     assert keeping("a", ["1 u 99"]).kept.tolist() == [0]
@@ -172,8 +169,6 @@ def test_a_gate_may_be_put_in_front_of_a_filter_at_any_alpha():
     assert (alone.gate, alone.at(0.3).gate, alone.behind(None)) == (None, None, alone)
     assert "30 %" in behind.statement  # the sum of both alphas
     assert GATE.statement in behind.statement
-    flagging = ConformalFilter(LAST, ALONE, on_silence="flag").behind(GATE)
-    assert flagging(*SILENCED).kept.tolist() == [0]
     with pytest.raises(TypeError, match="gate"):
         alone.behind(0.1)
 

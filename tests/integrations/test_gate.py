@@ -181,25 +181,12 @@ async def test_one_file_may_hold_both(made, tmp_path):
         from_calibration(made, tmp_path / "both.json")
 
 
-@EACH
-async def test_with_a_flag_what_the_filter_keeps_is_kept_and_marked(made):
-    component = from_calibration(made, calibration(), gate=gate_of(), on_silence="flag")
-    for kept in (found(component, SILENT), await afound(component, SILENT)):
-        assert texts(kept) == ["near", "middle"]
-        if made is postprocessor:
-            assert [node.metadata for node in kept] == [{"own": 1}] * 2  # it is prompt text
-        else:
-            marks = {"conformal_gate": "silent", "conformal_gate_p_value": 0.2}
-            assert all(d.metadata.items() > {"own": 1, **marks}.items() for d in kept)
-
-
 @pytest.mark.parametrize("made", [compressor, retriever])
 def test_metadata_have_the_gate_only_if_there_is_one(made):
     kept = found(made(filter=a_filter()), SPEAKS)
     assert {*kept[0].metadata} == {"own", "conformal_score", "conformal_p_value"}
     gated = {"filter": a_filter(), "gate": gate_of()}
     (first, _) = found(made(**gated, metadata_prefix="my_"), SPEAKS)
-    assert first.metadata["my_gate"] == "speaks"
     assert first.metadata["my_gate_p_value"] == pytest.approx(0.8)  # (1 + 7) / 10
     assert found(made(**gated, metadata_prefix=None), SPEAKS)[0].metadata == {"own": 1}
     json.dumps(first.metadata, allow_nan=False)
@@ -214,7 +201,6 @@ def test_a_query_without_a_score_passes(made):
     kept = found(made(filter=a_filter(), gate=gate_of(unknown)), "unknown")
     assert texts(kept) == ["near", "middle"]
     if made is not postprocessor:
-        assert kept[0].metadata["conformal_gate"] == "speaks"
         assert kept[0].metadata["conformal_gate_p_value"] is None
 
 
@@ -330,8 +316,6 @@ def test_another_gate_than_the_calibrated_one_is_refused(made):
 def test_what_is_no_gate_is_refused(made, given):
     with pytest.raises((TypeError, ValueError), match="gate"):
         made(filter=a_filter(), gate=a_filter() if given == "a filter" else given)
-    with pytest.raises(ValueError, match="on_silence"):
-        from_calibration(made, calibration(), on_silence="keep")
 
 
 def in_langchain(k=3):
@@ -489,18 +473,16 @@ async def decisions_of(component, queries, handled, log):
 
 
 @pytest.mark.parametrize("made", [retriever, postprocessor])
-@pytest.mark.parametrize("on_silence", ["drop", "flag"])
-async def test_a_silent_query_has_its_event_like_every_other(made, on_silence, tmp_path, handled):
+async def test_a_silent_query_has_its_event_like_every_other(made, tmp_path, handled):
     gate = gate_of()
-    component = from_calibration(made, calibration(), gate=gate, on_silence=on_silence)
+    component = from_calibration(made, calibration(), gate=gate)
     log = tmp_path / "filter.jsonl"
     events, kept = await decisions_of(component, [SILENT, SPEAKS, SILENT], handled, log)
     assert [event["gate"]["decision"] for event in events] == ["silent", "speaks", "silent"]
     assert [event["gate"]["p_value"] for event in events] == [0.2, 0.8, 0.2]
     assert {event["gate"]["calibration"] for event in events} == {gate.calibration.checksum}
-    silent = [] if on_silence == "drop" else [0, 2]
-    assert [event["kept"] for event in events] == [silent, [0, 2], silent]
-    assert kept == [len(silent), 2, len(silent)]
+    assert [event["kept"] for event in events] == [[], [0, 2], []]
+    assert kept == [0, 2, 0]
     assert {tuple(event["scores"]) for event in events} == {(0.1, 0.9, 0.4)}
     assert len([*read_log(log)]) == 3
 

@@ -85,14 +85,12 @@ def test_the_first_query_of_a_stream_has_nothing_to_be_ranked_among():
 # --- a filter behind a gate -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("on_silence", ["drop", "flag"])
-def test_the_monitor_counts_what_events_count_and_drift_is_about_what_passes(filtering, on_silence):
-    calibration, gate = filtering.calibration, filtering.gate
-    conformal = ConformalFilter(LAST, calibration, on_silence=on_silence, gate=gate)
+def test_the_monitor_counts_what_events_count_and_drift_is_about_what_passes(filtering):
+    calibration = filtering.calibration
     monitor, observer = Monitor(calibration), Observer()
-    found = of_queries(conformal, drawn(np.random.default_rng(5), 60, "new", answerable=0.5))
+    found = of_queries(filtering, drawn(np.random.default_rng(5), 60, "new", answerable=0.5))
     for one in found:
-        status = monitor.observe(one.scores, gated=one.gated, silenced=one.silenced)
+        status = monitor.observe(one.scores, gated=one.gated)
         observer.observe(event_of(one))
     n_silent = sum(one.gated.silent for one in found)
     assert 0 < n_silent < 60
@@ -105,13 +103,6 @@ def test_the_monitor_counts_what_events_count_and_drift_is_about_what_passes(fil
     assert counts.m1 == np.mean([one.m1 for one in found])
     assert counts.m2 == pytest.approx(np.mean([one.m2 for one in found]))
     assert f"silent on {n_silent} of 60 queries" in str(status)
-
-
-def test_a_judged_query_that_is_only_flagged_loses_what_its_scores_lose(filtering):
-    monitor = Monitor(filtering.calibration)
-    for score in (filtering.calibration.threshold(), math.inf):
-        status = monitor.observe_judged(ScoredQuery([score], [True], silenced=True))
-    assert (status.counts.lost, status.gate.counts.lost) == (1.0, 2.0)
 
 
 @pytest.mark.slow
@@ -232,8 +223,6 @@ def test_a_query_without_what_the_gate_decided_is_refused(filtering):
     monitor = Monitor(filtering.calibration)
     with pytest.raises(ValueError, match="gated"):
         monitor.observe([0.1])
-    with pytest.raises(ValueError, match="silenced"):
-        monitor.observe([0.1], gated=filtering.gate.decide(-99.0), silenced=True)
     with pytest.raises(CalibrationMismatch, match="gated"):
         monitor.observe([0.1], gated=gate_of([0.1, 0.2]).decide(0.3))
     with pytest.raises(CalibrationMismatch, match="gate"):
@@ -268,18 +257,12 @@ def test_an_event_states_what_the_gate_decided():
     unknown = event_of(conformal.decide([0.3, 0.9], gated=gate.decide(math.nan)))
     assert (unknown["gate"]["score"], unknown["gate"]["p_value"]) == (None, None)
     assert (unknown["gate"]["decision"], unknown["kept"]) == ("speaks", [0])
-    flagged = ConformalFilter(LAST, calibration, gate=gate, on_silence="flag")
-    event = event_of(flagged.decide([0.3, 0.9], gated=gate.decide(0.6)))
-    assert (event["gate"]["decision"], event["kept"], event["m2"]) == ("silent", [0], 0.5)
     assert event_of(ConformalFilter(LAST, calibration).decide([0.3]))["gate"] is None
 
 
-@pytest.mark.parametrize("on_silence", ["drop", "flag"])
-def test_a_log_behind_a_gate_is_diagnosed(on_silence, filtering, tmp_path):
-    calibration, gate = filtering.calibration, filtering.gate
-    conformal = ConformalFilter(LAST, calibration, gate=gate, on_silence=on_silence)
-    log = FilterLog(tmp_path / "log.jsonl")
-    found = of_queries(conformal, drawn(np.random.default_rng(13), 100, "new", answerable=0.4))
+def test_a_log_behind_a_gate_is_diagnosed(filtering, tmp_path):
+    calibration, log = filtering.calibration, FilterLog(tmp_path / "log.jsonl")
+    found = of_queries(filtering, drawn(np.random.default_rng(13), 100, "new", answerable=0.4))
     for i, one in enumerate(found):
         log.append(event_of(one, query=f"q{i}"))
     d = diagnose(calibration, logged_queries(log.path, calibration).queries)

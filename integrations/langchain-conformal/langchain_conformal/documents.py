@@ -277,10 +277,9 @@ def kept_documents(
 def _add_scores(
     metadata: Sequence[dict[str, Any]], filtered: Filtered, scores: Scores, prefix: str
 ) -> None:
-    """Write the scores (k,) of kept documents, their p-values, and what a gate decided."""
+    """Write the scores (k,) of kept documents, their p-values, and that of a gate."""
     of_query: dict[str, Any] = {}
     if filtered.gated is not None:
-        of_query[f"{prefix}gate"] = filtered.gated.decision
         of_query[f"{prefix}gate_p_value"] = json_number(filtered.gated.p_value)
     p_values = filtered.calibration.p_values(scores, filtered.group)
     score, p_value = f"{prefix}score", f"{prefix}p_value"

@@ -19,7 +19,7 @@ from conformal_retrievers.calibration import Gate, OnUnscorable
 from conformal_retrievers.calibration.scorer import scorers_of
 from conformal_retrievers.data import as_scores
 from conformal_retrievers.data.sentences import Split
-from conformal_retrievers.filtering import GroupOf, OnEmpty, OnSilence
+from conformal_retrievers.filtering import GroupOf, OnEmpty
 from conformal_retrievers.llm import LLM, Cache, Reply, Request, wire
 from conformal_retrievers.llm.patience import in_time
 from conformal_retrievers.pruning import open_filter
@@ -241,7 +241,6 @@ class FromCalibration:
         on_unscorable: OnUnscorable = "keep",
         group_of: GroupOf | None = None,
         gate: Gate | str | Path | None = None,
-        on_silence: OnSilence = "drop",
         **fields: Any,
     ) -> Self:
         """Return the component for a calibration, or for its file.
@@ -259,7 +258,7 @@ class FromCalibration:
         split, neighbours
             "sentences", or the function that the calibration was cut with, keeps sentences of
             documents instead of whole ones; as in `SentenceFilter`.
-        on_empty, on_unscorable, group_of, on_silence
+        on_empty, on_unscorable, group_of
             As in `ConformalFilter`.
         gate
             A gate in front, or its file. A calibration that was made behind a gate brings it.
@@ -295,7 +294,6 @@ class FromCalibration:
             on_unscorable=on_unscorable,
             group_of=group_of,
             gate=gate,
-            on_silence=on_silence,
         )
         if gate is not None:
             fields["gate"] = made.gate

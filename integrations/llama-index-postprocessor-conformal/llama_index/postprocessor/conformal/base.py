@@ -20,7 +20,7 @@ from conformal_retrievers import Calibration, ConformalFilter, Scorer
 from conformal_retrievers.calibration import Gate, OnUnscorable
 from conformal_retrievers.calibration.scorer import scorers_of
 from conformal_retrievers.data.sentences import Split
-from conformal_retrievers.filtering import GroupOf, OnEmpty, OnSilence
+from conformal_retrievers.filtering import GroupOf, OnEmpty
 from conformal_retrievers.pruning import open_filter
 from conformal_retrievers.scoring import QueryScorer
 from llama_index.postprocessor.conformal.events import rerank_events
@@ -101,7 +101,6 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         on_unscorable: OnUnscorable = "keep",
         group_of: GroupOf | None = None,
         gate: Gate | str | Path | None = None,
-        on_silence: OnSilence = "drop",
     ) -> ConformalPostprocessor:
         """Return the postprocessor for a calibration, or for its file.
 
@@ -119,7 +118,7 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         split, neighbours
             "sentences", or the function that the calibration was cut with, keeps sentences of nodes
             instead of whole ones; as in `SentenceFilter`.
-        on_empty, on_unscorable, group_of, on_silence
+        on_empty, on_unscorable, group_of
             As in `ConformalFilter`.
         gate
             A gate in front, or its file. A calibration that was made behind a gate brings it.
@@ -154,7 +153,6 @@ class ConformalPostprocessor(BaseNodePostprocessor):
             on_unscorable=on_unscorable,
             group_of=group_of,
             gate=gate,
-            on_silence=on_silence,
         )
         return cls(filter=made, gate=None if gate is None else made.gate)
 
