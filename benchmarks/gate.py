@@ -48,11 +48,10 @@ from conformal_retrievers.data.beir import read_corpus, read_texts
 from conformal_retrievers.data.hits import fuse
 from conformal_retrievers.data.unanswerable import without_relevant
 from conformal_retrievers.scoring import (
+    BestScore,
+    RetrievalScorer,
     LearnedQueryScorer,
     QueryScorer,
-    RankAgreement,
-    RetrievalScorer,
-    ScoreSummary,
 )
 from conformal_retrievers.scoring.answerability import query_scores
 from conformal_retrievers.scoring.bm25 import BM25Scorer
@@ -65,13 +64,7 @@ OFF_TOPIC = 95
 K = 20
 MOST = 450  # questions of another set
 ALPHA = 0.05
-COSINE = ScoreSummary(RetrievalScorer("dense"), "best")
-SIMPLE: dict[str, QueryScorer] = {
-    "best cosine": COSINE,
-    "best cosine against mean": ScoreSummary(RetrievalScorer("dense"), "best against mean"),
-    "best BM25 against mean": ScoreSummary(RetrievalScorer("bm25"), "best against mean"),
-    "rank agreement": RankAgreement(["bm25", "dense"]),
-}
+COSINE = BestScore(RetrievalScorer("dense"))
 POPULATIONS: dict[str, Callable[[JudgedQuery], bool]] = {
     "": lambda query: any(query.relevant),
     ", answerable to dense": lambda q: bool((q.hits["dense"].ranks[[*q.relevant]] < K).any()),
@@ -141,7 +134,7 @@ class Data(NamedTuple):
     asked: list[JudgedQuery]  # also those to which nothing relevant was retrieved
     removed: list[JudgedQuery]
     off_topic: dict[str, list[JudgedQuery]]
-    simple: dict[str, QueryScorer]  # which have scored all of them
+    cosine: QueryScorer  # which has scored all of them
 
 
 def threshold_of(queries: Sequence[JudgedQuery]) -> float:
@@ -155,8 +148,7 @@ def data_of(folder: Path, deep: Sequence[JudgedQuery], of_sets: Texts, cache: Pa
     others = {name: [*of.values()] for name, of in of_sets.items() if name != folder.name}
     off_topic = {name: foreign(folder, of, cache) for name, of in others.items()}
     everything = [*asked, *removed, *(query for of in off_topic.values() for query in of)]
-    simple = {key: RememberedQuery(scorer, everything) for key, scorer in SIMPLE.items()}
-    return Data(asked, removed, off_topic, simple)
+    return Data(asked, removed, off_topic, RememberedQuery(COSINE, everything))
 
 
 def first(query: JudgedQuery) -> JudgedQuery:
@@ -218,18 +210,17 @@ def one_deal(
     }
     gates = {
         name: calibrate_gate(calibrating, {s: calibrating_not[s] for s in known}, one, alpha=ALPHA)
-        for name, one in {**data.simple, **learned}.items()
+        for name, one in {"best cosine": data.cosine, **learned}.items()
     }
     gates["chosen"] = calibrate_gate([*fit, *calibrating], both, alpha=ALPHA)
-    cosine = data.simple["best cosine"]
-    off_topic = query_scores(cosine, fit_not[source])
+    off_topic = query_scores(data.cosine, fit_not[source])
     thresholds = (elsewhere, float(np.nanmean(off_topic) - np.nanstd(off_topic)), -0.3)
     silent = {
         name: silence(gate.scorer, gate.calibration.threshold(), new, new_not)
         for name, gate in gates.items()
     }
     for name, threshold in zip(RULES, thresholds, strict=True):
-        silent[name] = silence(cosine, threshold, new, new_not)
+        silent[name] = silence(data.cosine, threshold, new, new_not)
     provenance: Any = gates["chosen"].calibration.scorer_provenance
     return Deal(source, silent, provenance["choice"]["chosen"])
 

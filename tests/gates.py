@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from lookup import QueryFunction
+
 from conformal_retrievers import ConformalFilter, FunctionScorer, JudgedQuery, calibrate
 from conformal_retrievers.calibration.gating import calibrate_gate
-from conformal_retrievers.scoring.answerability import FunctionQueryScorer
 
-FIRST = FunctionQueryScorer(lambda query, texts: float(texts[0].split()[0]), "first")
+FIRST = QueryFunction(lambda query, texts: float(texts[0].split()[0]), "first")
 LAST = FunctionScorer(lambda query, texts: [float(text.split()[-1]) for text in texts], "last")
 
 

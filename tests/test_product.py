@@ -32,7 +32,7 @@ from conformal_retrievers.calibration.scorer import needed_scorers
 from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.hits import fuse
 from conformal_retrievers.pruning import open_filter
-from conformal_retrievers.scoring import FunctionScorer, OverlapScorer, RankScorer, ScoreSummary
+from conformal_retrievers.scoring import BestScore, FunctionScorer, OverlapScorer, RankScorer
 from langchain_conformal.documents import with_hits as found_by
 
 ALPHA, N, K = 0.3, 40, 6
@@ -129,7 +129,7 @@ def calibrated_with(scorer, *, sentences, gate, **options):
     if sentences:
         fit, judged, unanswered = (by_sentence(q, "sentences") for q in (fit, judged, unanswered))
     if gate:
-        by_words = ScoreSummary(OverlapScorer("words"), "best")
+        by_words = BestScore(OverlapScorer("words"))
         by_group = options["by_group"]
         options["gate"] = calibrate_gate(
             judged, unanswered, by_words, alpha=ALPHA / 3, by_group=by_group

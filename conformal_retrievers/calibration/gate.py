@@ -27,7 +27,6 @@ from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.scoring.answerability import (
     QueryScorer,
     ascore_query,
-    check_query_scorer,
     query_scores,
     score_query,
 )
@@ -83,7 +82,11 @@ class Gate:
 
     def __post_init__(self) -> None:
         checks.check_subject(self.calibration, QUERIES)
-        check_query_scorer(self.scorer)
+        if not isinstance(self.scorer, QueryScorer):
+            raise TypeError(
+                f"scorer is {self.scorer!r:.80}; give an object with a name and "
+                "score_query(query, snippets), such as BestScore(scorer)"
+            )
         checks.check_same_scorer(self.scorer.name, calibrated=self.calibration.scorer)
 
     @classmethod

@@ -7,7 +7,7 @@ by five-fold cross-validation, a question with and without its answers in one fo
 geometric mean, a source that is hard for all scores does not hide a score that cannot see an easy
 one, such as questions off the topic. The winner is the first score whose cost at alpha, 2 alpha and
 4 alpha is within a standard error, over questions, of the lowest. The first is what is learned from
-hits; last come those that need a given scorer.
+hits, then the best score of each retriever; last come those that need a given scorer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from conformal_retrievers.calibration.candidates import FOLDS, Remembered
 from conformal_retrievers.calibration.choosing import FEWEST, pick
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
-from conformal_retrievers.scoring.answerability import QueryScorer, query_scores
+from conformal_retrievers.scoring.answerability import BestScore, QueryScorer, query_scores
 from conformal_retrievers.scoring.hits import RetrievalScorer
 from conformal_retrievers.scoring.learned_gate import (
     LearnedQueryScorer,
@@ -35,7 +35,6 @@ from conformal_retrievers.scoring.learned_gate import (
 from conformal_retrievers.scoring.rebuild import query_scorer_of
 from conformal_retrievers.scoring.scorer import Scorer, Scores, query_digest
 from conformal_retrievers.scoring.sources import sources_of
-from conformal_retrievers.scoring.summary import NUMBERS, RankAgreement, ScoreSummary
 from conformal_retrievers.theory.ranks import conformal_rank
 
 Given = Sequence[Scorer | QueryScorer]
@@ -122,7 +121,7 @@ def default_gate(judged: Sequence[JudgedQuery], given: Given) -> QueryScorer:
     Raises ValueError if nothing is given and the hits have no scores.
     """
     for one in given:
-        return one if isinstance(one, QueryScorer) else ScoreSummary(one, "best")
+        return one if isinstance(one, QueryScorer) else BestScore(one)
     scored = _scored_hits(judged)
     if not scored:
         raise _nothing_known()
@@ -134,7 +133,7 @@ def default_gate(judged: Sequence[JudgedQuery], given: Given) -> QueryScorer:
         best = ends[:, 0 if hits.higher_is_better else 1]
         return float((ends[:, 0] - ends[:, 1]).mean() / max(best.std(), 1e-300))
 
-    return ScoreSummary(max(scored, key=distance), "best")
+    return BestScore(max(scored, key=distance))
 
 
 def _scored_hits(judged: Sequence[JudgedQuery]) -> list[RetrievalScorer]:
@@ -154,11 +153,8 @@ def candidates_of(kinds: Kinds, given: Given) -> list[Candidate]:
     """Return the candidates, in the order in which they are preferred if they cost the same."""
     judged = [query for queries in kinds for query in queries]
     names, hits = sorted({name for query in judged for name in query.hits}), _scored_hits(judged)
-    simple: list[QueryScorer] = [ScoreSummary(hit, number) for number in NUMBERS for hit in hits]
-    simple += [RankAgreement(names)] if len(names) > 1 else []
     of_snippets, of_queries = by_kind(given)
-    own: list[QueryScorer] = [*of_queries]
-    own += [ScoreSummary(one, number) for number in NUMBERS for one in of_snippets]
+    simple: list[QueryScorer] = [*map(BestScore, hits), *of_queries, *map(BestScore, of_snippets)]
     learned: list[Candidate] = []
     if can_learn(kinds):
         without_one = [[s for s in given if s is not left_out] for left_out in given]
@@ -168,7 +164,6 @@ def candidates_of(kinds: Kinds, given: Given) -> list[Candidate]:
     return [
         *alone,
         *(Candidate(one.name, one) for one in simple),
-        *(Candidate(one.name, one) for one in own),
         *learned[len(alone) :],
     ]
 

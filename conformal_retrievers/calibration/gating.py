@@ -269,7 +269,7 @@ def _chosen(
     if isinstance(scorer, Scorer):
         raise TypeError(
             f"scorer is {scorer.name!r}, which scores snippets; give it in a list, or "
-            "ScoreSummary(scorer, 'best')"
+            "BestScore(scorer)"
         )
     of_all: object = scorer
     if isinstance(of_all, str) or not isinstance(of_all, Iterable | None):

@@ -4,9 +4,8 @@ A query scorer returns one number for the query (lower = it looks answered).
 """
 
 from conformal_retrievers.scoring.answerability import (
-    FunctionQueryScorer,
+    BestScore,
     QueryScorer,
-    QueryTieBreak,
     ascore_query,
     score_query,
 )
@@ -35,16 +34,15 @@ from conformal_retrievers.scoring.scorer import (
     score_queries,
     score_snippets,
 )
-from conformal_retrievers.scoring.summary import RankAgreement, ScoreSummary
 from conformal_retrievers.scoring.verdict import LLMVerdict
 from conformal_retrievers.scoring.zfusion import ZFusionScorer
 
 __all__ = [
+    "BestScore",
     "By",
     "Cascade",
     "CrossEncoderScorer",
     "EmbeddingScorer",
-    "FunctionQueryScorer",
     "FunctionScorer",
     "FusionScorer",
     "LLMScorer",
@@ -54,13 +52,10 @@ __all__ = [
     "OverlapScorer",
     "ProvenceScorer",
     "QueryScorer",
-    "QueryTieBreak",
     "QueryZScore",
-    "RankAgreement",
     "RankScorer",
     "Ratings",
     "RetrievalScorer",
-    "ScoreSummary",
     "Scorer",
     "Scores",
     "TieBreak",

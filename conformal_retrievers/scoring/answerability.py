@@ -3,31 +3,31 @@
 A query score is a nonconformity of "what was retrieved answers this query": lower = it looks
 answered, NaN = unknown, and nothing else signals that. A query scorer may have the attributes of a
 scorer (`scorer.py`), with `ascore_query` for `ascore`, and parts that score snippets or queries.
-`concurrency` is how many queries it may score at a time, as one that asks an LLM does. The numbers
-that follow from scores and hits are in `summary.py`, an LLM's answer in `verdict.py`.
+`concurrency` is how many queries it may score at a time, as one that asks an LLM does.
 """
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import ArrayLike
 from pydantic import JsonValue
 
+from conformal_retrievers.data.hits import hits_in
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, as_scores, as_snippets
 from conformal_retrievers.llm.ask import with_bar
-from conformal_retrievers.scoring.combine import lexicographic
+from conformal_retrievers.scoring.hits import retrievers_of
 from conformal_retrievers.scoring.once import at_once
 from conformal_retrievers.scoring.scorer import (
     Named,
     Scorer,
     Scores,
     ascore_snippets,
+    check_scorer,
     reference,
     score_snippets,
     with_parts,
@@ -42,28 +42,15 @@ class QueryScorer(Named, Protocol):
         """Return the score of a query: lower = its snippets look as if they answered it."""
 
 
-def check_query_scorer(scorer: object) -> None:
-    """Raise TypeError unless `scorer` has a name and a score of a query.
-
-    >>> check_query_scorer(3)  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    TypeError: scorer is 3; give an object with a name and score_query(query, snippets), ...
-    """
-    if not isinstance(scorer, QueryScorer):
-        raise TypeError(
-            f"scorer is {scorer!r:.80}; give an object with a name and score_query(query, "
-            "snippets), such as ScoreSummary(scorer, 'best')"
-        )
-
-
 def score_query(scorer: QueryScorer, query: str, snippets: Sequence[Snippet | str]) -> float:
     """Return the score of a query; +inf if nothing was retrieved: then nothing answers it.
 
     Raises ValueError unless the scorer returns one number.
 
-    >>> longest = FunctionQueryScorer(lambda query, texts: -max(map(len, texts)), "longest")
-    >>> score_query(longest, "q", ["a", "bcd"]), score_query(longest, "q", [])
-    (-3.0, inf)
+    >>> from conformal_retrievers.scoring import FunctionScorer
+    >>> best = BestScore(FunctionScorer(lambda query, texts: [len(t) for t in texts], "length"))
+    >>> score_query(best, "q", ["a", "bcd"]), score_query(best, "q", [])
+    (1.0, inf)
     """
     given = as_snippets(snippets)
     return _checked(scorer, scorer.score_query(query, given)) if given else np.inf
@@ -72,19 +59,16 @@ def score_query(scorer: QueryScorer, query: str, snippets: Sequence[Snippet | st
 async def ascore_query(scorer: QueryScorer, query: str, snippets: Sequence[Snippet | str]) -> float:
     """Return what `score_query` returns; a scorer without `ascore_query` runs in a thread.
 
-    One that only reads hits takes microseconds, and runs where it is.
-
-    >>> longest = FunctionQueryScorer(lambda query, texts: -max(map(len, texts)), "longest")
-    >>> asyncio.run(ascore_query(longest, "q", ["a", "bcd"]))
-    -3.0
+    >>> from conformal_retrievers.scoring import FunctionScorer
+    >>> best = BestScore(FunctionScorer(lambda query, texts: [len(t) for t in texts], "length"))
+    >>> asyncio.run(ascore_query(best, "q", ["a", "bcd"]))
+    1.0
     """
     given = as_snippets(snippets)
     if not given:
         return np.inf
     if hasattr(scorer, "ascore_query"):
         return _checked(scorer, await scorer.ascore_query(query, given))
-    if hasattr(scorer, "of_columns"):
-        return _checked(scorer, scorer.score_query(query, given))
     return _checked(scorer, await asyncio.to_thread(scorer.score_query, query, given))
 
 
@@ -97,9 +81,10 @@ def query_scores(
 ) -> Scores:
     """Return the score of each query, (n,); several at a time if the scorer has a `concurrency`.
 
-    >>> longest = FunctionQueryScorer(lambda query, texts: -max(map(len, texts)), "longest")
-    >>> query_scores(longest, [JudgedQuery("q", ["a", "bcd"], [True, False])])
-    array([-3.])
+    >>> from conformal_retrievers.scoring import FunctionScorer
+    >>> best = BestScore(FunctionScorer(lambda query, texts: [len(t) for t in texts], "length"))
+    >>> query_scores(best, [JudgedQuery("q", ["a", "bcd"], [True, False])])
+    array([1.])
     """
     at_once = max(getattr(part, "concurrency", 1) for part in with_parts(scorer))
     if at_once == 1:
@@ -172,71 +157,41 @@ async def _aof_part(part: Any, query: str, snippets: Sequence[Snippet]) -> Any:
 
 
 @dataclass(frozen=True)
-class QueryTieBreak(CombinedQueryScorer):
-    """Scores queries by `scorer`, and those with equal scores by `then`, as `TieBreak` does.
+class BestScore(CombinedQueryScorer):
+    """Scores a query by the lowest finite score of its snippets; NaN if there is none.
 
-    A threshold on coarse scores, such as an LLM's verdicts, is silent on fewer queries than alpha
-    allows, because it never parts those with equal scores. NaN of either scorer is NaN.
+    Where the scores are those of a retriever that found nothing and others did, it is +inf.
 
-    >>> coarse = FunctionQueryScorer(lambda query, texts: 1.0, "coarse")
-    >>> longest = FunctionQueryScorer(lambda query, texts: -max(map(len, texts)), "longest")
-    >>> broken = QueryTieBreak(coarse, then=longest)
-    >>> broken.score_query("q", ["abc"]) < broken.score_query("r", ["a"])
-    True
+    >>> from conformal_retrievers.scoring import FunctionScorer
+    >>> length = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
+    >>> BestScore(length).score_query("q", ["abc", "abcde", "a"])
+    1.0
     """
 
-    scorer: QueryScorer
-    then: QueryScorer = field(kw_only=True)
+    scorer: Scorer
 
     def __post_init__(self) -> None:
-        check_query_scorer(self.scorer)
-        check_query_scorer(self.then)
+        check_scorer(self.scorer)
 
     @property
     def name(self) -> str:
-        """Both names, in order."""
-        return f"tiebreak({self.scorer.name}, then={self.then.name})"
+        """The scorer, marked as the best of its scores."""
+        return f"best({self.scorer.name})"
 
     @property
-    def parts(self) -> tuple[QueryScorer, QueryScorer]:
-        """Both scorers."""
-        return (self.scorer, self.then)
+    def parts(self) -> tuple[Scorer]:
+        """The scorer inside."""
+        return (self.scorer,)
 
     @property
     def provenance(self) -> dict[str, JsonValue]:
         """What `query_scorer_of` makes it from."""
-        scorer, then = reference(self.scorer), reference(self.then)
-        return {"kind": "query tiebreak", "scorer": scorer, "then": then}
+        return {"kind": "best", "scorer": reference(self.scorer)}
 
-    def combine(self, query: str, found: Sequence[float], snippets: Sequence[Snippet]) -> float:
-        """Return one number for both scores."""
-        first, second = found
-        return float(lexicographic([first], [second])[0])
-
-
-@dataclass(frozen=True)
-class FunctionQueryScorer:
-    """Scores by a function: `function(query, texts)` returns a number, lower = looks answered.
-
-    It returns NaN if it does not know. `afunction` is its asynchronous twin; without it,
-    `ascore_query` runs in a thread.
-
-    >>> def missing_words(query, texts):
-    ...     return len(set(query.split()) - set(" ".join(texts).split()))
-    >>> FunctionQueryScorer(missing_words, "missing words").score_query("dry bread", ["bread", "b"])
-    1.0
-    """
-
-    function: Callable[[str, list[str]], ArrayLike]
-    name: str
-    afunction: Callable[[str, list[str]], Awaitable[ArrayLike]] | None = None
-
-    def score_query(self, query: str, snippets: Sequence[Snippet | str]) -> float:
-        """Return the function's score."""
-        return _checked(self, self.function(query, [s.text for s in as_snippets(snippets)]))
-
-    async def ascore_query(self, query: str, snippets: Sequence[Snippet | str]) -> float:
-        """Asynchronous twin of `score_query`."""
-        if self.afunction is None:
-            return await asyncio.to_thread(self.score_query, query, snippets)
-        return _checked(self, await self.afunction(query, [s.text for s in as_snippets(snippets)]))
+    def combine(self, query: str, found: Sequence[Scores], snippets: Sequence[Snippet]) -> float:
+        """Return the lowest finite score of those of the snippets, (n,)."""
+        read, known = retrievers_of(self.scorer), hits_in(snippets)
+        if read and known and known.keys().isdisjoint(read):
+            return np.inf
+        finite = found[0][np.isfinite(found[0])]
+        return float(finite.min()) if len(finite) else np.nan

@@ -71,15 +71,6 @@ class RankScorer:
         return columns[self.retriever].ranks
 
 
-def named_in(retrievers: Iterable[str]) -> tuple[str, ...]:
-    """Return names of retrievers in alphabetical order; raise TypeError for anything else."""
-    given: Any = [retrievers] if isinstance(retrievers, str) else retrievers
-    names = [*given] if isinstance(given, Iterable) else [given]
-    if not all(isinstance(name, str) for name in names):
-        raise TypeError(f"retrievers is {retrievers!r:.60}; give names, such as ['dense', 'bm25']")
-    return tuple(sorted(names))
-
-
 @dataclass(frozen=True)
 class FusionScorer:
     """Scores by reciprocal rank fusion: −Σ 1 / (60 + rank + 1) over `retrievers`.
@@ -95,11 +86,16 @@ class FusionScorer:
     relative_to_query: ClassVar[bool] = True
 
     def __init__(self, retrievers: Iterable[str]) -> None:
-        names = named_in(retrievers)
+        given: Any = retrievers
+        names = [given] if isinstance(given, str) or not isinstance(given, Iterable) else [*given]
+        if not all(isinstance(name, str) for name in names):
+            raise TypeError(
+                f"retrievers is {retrievers!r:.60}; give names, such as ['dense', 'bm25']"
+            )
         if not names or len(set(names)) < len(names):
             raise ValueError(f"retrievers is {names!r}; give one or more names, each once")
         check_names("FusionScorer", retrievers=", ".join(names))
-        object.__setattr__(self, "retrievers", names)
+        object.__setattr__(self, "retrievers", tuple(sorted(names)))
 
     @property
     def name(self) -> str:

@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from conformal_retrievers.scoring import learned, learned_gate
-from conformal_retrievers.scoring.answerability import QueryScorer, QueryTieBreak
+from conformal_retrievers.scoring.answerability import BestScore, QueryScorer
 from conformal_retrievers.scoring.combine import QueryZScore, TieBreak
 from conformal_retrievers.scoring.hits import FusionScorer, RankScorer, RetrievalScorer
 from conformal_retrievers.scoring.order import OrderScorer
 from conformal_retrievers.scoring.overlap import OVERLAPS, OverlapScorer
 from conformal_retrievers.scoring.scorer import Named, Scorer, with_parts
-from conformal_retrievers.scoring.summary import RankAgreement, ScoreSummary
 from conformal_retrievers.scoring.zfusion import ZFusionScorer
 
 Provenance = Mapping[str, Any]
@@ -41,11 +40,7 @@ KINDS: Mapping[str, Callable[[Provenance, Given], Scorer | QueryScorer]] = {
     learned_gate.FORMAT: lambda p, given: learned_gate.LearnedQueryScorer.from_provenance(
         p, [OVERLAPS.get(name) or given[name] for name in [*p["scorers"], *p["query_scorers"]]]
     ),
-    "summary": lambda p, given: ScoreSummary(_made(p["scorer"], given), p["number"]),
-    "agreement": lambda p, given: RankAgreement(map(_text, p["retrievers"])),
-    "query tiebreak": lambda p, given: QueryTieBreak(
-        _made(p["scorer"], given), then=_made(p["then"], given)
-    ),
+    "best": lambda p, given: BestScore(_made(p["scorer"], given)),
 }
 
 
@@ -66,9 +61,9 @@ def query_scorer_of(provenance: Provenance, scorers: Iterable[Named] = ()) -> Qu
     """Return the query scorer with this `provenance`, from the scorers that it `needs`, of
     snippets or of queries. Raises as `scorer_of`.
 
-    >>> own = {"kind": "retrieval", "retriever": "bm25", "higher_is_better": True}
-    >>> query_scorer_of({"kind": "summary", "number": "best", "scorer": own}).name
-    'best(retrieval(bm25, higher))'
+    >>> hit = {"kind": "retrieval", "retriever": "bm25", "higher_is_better": True}
+    >>> query_scorer_of({"kind": "best", "scorer": hit}).name
+    'best(hit(bm25, higher))'
     """
     scorer: QueryScorer = _with(provenance, scorers, "score_query")
     return scorer

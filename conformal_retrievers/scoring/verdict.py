@@ -35,8 +35,8 @@ class LLMVerdict:
 
     Blank snippets are not sent, and equal texts once; without any text, the score is NaN. Snippets
     are numbered in the order of retrieval, which an LLM may not ignore. Ratings are coarse, and a
-    threshold never parts queries with equal scores: `QueryTieBreak(LLMVerdict(llm), then=…)` does.
-    Raises ValueError if the prompt has other fields, or a reply has no log-probabilities to read.
+    threshold never parts queries with equal scores. Raises ValueError if the prompt has other
+    fields, or a reply has no log-probabilities to read.
 
     >>> from conformal_retrievers.llm import LLM, Reply
     >>> llm = LLM(lambda request: Reply('{"reason": "…", "rating": 0.75}'), "toy")

@@ -7,6 +7,7 @@ import pytest
 from answerable import drawn
 from gates import FIRST, LAST
 from gates import query as judged
+from lookup import QueryFunction
 from scipy.stats import beta
 
 from conformal_retrievers import (
@@ -21,7 +22,6 @@ from conformal_retrievers.calibration.gate import Gate
 from conformal_retrievers.calibration.gating import JUDGED, calibrate_gate
 from conformal_retrievers.calibration.speech import silent_on, sources_of
 from conformal_retrievers.data import files
-from conformal_retrievers.scoring.answerability import FunctionQueryScorer
 from conformal_retrievers.scoring.hits import RetrievalScorer
 from conformal_retrievers.scoring.scorer import query_digest
 
@@ -164,7 +164,8 @@ def test_a_saved_gate_is_the_same_and_needs_its_models(tmp_path):
         ({"scorer": LAST}, TypeError, "scorer"),
         ({"scorer": None}, ValueError, "hit"),
         ({"delta": 0.01, "alpha": 0.01}, ValueError, "delta"),
-        ({"scorer": FunctionQueryScorer(lambda *_: math.nan, "none")}, ValueError, "'none'"),
+        ({"merge_groups": {"a": "b"}}, ValueError, "merge_groups"),
+        ({"scorer": QueryFunction(lambda *_: math.nan, "none")}, ValueError, "'none'"),
     ],
 )
 def test_invalid_arguments_are_named(arguments, error, named):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from commands import as_json, error_of, run
 from gate_files import gate_files, out, sources
+from lookup import QueryFunction
 from pages import NAME as SPLIT
 from pages import asked
 
@@ -18,8 +19,6 @@ from conformal_retrievers.cli.unanswerable import REMOVED
 from conformal_retrievers.data import read_beir, read_jsonl
 from conformal_retrievers.data.queries import with_hits
 from conformal_retrievers.data.unanswerable import without_relevant
-from conformal_retrievers.scoring import RankScorer
-from conformal_retrievers.scoring.answerability import FunctionQueryScorer
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +188,7 @@ def test_no_command_writes_over_what_it_reads(name, files):
 
 
 def test_a_gate_that_only_python_can_make_is_named(files, tmp_path):
-    own = FunctionQueryScorer(lambda query, texts: float(len(texts[0])), "mine")
+    own = QueryFunction(lambda query, texts: float(len(texts[0])), "mine")
     gate = calibrate_gate(read_jsonl(files / "judged.jsonl"), (), own, alpha=0.1)
     gate.save(tmp_path / "g.json")
     message = error_of("evaluate", tmp_path / "g.json", files / "new-judged.jsonl")

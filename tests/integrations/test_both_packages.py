@@ -54,7 +54,7 @@ from conformal_retrievers import (
     calibrate,
 )
 from conformal_retrievers.calibration import calibrate_gate
-from conformal_retrievers.scoring import FusionScorer, RetrievalScorer, ScoreSummary
+from conformal_retrievers.scoring import BestScore, FusionScorer, RetrievalScorer
 from langchain_conformal import ConformalCompressor, ConformalRetriever
 from langchain_conformal.documents import to_snippets
 from llama_index.postprocessor.conformal import ConformalPostprocessor
@@ -198,9 +198,9 @@ async def test_a_calibration_from_hits_is_all_that_either_needs(tmp_path, learne
     "scorer",
     [
         None,
-        ScoreSummary(RetrievalScorer("dense", higher_is_better=True), "best against mean"),
+        BestScore(RetrievalScorer("dense", higher_is_better=True)),
     ],
-    ids=["default", "relative"],
+    ids=["default", "best"],
 )
 async def test_both_frameworks_are_silent_on_the_same_queries(tmp_path, scorer):
     def index(k):

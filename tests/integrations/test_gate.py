@@ -30,7 +30,7 @@ from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.llms.openai_like import OpenAILike
 from llama_index.postprocessor import conformal as llama_index_conformal
-from lookup import LookupScorer
+from lookup import LookupScorer, QueryFunction
 
 import langchain_conformal
 from conformal_retrievers import (
@@ -47,8 +47,7 @@ from conformal_retrievers.data.sentences import splitter
 from conformal_retrievers.llm import openai_options
 from conformal_retrievers.monitoring import FilterLog, read_log
 from conformal_retrievers.pruning import SentenceFilter
-from conformal_retrievers.scoring import FunctionQueryScorer, LLMVerdict, RankAgreement
-from conformal_retrievers.scoring.summary import ScoreSummary
+from conformal_retrievers.scoring import BestScore, FusionScorer, LLMVerdict
 from langchain_conformal import ConformalCallbackHandler, ConformalCompressor, ConformalRetriever
 from llama_index.postprocessor.conformal import ConformalEventHandler, ConformalPostprocessor
 
@@ -57,7 +56,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:relevant snippets score", "ignor
 TEXTS = ["near", "far", "middle"]
 SCORER = LookupScorer({"near": 0.1, "middle": 0.4, "far": 0.9})
 # A query ends with its score.
-LAST = FunctionQueryScorer(lambda query, texts: float(query.split()[-1]), "last word")
+LAST = QueryFunction(lambda query, texts: float(query.split()[-1]), "last word")
 SPEAKS, SILENT = "a query 0.3", "a query 0.9"
 
 
@@ -194,7 +193,7 @@ def test_metadata_have_the_gate_only_if_there_is_one(made):
 
 @EACH
 def test_a_query_without_a_score_passes(made):
-    unknown = FunctionQueryScorer(
+    unknown = QueryFunction(
         lambda query, texts: float("nan") if query == "unknown" else float(query.split()[-1]),
         LAST.name,
     )
@@ -262,7 +261,7 @@ def last_word(query, texts):
     return float(query.split()[-1])
 
 
-PICKLED = FunctionQueryScorer(last_word, LAST.name)
+PICKLED = QueryFunction(last_word, LAST.name)
 
 
 @pytest.mark.parametrize("made", [compressor, postprocessor])
@@ -329,7 +328,7 @@ def test_a_retriever_that_lacks_hits_of_the_gate_is_refused():
     queries = [JudgedQuery(text, [text], [True]) for text in TEXTS]
     gate = calibrate_gate(
         langchain_conformal.judge_retriever(both, queries),
-        scorer=RankAgreement(["dense", "bm25"]),
+        scorer=BestScore(FusionScorer(["dense", "bm25"])),
         alpha=0.3,
     )
     ConformalRetriever(retriever=both, filter=a_filter(), gate=gate)
@@ -359,7 +358,7 @@ def test_a_retriever_notices_that_the_gate_is_of_another_depth():
 
 def nearest(package, model):
     """A gate by the best cosine, which needs the model, and a filter by rank, which needs none."""
-    scorer = ScoreSummary(package.embedding_scorer(model), "best")
+    scorer = BestScore(package.embedding_scorer(model))
     queries = [JudgedQuery(text, TEXTS, [t == text for t in TEXTS]) for text in TEXTS]
     return calibrate_gate(queries, scorer=scorer, alpha=0.3)
 

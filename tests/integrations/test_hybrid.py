@@ -53,10 +53,10 @@ from conformal_retrievers.data.hits import (
 from conformal_retrievers.decisions import Unscorable
 from conformal_retrievers.monitoring import FilterLog, read_log
 from conformal_retrievers.scoring import (
+    BestScore,
     FusionScorer,
     LearnedScorer,
     QueryZScore,
-    RankAgreement,
     RankScorer,
     RetrievalScorer,
     ascore_snippets,
@@ -330,9 +330,9 @@ def test_a_hybrid_retriever_refuses_what_is_not_a_retriever_or_a_name(framework)
 
 def test_a_hybrid_retriever_without_one_that_the_score_reads_is_refused(framework):
     hybrid = hybrid_in(framework, {"dense": LISTS["dense"]})
-    agreement = RankAgreement([*LISTS])
+    best = BestScore(FusionScorer([*LISTS]))
     snippets = [Snippet(TEXTS[id], id, hits=hits) for id, hits in HITS.items()]
-    gate = calibrate_gate([JudgedQuery("q", snippets, [True] * 4)], (), agreement, alpha=0.5)
+    gate = calibrate_gate([JudgedQuery("q", snippets, [True] * 4)], (), best, alpha=0.5)
     dense = filter_of(RankScorer("dense"), 0)
     for needs_both in (filter_of(LEARNED, 0), dense.behind(gate)):
         with pytest.raises(ValueError, match="hits of 'dense', .* needs those of 'bm25'"):
@@ -455,8 +455,8 @@ async def test_all_are_kept_if_a_retriever_that_the_score_reads_fails(framework)
 async def test_a_gate_is_silent_if_a_retriever_finds_nothing_and_not_if_it_fails(framework, scorer):
     snippets = [Snippet(TEXTS[id], id, hits=hits) for id, hits in HITS.items()]
     answered = JudgedQuery("q", snippets, [True, False, False, False])
-    agreement = RankAgreement([*LISTS])  # the gate is silent where they agree less than here
-    gate = calibrate_gate([answered], (), agreement, alpha=0.5)
+    best = BestScore(FusionScorer([*LISTS]))  # worse where one of them finds nothing
+    gate = calibrate_gate([answered], (), best, alpha=0.5)
     always = ConformalFilter(scorer, filter_of(scorer, 1.0).calibration, gate=gate)
     assert await framework.kept(hybrid_in(framework), always)
     nothing = hybrid_in(framework)

@@ -11,29 +11,30 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from gates import gate_of
+from lookup import QueryFunction
 
-from conformal_retrievers.data.hits import HitColumns, Retrieved
-from conformal_retrievers.data.queries import JudgedQuery
+from conformal_retrievers import Gate
+from conformal_retrievers.data.hits import Hit, HitColumns, Retrieved
+from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.scoring import (
-    FunctionQueryScorer,
+    BestScore,
+    EmbeddingScorer,
     FunctionScorer,
-    QueryTieBreak,
-    QueryZScore,
-    RankAgreement,
+    FusionScorer,
     RetrievalScorer,
-    ScoreSummary,
+    QueryZScore,
     ascore_query,
     retrievers_of,
     score_query,
     scorer_of,
 )
-from conformal_retrievers.scoring.answerability import check_query_scorer, query_scores
+from conformal_retrievers.scoring.answerability import query_scores
 from conformal_retrievers.scoring.rebuild import needs, query_scorer_of
 from conformal_retrievers.scoring.scorer import check_not_fitted_on, query_digest
-from conformal_retrievers.scoring.summary import NUMBERS
 
 LENGTH = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
-LONGEST = FunctionQueryScorer(lambda query, texts: -max(map(len, texts)), "longest")
+LONGEST = QueryFunction(lambda query, texts: -max(map(len, texts)), "longest")
 
 
 # --- what enters, and what comes out --------------------------------------------------------------
@@ -43,7 +44,7 @@ LONGEST = FunctionQueryScorer(lambda query, texts: -max(map(len, texts)), "longe
     "masked", [np.ma.masked, np.ma.array(0.0, mask=True)], ids=["one", "array"]
 )
 def test_a_masked_query_score_is_a_missing_one(masked):
-    scorer = FunctionQueryScorer(lambda query, texts: masked, "masked")
+    scorer = QueryFunction(lambda query, texts: masked, "masked")
     assert math.isnan(score_query(scorer, "q", ["a"]))
 
 
@@ -51,7 +52,7 @@ def test_nothing_retrieved_is_no_answer_and_asks_nobody():
     def broken(query, texts):
         raise AssertionError
 
-    scorer = FunctionQueryScorer(broken, "broken")
+    scorer = QueryFunction(broken, "broken")
     assert score_query(scorer, "q", []) == math.inf
     assert asyncio.run(ascore_query(scorer, "q", [])) == math.inf
     assert query_scores(scorer, [JudgedQuery("q", [], [])]).tolist() == [math.inf]
@@ -62,7 +63,7 @@ def test_nothing_retrieved_is_no_answer_and_asks_nobody():
     [(1, 1.0), (np.float32(0.5), 0.5), (True, 1.0), (None, math.nan), (math.inf, math.inf)],
 )
 def test_a_number_is_a_score(returned, score):
-    scorer = FunctionQueryScorer(lambda query, texts: returned, "f")
+    scorer = QueryFunction(lambda query, texts: returned, "f")
     for found in (score_query(scorer, "q", ["a"]), asyncio.run(ascore_query(scorer, "q", ["a"]))):
         assert type(found) is float
         np.testing.assert_equal(found, score)
@@ -78,19 +79,44 @@ def test_anything_else_is_an_error_that_names_the_scorer(returned):
 
 
 def test_a_wrong_argument_is_named():
-    with pytest.raises(ValueError, match="number is 'worst'"):
-        ScoreSummary(LENGTH, "worst")
     with pytest.raises(TypeError, match="scorer is"):
-        ScoreSummary(LONGEST, "best")
+        BestScore(LONGEST)
+    calibration = gate_of([0.1, 0.2]).calibration
     for wrong in (LENGTH, len, None):
         with pytest.raises(TypeError, match="scorer is"):
-            check_query_scorer(wrong)
-    with pytest.raises(TypeError, match="scorer is"):
-        QueryTieBreak(LONGEST, then=LENGTH)
+            Gate(wrong, calibration)
+
+
+@pytest.mark.parametrize(
+    ("scores", "best"),
+    [
+        ([4.0, math.inf, 1.0, math.nan, 5.0, -math.inf], 1.0),
+        ([], math.inf),
+        ([math.nan, math.inf], math.nan),
+    ],
+)
+def test_the_best_score_is_the_lowest_finite_one(scores, best):
+    scorer = BestScore(FunctionScorer(lambda query, texts: scores, "given"))
+    np.testing.assert_equal(score_query(scorer, "q", ["a"] * len(scores)), best)
+
+
+def test_the_best_score_of_a_retriever_that_found_nothing_is_the_worst():
+    best = BestScore(RetrievalScorer("bm25", higher_is_better=True))
+    with pytest.warns(UserWarning, match="bm25"):
+        assert score_query(best, "q", [Snippet("a", hits=(Hit("dense", 0),))]) == math.inf
+
+
+@pytest.mark.slow
+async def test_the_best_cosine_parts_answered_questions_from_others(minilm, toy_judged):
+    best = BestScore(EmbeddingScorer(minilm.encode, "minilm"))
+    *answered, other = [score_query(best, q.query, q.snippets) for q in toy_judged]
+    assert max(answered) < other
+    again = [await ascore_query(best, q.query, q.snippets) for q in toy_judged]
+    assert again == pytest.approx([*answered, other], abs=1e-6)  # of other batches of the model
 
 
 def test_blank_texts_are_snippets_like_others():
-    assert score_query(ScoreSummary(LENGTH, "best"), "q", ["", "abc"]) == 0.0
+    assert score_query(BestScore(LENGTH), "q", ["", "abc"]) == 0.0
     assert score_query(LONGEST, "q", [" "]) == -1.0
 
 
@@ -116,12 +142,8 @@ def test_what_only_reads_hits_makes_no_snippet_and_starts_no_thread():
         assert threading.active_count() == threads
         return found
 
-    for scorer in (
-        ScoreSummary(RetrievalScorer("bm25"), "margin"),
-        RankAgreement(["bm25", "dense"]),
-    ):
-        assert asyncio.run(together(scorer)) == score_query(scorer, "q", snippets)
-    assert score_query(ScoreSummary(RetrievalScorer("bm25"), "margin"), "q", snippets) == -4.0
+    best = BestScore(RetrievalScorer("bm25"))
+    assert asyncio.run(together(best)) == score_query(best, "q", snippets) == -9.0
 
 
 def test_a_scorer_without_an_asynchronous_twin_runs_in_a_thread():
@@ -133,48 +155,13 @@ def test_a_scorer_without_an_asynchronous_twin_runs_in_a_thread():
     assert seen != [threading.get_ident()]
 
 
-async def test_parts_are_awaited_at_the_same_time_and_stopped_if_one_fails():
-    started, stopped = asyncio.Event(), asyncio.Event()
-
-    async def waits(query, texts):
-        started.set()
-        try:
-            await asyncio.sleep(60)
-        except asyncio.CancelledError:
-            stopped.set()
-            raise
-
-    async def fails(query, texts):
-        await started.wait()
-        raise OSError("no connection")
-
-    scorer = QueryTieBreak(
-        FunctionQueryScorer(len, "waits", waits), then=FunctionQueryScorer(len, "fails", fails)
-    )
-    with pytest.raises(OSError, match="no connection"):
-        await ascore_query(scorer, "q", ["a"])
-    assert stopped.is_set()
-
-
-async def test_ties_are_broken_and_unknown_stays_unknown():
-    shortest = FunctionQueryScorer(lambda query, texts: min(map(len, texts)), "shortest")
-    scorer = QueryTieBreak(LONGEST, then=shortest)
-    lists = [["abc", "a"], ["abc"], ["ab"], ["abcd", "abc"]]
-    scores = [score_query(scorer, "q", snippets) for snippets in lists]
-    assert np.argsort(scores).tolist() == [3, 0, 1, 2]
-    assert scores == [await ascore_query(scorer, "q", snippets) for snippets in lists]
-    unknown = FunctionQueryScorer(lambda query, texts: math.nan, "unknown")
-    for both in (QueryTieBreak(LONGEST, then=unknown), QueryTieBreak(unknown, then=LONGEST)):
-        assert math.isnan(score_query(both, "q", ["a"]))
-
-
 def test_what_the_parts_read_and_were_fitted_on_is_known():
     fitted = SimpleNamespace(name="fitted", score=len, fitted_on=[query_digest("old")])
-    scorer = QueryTieBreak(RankAgreement(["a", "b"]), then=ScoreSummary(fitted, "best"))
-    assert retrievers_of(scorer) == ("a", "b")
+    scorer = BestScore(fitted)
+    assert retrievers_of(BestScore(FusionScorer(["a", "b"]))) == ("a", "b")
     with pytest.raises(ValueError, match="'old'"):
         check_not_fitted_on(scorer, [JudgedQuery("old", ["a"], [True])])
-    assert scorer.name == "tiebreak(agreement(a, b), then=best(fitted))"
+    assert scorer.name == "best(fitted)"
 
 
 def test_a_failed_query_ends_the_scoring_of_all():
@@ -185,7 +172,7 @@ def test_a_failed_query_ends_the_scoring_of_all():
         time.sleep(0.01)
         raise OSError(query)
 
-    scorer = FunctionQueryScorer(fails, "fails")
+    scorer = QueryFunction(fails, "fails")
     judged = [JudgedQuery(f"q{i}", ["a"], [True]) for i in range(100)]
     with pytest.raises(OSError, match="q0"):
         query_scores(scorer, judged)
@@ -198,41 +185,30 @@ def test_a_failed_query_ends_the_scoring_of_all():
 
 # --- from a provenance ----------------------------------------------------------------------------
 
-BEST = ScoreSummary(RetrievalScorer("dense"), "best")
+BEST = BestScore(RetrievalScorer("dense"))
 
 
-@pytest.mark.parametrize(
-    "scorer",
-    [
-        *(ScoreSummary(QueryZScore(RetrievalScorer("bm25")), number) for number in NUMBERS),
-        RankAgreement(["a", "b", "c"]),
-        QueryTieBreak(RankAgreement(["a", "b"]), then=BEST),
-    ],
-    ids=lambda scorer: scorer.name,
-)
-def test_a_query_scorer_is_made_again_from_its_provenance(scorer):
+def test_a_query_scorer_is_made_again_from_its_provenance():
+    scorer = BestScore(QueryZScore(RetrievalScorer("bm25")))
     again = query_scorer_of(json.loads(json.dumps(scorer.provenance)))
     assert (again, again.name) == (scorer, scorer.name)
 
 
 def test_what_a_provenance_names_is_given():
-    scorer = QueryTieBreak(LONGEST, then=ScoreSummary(LENGTH, "margin"))
-    assert needs(scorer.provenance) == ["longest", "length"]
+    scorer = BestScore(LENGTH)
+    assert needs(scorer.provenance) == ["length"]
     assert query_scorer_of(scorer.provenance, [LENGTH, LONGEST]) == scorer
-    assert query_scorer_of({"name": "longest"}, [scorer]) == LONGEST  # as a part of it
-    with pytest.raises(ValueError, match="'longest'"):
-        query_scorer_of(scorer.provenance, [LENGTH])
+    with pytest.raises(ValueError, match="'length'"):
+        query_scorer_of(scorer.provenance, [LONGEST])
 
 
 @pytest.mark.parametrize(
     "provenance",
     [
         {"kind": "pickle"},
-        {"kind": "summary", "number": "best"},
-        {"kind": "summary", "number": "best", "scorer": RankAgreement(["a", "b"]).provenance},
-        {"kind": "query tiebreak", "scorer": BEST.provenance},
-        {"kind": "query tiebreak", "scorer": BEST.provenance, "then": RetrievalScorer().provenance},
-        {"kind": "agreement", "retrievers": [1, 2]},
+        {"kind": "best"},
+        {"kind": "best", "scorer": BEST.provenance},
+        {"kind": "best", "scorer": {"kind": "fusion", "retrievers": [1, 2]}},
         RetrievalScorer().provenance,  # it scores snippets
         {},
     ],

@@ -84,6 +84,12 @@ def test_names_do_not_depend_on_the_order_of_retrievers():
     assert RetrievalScorer("dense", higher_is_better=False).name == "retrieval(dense, lower)"
 
 
+@pytest.mark.parametrize("retrievers", [3, None, [1, 2], ["a", None]])
+def test_retrievers_are_names(retrievers):
+    with pytest.raises(TypeError, match="retrievers is"):
+        FusionScorer(retrievers)
+
+
 def test_scorers_state_what_they_read():
     assert [retrievers_of(QueryZScore(scorer)) for scorer in ALL] == [
         ("dense",),

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lookup import LookupScorer
+from lookup import LookupScorer, QueryFunction
 
 from conformal_retrievers.data.hits import Hit, fuse
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.scoring import (
-    FunctionQueryScorer,
     LearnedQueryScorer,
     OverlapScorer,
     ascore_query,
@@ -36,7 +35,7 @@ from conformal_retrievers.scoring.sources import Sources
 
 DENSE = Sources((("dense", "similarity"),), (), "none")
 HYBRID = Sources((("bm25", "similarity"), ("dense", "similarity")), (), "none")
-LONGEST = FunctionQueryScorer(lambda query, texts: -max(map(len, texts)), "longest")
+LONGEST = QueryFunction(lambda query, texts: -max(map(len, texts)), "longest")
 
 
 def query(name, dense, bm25, *, relevant=None):
@@ -267,7 +266,7 @@ def test_it_needs_hits():
 def test_it_is_unknown_if_a_part_does_not_know():
     answerable, unanswerable = drawn(20)
     known = {q.query for queries in (answerable, *unanswerable.values()) for q in queries}
-    shy = FunctionQueryScorer(lambda query, texts: 0.5 if query in known else None, "shy")
+    shy = QueryFunction(lambda query, texts: 0.5 if query in known else None, "shy")
     learned = LearnedQueryScorer.fit(answerable, unanswerable, [shy])
     assert math.isfinite(score_query(learned, "q1", answerable[1].snippets))
     assert math.isnan(score_query(learned, "new", answerable[1].snippets))

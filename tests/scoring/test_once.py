@@ -10,9 +10,8 @@ import pytest
 from conformal_retrievers import Calibration, ConformalFilter, FunctionScorer, ScoredQuery, Snippet
 from conformal_retrievers.calibration.gate import Gate
 from conformal_retrievers.calibration.subjects import QUERIES
-from conformal_retrievers.scoring import TieBreak, ascore_snippets, score_snippets
+from conformal_retrievers.scoring import BestScore, TieBreak, ascore_snippets, score_snippets
 from conformal_retrievers.scoring.once import scored_once
-from conformal_retrievers.scoring.summary import ScoreSummary
 
 TEXTS = ("a", "bcd", "ef")
 SNIPPETS = tuple(map(Snippet, TEXTS))
@@ -37,7 +36,7 @@ def counting(name="length", fails=False):
 
 def behind(scorer, part):
     """A filter by one scorer behind a gate by the best score of another."""
-    best = ScoreSummary(part, "best")
+    best = BestScore(part)
     one = Calibration.from_scores([ScoredQuery([5.0], [True])], alpha=0.5, scorer=scorer.name)
     of_gate = Calibration(0.5, "all", best.name, one.queries, subject=QUERIES)
     return ConformalFilter(scorer, one, gate=Gate(best, of_gate))

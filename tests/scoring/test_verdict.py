@@ -16,14 +16,11 @@ from conformal_retrievers.llm.openai import openai_llm
 from conformal_retrievers.llm.prompt import Prompt
 from conformal_retrievers.llm.reply import Reply
 from conformal_retrievers.scoring import (
-    FunctionQueryScorer,
     LLMVerdict,
-    QueryTieBreak,
     ascore_query,
     score_query,
 )
 from conformal_retrievers.scoring.answerability import query_scores
-from conformal_retrievers.scoring.rebuild import needs, query_scorer_of
 
 QUERY = "Which mountain stands highest above Nepal?"  # the server rates its long words
 HALF = ["It is a mountain in Nepal.", "Yeast is killed by water."]
@@ -161,9 +158,6 @@ def test_the_name_states_what_changes_a_verdict(model):
     ]
     assert len({scorer.name for scorer in scorers}) == len(scorers)
     assert LLMVerdict(llm, concurrency=2).name == LLMVerdict(llm).name
-    best = QueryTieBreak(LLMVerdict(llm), then=LLMVerdict(other))
-    assert needs(best.provenance) == [LLMVerdict(llm).name, LLMVerdict(other).name]
-    assert query_scorer_of(best.provenance, [LLMVerdict(other), LLMVerdict(llm)]) == best
 
 
 def test_a_wrong_argument_is_named():
@@ -183,16 +177,6 @@ def test_a_wrong_argument_is_named():
             LLMVerdict(llm, **{name: wrong})
     with pytest.raises(ValueError, match="prompt"):
         LLMVerdict(llm, Prompt("s", "$query $snippet"))
-
-
-def test_equal_verdicts_are_ordered_by_another_score(model):
-    shortest = FunctionQueryScorer(lambda query, texts: min(map(len, texts)), "shortest")
-    verdict = LLMVerdict(model)
-    scorer = QueryTieBreak(verdict, then=shortest)
-    lists = [["a long text"], ["short"], ["a mountain, and more of it"], ["mountain"]]
-    coarse = [score_query(verdict, QUERY, snippets) for snippets in lists]
-    assert (coarse[0], coarse[2]) == (coarse[1], coarse[3])
-    assert np.argsort([score_query(scorer, QUERY, s) for s in lists]).tolist() == [3, 2, 1, 0]
 
 
 def test_the_queries_of_a_calibration_are_asked_about_at_the_same_time(llm_server, model):
