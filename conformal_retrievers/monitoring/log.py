@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast, get_args
 
-from conformal_retrievers.monitoring.events import CLAIMS_EVENT, EVENT, check_event
+from conformal_retrievers.monitoring.events import CLAIMS_EVENT, EVENT, check_event, is_silent
 from conformal_retrievers.monitoring.status import Counts
 from conformal_retrievers.scoring.scorer import query_digest
 from conformal_retrievers.theory.intervals import percent
@@ -110,11 +110,9 @@ class Observer:
         """Count, report and log one event of either kind."""
         k, kept = event["k"], len(event["kept"])
         of_claims = event["event"] == CLAIMS_EVENT
-        one = Counts.of_query(k, kept, len(event["unscorable"]))
+        one = Counts.of_query(k, kept, len(event["unscorable"]), is_silent(event))
         if not of_claims:  # a snippet that on_empty keeps is in `kept`, but not in m1 and m2
             one = replace(one, with_kept=int(event["m1"]), share_kept=event["m2"])
-        if gate := event.get("gate"):
-            one += Counts.of_gate(gate["decision"] == "silent")
         with self._lock:
             total = self._counts.get(event["calibration"], Counts()) + one
             self._counts[event["calibration"]] = total
@@ -123,9 +121,9 @@ class Observer:
             f"kept %d of %d {items}; so far %s of %d queries kept a {items[:-1]}, and a query kept "
             f"%s of its {items} on average%s"
         )
-        gated = f"; {total.silence_in_words}" if total.gated else ""
+        silent = f"; the gate silenced {total.silent} queries" if total.silent else ""
         m1, m2 = percent(total.m1), percent(total.m2)
-        logger.info(text, kept, k, m1, total.queries, m2, gated)
+        logger.info(text, kept, k, m1, total.queries, m2, silent)
         if one.unscorable:
             logger.warning("%d of %d %s could not be scored", one.unscorable, k, items)
         if failed := event.get("failed_retrievers"):

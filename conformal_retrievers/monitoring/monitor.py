@@ -14,9 +14,9 @@ threshold's own loss is at most u except with probability level/2 (`_tolerated`)
 Π (1 + λ (x_t − u)), mixed over some λ in (0, 1/u), reaches 2/level with probability at most level/2
 if the loss is at most u (Podkopaev and Ramdas 2022, arXiv 2110.06177).
 
-A gate has both alarms of its own. How many live queries are unanswerable is unknown, so its query
+The drift of a filter behind a gate leaves out silent queries, as the calibration does. A gate has a
+monitor with its own calibration: how many live queries are unanswerable is unknown, so its query
 scores are ranked among those of the live queries before, n = 0, and the alarm is about a change.
-The filter's drift leaves out silent queries, as the calibration does.
 """
 
 from __future__ import annotations
@@ -35,17 +35,15 @@ from pydantic import TypeAdapter, ValidationError
 from conformal_retrievers.calibration.behind import check_silenced
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import (
-    CalibrationMismatch,
     check_new,
     check_split,
     check_subject,
 )
-from conformal_retrievers.calibration.gate import Gated
 from conformal_retrievers.calibration.guarantees import in_hashed_order, loss
 from conformal_retrievers.calibration.subjects import QUERIES, RETRIEVED
 from conformal_retrievers.data.files import Kind, explain, read_envelope, write_envelope
 from conformal_retrievers.data.queries import ScoredQuery, as_scores
-from conformal_retrievers.monitoring.state import RECENT, State
+from conformal_retrievers.monitoring.state import State
 from conformal_retrievers.monitoring.status import Counts, MonitorStatus
 from conformal_retrievers.theory.ranks import check_probability, conformal_rank
 from conformal_retrievers.theory.tolerance import betting_lower, binomial_lower, tolerance_rank
@@ -58,10 +56,9 @@ class Monitor:
 
     `level` in (0, 1) bounds the probability of a false alarm, of drift and of harm each, over the
     whole stream. `seed` decides how equal scores are ranked. Threads may share a monitor; processes
-    share a filter log, which one monitor reads. A monitor stores a number for each query, and
-    another if the calibration holds a gate, which has alarms of its own: `status.gate`. A gate on
-    its own is watched with its own calibration: its query scores are its snippets' scores. Raises
-    ValueError for a calibration without lowest scores.
+    share a filter log, which one monitor reads. A monitor stores a number for each query. A gate is
+    watched with its own calibration: its query scores are its snippets' scores. Raises ValueError
+    for a calibration without lowest scores.
     """
 
     def __init__(self, calibration: Calibration, level: float = 0.05, *, seed: int = 0) -> None:
@@ -78,10 +75,6 @@ class Monitor:
         self.calibration = calibration
         self._state = State(calibration.checksum, float(level), int(seed))
         self._ordered = [] if self._of_gate else list(calibration.lowest_scores)
-        self._gate = (
-            None if calibration.gate is None else Monitor(calibration.gate, level, seed=seed)
-        )
-        self._state.gate = self._gate._state if self._gate else None
         self._lock = threading.RLock()
 
     def observe(
@@ -89,36 +82,27 @@ class Monitor:
         scores: ArrayLike,
         group: str | None = None,
         *,
-        gated: Gated | None = None,
+        silenced: bool | None = None,
     ) -> MonitorStatus:
         """Observe the scores (n,) of all snippets that were retrieved for a new query of a group.
 
-        If the calibration holds a gate, `gated` is its decision, `Filtered.gated`. Raises
-        ValueError for scores of another shape and a missing or needless `gated`, and
-        `CalibrationMismatch` for the decision of another gate.
+        If the calibration holds a gate, `silenced` is whether it was silent, `Filtered.silenced`.
+        Raises ValueError for scores of another shape and a missing or needless `silenced`.
         """
         s = as_scores(scores, "scores")
         if s.ndim != 1 or (self._of_gate and len(s) != 1):
             which = "the score of the query, (1,)" if self._of_gate else "one score a snippet, (n,)"
             raise ValueError(f"scores has shape {s.shape}; give {which}")
-        self._check_gated(gated)
-        silent = gated is not None and gated.silent
-        kept = 0 if silent else int(np.count_nonzero(self.calibration.keep(s, group)))
-        one = Counts.of_query(len(s), kept, int(np.count_nonzero(np.isnan(s))))
-        if gated is not None:
-            one += Counts.of_gate(silent)
-        if self._of_gate:
-            one += Counts.of_gate(not kept)
-        finite = s[np.isfinite(s)]
+        if (silenced is None) != (self.calibration.gate is None):
+            which = "a gate; give result.silenced" if silenced is None else "no gate; leave it out"
+            raise ValueError(f"silenced is {silenced!r}, but the calibration holds {which}")
+        kept = 0 if silenced else int(np.count_nonzero(self.calibration.keep(s, group)))
+        silent = bool(silenced) or (self._of_gate and not kept)
+        unscorable, finite = int(np.count_nonzero(np.isnan(s))), s[np.isfinite(s)]
         with self._lock:
-            state = self._state
-            if self._gate is not None and gated is not None:
-                self._gate.observe([gated.score], gated.group)
-            state.counts += one
-            if self._of_gate:
-                state.recent = [*state.recent, not kept][-RECENT:]
-            if len(finite) and not silent:
-                state.bet_on_rank(float(finite.min()), self._ordered)
+            self._state.counts += Counts.of_query(len(s), kept, unscorable, silent)
+            if len(finite) and not silenced:
+                self._state.bet_on_rank(float(finite.min()), self._ordered)
             return self.status
 
     def observe_judged(self, query: ScoredQuery) -> MonitorStatus:
@@ -126,7 +110,7 @@ class Monitor:
 
         Choose the queries to judge at random, whatever is kept of them. Raises ValueError if the
         guarantee is "snippet" or by group, for a query of the calibration, by its id, and for one
-        scored without the gate that the calibration holds. A gate by group has no alarm of harm.
+        scored without the gate that the calibration holds.
         """
         check_new([query.id], self.calibration.used_ids, self.calibration.subject)
         check_split(self.calibration.split, query.split, "the query")
@@ -134,25 +118,9 @@ class Monitor:
         _, lost = self._tolerated, self._loss(query)
         with self._lock:
             if lost is not None:
-                self._observe_loss(lost)
-            if self._gate and query.relevant.any() and not self._gate.calibration.by_group:
-                self._gate._observe_loss(float(bool(query.silenced)))
+                self._state.counts += Counts(judged=1, lost=lost)
+                self._state.bet_on_loss(lost, self._tolerated)
             return self.status
-
-    def _observe_loss(self, lost: float) -> None:
-        self._state.counts += Counts(judged=1, lost=lost)
-        self._state.bet_on_loss(lost, self._tolerated)
-
-    def _check_gated(self, gated: Gated | None) -> None:
-        gate = self.calibration.gate
-        if (gated is None) != (gate is None):
-            which = "holds a gate; give result.gated" if gate else "holds no gate; leave it out"
-            raise ValueError(f"gated is {gated!r:.60}, but the calibration {which}")
-        if gated is not None and gate is not None and gated.calibration.checksum != gate.checksum:
-            raise CalibrationMismatch(
-                "gated was decided by another gate than the calibration holds; give what the "
-                "filter of this calibration returns"
-            )
 
     @property
     def status(self) -> MonitorStatus:
@@ -160,15 +128,7 @@ class Monitor:
         with self._lock:
             most = (self._state.most_log_drift, self._state.most_log_harm)
             drift, harm = (math.exp(min(log, 700.0)) for log in most)
-            recent = self._state.recent
-            return MonitorStatus(
-                self._state.level,
-                self._state.counts,
-                drift,
-                harm,
-                recent=(sum(recent), len(recent)) if self._of_gate else None,
-                gate=self._gate.status if self._gate else None,
-            )
+            return MonitorStatus(self._state.level, self._state.counts, drift, harm)
 
     @cached_property
     def _tolerated(self) -> float:
@@ -240,6 +200,4 @@ class Monitor:
         monitor = cls(calibration, state.level, seed=state.seed)
         monitor._state = state
         monitor._ordered = sorted([*monitor._ordered, *state.live])
-        if calibration.gate is not None and state.gate is not None:
-            monitor._gate = cls._of(calibration.gate, state.gate)
         return monitor

@@ -12,7 +12,6 @@ from pydantic import Field
 
 from conformal_retrievers.monitoring.status import CHECKED, Counts, Total
 
-RECENT = 200  # queries of which a gate's rate of silence is shown
 STAKES = (0.05, 0.1, 0.2, 0.4, 0.8)  # λ as shares of the largest bet, 1/u
 JUMPS = 0.01  # how often the bet on the ranks changes sides
 DIRECTIONS = (-1.0, 0.0, 1.0)
@@ -36,17 +35,14 @@ class State:
     log_stakes: Stakes = field(default_factory=lambda: [0.0] * len(STAKES))
     most_log_harm: Total = 0.0
     counts: Counts = field(default_factory=Counts)
-    recent: list[bool] = field(default_factory=list)  # of a gate: its newest silence
-    gate: State | None = None
 
     def copy(self) -> State:
         """Return a copy that stays as it is when this state changes."""
-        return replace(self, live=[*self.live], gate=self.gate and self.gate.copy())
+        return replace(self, live=[*self.live])
 
     def as_fields(self) -> dict[str, Any]:
         """Return the fields as plain JSON values."""
-        gate = self.gate and self.gate.as_fields()
-        return {**vars(self), "counts": asdict(self.counts), "gate": gate}
+        return {**vars(self), "counts": asdict(self.counts)}
 
     def bet_on_loss(self, lost: float, u: float) -> None:
         """Take the share that a judged query loses, and bet that the loss is above u."""

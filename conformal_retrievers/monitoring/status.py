@@ -8,8 +8,7 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
-from conformal_retrievers.theory.intervals import Interval, percent
-from conformal_retrievers.theory.tolerance import binomial_interval
+from conformal_retrievers.theory.intervals import percent
 
 CHECKED = ConfigDict(allow_inf_nan=False, extra="forbid", strict=True)  # when a state is loaded
 Count = Annotated[int, Field(ge=0, lt=2**53)]
@@ -35,8 +34,7 @@ class Counts:
     share_kept: Total = 0.0  # the sum over queries
     judged: Count = 0
     lost: Total = 0.0  # the sum over judged queries
-    gated: Count = 0  # queries that a gate decided about
-    silent: Count = 0
+    silent: Count = 0  # queries that a gate silenced
 
     def __post_init__(self) -> None:
         for name in ("share_kept", "lost"):
@@ -52,14 +50,10 @@ class Counts:
         return f"Counts({', '.join(written)})"
 
     @classmethod
-    def of_query(cls, snippets: int, kept: int, unscorable: int) -> Counts:
+    def of_query(cls, snippets: int, kept: int, unscorable: int, silent: bool = False) -> Counts:
         """Return the counts of one query."""
-        return cls(1, snippets, kept, unscorable, int(kept > 0), kept / max(snippets, 1))
-
-    @classmethod
-    def of_gate(cls, silent: bool) -> Counts:
-        """Return what a gate's decision about one query adds to its counts."""
-        return cls(gated=1, silent=int(silent))
+        shares = (int(kept > 0), kept / max(snippets, 1))
+        return cls(1, snippets, kept, unscorable, *shares, silent=int(silent))
 
     @property
     def m1(self) -> float:
@@ -76,16 +70,6 @@ class Counts:
         """The mean loss of the judged queries, nan without any; at most alpha is guaranteed."""
         return self.lost / self.judged if self.judged else math.nan
 
-    @property
-    def silence(self) -> float:
-        """The share of the queries that a gate was silent on, nan if none decided."""
-        return self.silent / self.gated if self.gated else math.nan
-
-    @property
-    def silence_in_words(self) -> str:
-        """How many queries a gate was silent on."""
-        return f"silent on {self.silent} of {self.gated} queries"
-
     def __add__(self, other: Counts) -> Counts:
         mine, theirs = asdict(self), asdict(other)
         return Counts(**{name: mine[name] + theirs[name] for name in mine})
@@ -93,7 +77,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class MonitorStatus:
-    """The state of a monitor; it is true once an alarm was raised, by its gate too.
+    """The state of a monitor; it is true once an alarm was raised.
 
     The evidence is the largest wealth so far of the bets against exchangeable queries and against a
     loss that chance explains: an e-value, so 1 / evidence is a p-value at any time.
@@ -103,8 +87,6 @@ class MonitorStatus:
     counts: Counts
     drift_evidence: float
     harm_evidence: float
-    recent: tuple[int, int] | None = None  # of a gate: how many of the newest queries are silent
-    gate: MonitorStatus | None = None
 
     @property
     def drift(self) -> bool:
@@ -119,34 +101,19 @@ class MonitorStatus:
         """Whether more is lost than guaranteed: while exchangeable, false with P ≤ level."""
         return self.harm_evidence >= 2 / self.level
 
-    @property
-    def silence(self) -> Interval:
-        """The share of the newest queries that a gate is silent on, with its 95 % interval."""
-        return binomial_interval(*(self.recent or (0, 0)))
-
     def __bool__(self) -> bool:
         """Whether there was an alarm."""
-        return self.drift or self.harm or bool(self.gate)
+        return self.drift or self.harm
 
     def __str__(self) -> str:
         c = self.counts
-        if self.recent is None:
-            silence = f"{c.silence_in_words}, " if c.gated else ""
-            seen = (
-                f"{c.queries} queries, {silence}m1 {percent(c.m1)}, m2 {percent(c.m2)}, "
-                f"{c.unscorable} snippets without a score. Drift"
-            )
-            harm, judged = "Harm", f"{c.judged} judged queries lose {percent(c.loss)}"
-            judged = judged if c.judged else "no judged queries"
-        else:
-            lately = f"{self.silence} of the last {self.recent[1]}"
-            seen = f"{c.silence_in_words.capitalize()}, {lately}. Change"
-            harm = "False silence"
-            judged = f"silent on {percent(c.loss)} of {c.judged} judged answerable queries"
-            judged = judged if c.judged else "no judged answerable queries"
-        own = (
-            f"{seen}: {'alarm' if self.drift else 'no alarm'} (evidence {self.drift_evidence:.3g}, "
-            f"alarm at {1 / self.level:.3g}). {harm}: {'alarm' if self.harm else 'no alarm'} "
-            f"({judged}, evidence {self.harm_evidence:.3g}, alarm at {2 / self.level:.3g})."
+        silent = f", {c.silent} silenced by the gate" if c.silent else ""
+        judged = f"{c.judged} judged queries lose {percent(c.loss)}"
+        return (
+            f"{c.queries} queries{silent}, m1 {percent(c.m1)}, m2 {percent(c.m2)}, "
+            f"{c.unscorable} snippets without a score. "
+            f"Drift: {'alarm' if self.drift else 'no alarm'} (evidence {self.drift_evidence:.3g}, "
+            f"alarm at {1 / self.level:.3g}). Harm: {'alarm' if self.harm else 'no alarm'} "
+            f"({judged if c.judged else 'no judged queries'}, evidence {self.harm_evidence:.3g}, "
+            f"alarm at {2 / self.level:.3g})."
         )
-        return own if self.gate is None else f"{own}\nGate: {self.gate}"
