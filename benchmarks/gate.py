@@ -49,9 +49,9 @@ from conformal_retrievers.data.hits import fuse
 from conformal_retrievers.data.unanswerable import without_relevant
 from conformal_retrievers.scoring import (
     BestScore,
-    RetrievalScorer,
     LearnedQueryScorer,
     QueryScorer,
+    RetrievalScorer,
 )
 from conformal_retrievers.scoring.answerability import query_scores
 from conformal_retrievers.scoring.bm25 import BM25Scorer

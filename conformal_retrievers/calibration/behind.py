@@ -91,21 +91,21 @@ def check_same_retrieval(gate: Any, retrieval: Mapping[str, JsonValue] | None, w
             )
 
 
-def check_silenced(queries: ScoredQueries | ScoredQuery, gate: object | None) -> None:
+def check_silenced(queries: ScoredQueries | ScoredQuery, silences: bool) -> None:
     """Raise `CalibrationMismatch` unless queries are scored with a gate iff there is one.
 
     What a gate silences counts as dropped, so the queries must be scored as they were calibrated.
     """
     if isinstance(queries, ScoredQueries):
         without = np.isnan(queries.silenced)
-        for i in np.flatnonzero(without if gate is not None else ~without)[:1].tolist():
-            check_silenced(queries[i], gate)
-    elif gate is not None and queries.silenced is None:
+        for i in np.flatnonzero(without if silences else ~without)[:1].tolist():
+            check_silenced(queries[i], silences)
+    elif silences and queries.silenced is None:
         raise CalibrationMismatch(
             f"{queries.name} was scored without the gate that the calibration holds; give "
             "score_queries(scorer, judged, gate=gate)"
         )
-    elif gate is None and queries.silenced is not None:
+    elif not silences and queries.silenced is not None:
         raise CalibrationMismatch(
             f"{queries.name} was scored with a gate, but the calibration holds none; give "
             "score_queries(scorer, judged), or calibrate(..., gate=gate)"

@@ -17,6 +17,7 @@ from conformal_retrievers.calibration.choosing import choose, provenance_with
 from conformal_retrievers.calibration.costs import Aim
 from conformal_retrievers.calibration.gate import Gate, check_gate
 from conformal_retrievers.calibration.guarantees import Guarantee, check_relative, n_needed
+from conformal_retrievers.calibration.scorer import scorer_for
 from conformal_retrievers.calibration.statement import why_none
 from conformal_retrievers.calibration.subjects import OnUnscorable
 from conformal_retrievers.data.copies import check_copies
@@ -203,3 +204,11 @@ def _warn_if_nothing_drops(calibration: Calibration, scored: Sequence[ScoredQuer
             f"alpha, or use a scorer that separates relevant {calibration.subject.name} better",
             stacklevel=3,
         )
+
+
+def score_as_calibrated(
+    calibration: Calibration, judged: Iterable[JudgedQuery]
+) -> list[ScoredQuery]:
+    """Return judged queries with the scores of a calibration that holds all that these need."""
+    gate = None if calibration.gate is None else Gate.of(calibration.gate)
+    return score_queries(scorer_for(calibration), judged, gate=gate)

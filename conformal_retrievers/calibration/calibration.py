@@ -86,7 +86,7 @@ class Calibration(Thresholds):
         checks.check_scored(queries, subject)
         if gate is not None and not isinstance(gate, Calibration):
             raise TypeError(f"gate is {gate!r:.60}; give gate.calibration")
-        check_silenced(queries, gate)
+        check_silenced(queries, gate is not None)
         checks.warn_if_reversed(reduced)
         checks.warn_if_path(scorer)
         known = (queries.sizes > 0) | (queries.missed > 0)

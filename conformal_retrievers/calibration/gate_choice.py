@@ -1,4 +1,4 @@
-"""Which query score a gate uses: chosen, and learned, on questions that do not calibrate.
+"""Which score of queries is used: chosen, and learned, on questions that do not calibrate.
 
     cost = geometric mean over the sources of unanswerable queries of their rate of false speech,
            (number that pass + ½) / (number + 1), at false silence alpha

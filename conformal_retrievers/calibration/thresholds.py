@@ -202,6 +202,20 @@ class Thresholds:
         return query.id in self.choice.fit_ids or query_digest(query.query) in self._fit_digests
 
     @property
+    def silences(self) -> bool:
+        """Whether a gate in front silences queries, of which all is dropped."""
+        return self.gate is not None
+
+    def possible_alphas(self, alphas: Iterable[float]) -> list[float]:
+        """Return some alphas and its own, ascending, without those that delta or gate exclude."""
+        least = self.gate.alpha if self.gate else 0.0
+        chosen = sorted(alpha for alpha in {*alphas, self.alpha} if alpha > least)
+        if self.delta is None or self.by_group:
+            return chosen
+        units = self.units()
+        return [a for a in chosen if units.n >= units.n_needed(a, self.delta)]
+
+    @property
     def keeps_everything(self) -> bool:
         """Whether every threshold is +inf, which keeps every snippet and no claim."""
         return all(self.threshold(group) == math.inf for group in self.n_units)

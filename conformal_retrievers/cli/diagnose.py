@@ -9,6 +9,7 @@ import typer
 from conformal_retrievers.calibration.subjects import QUERIES, RETRIEVED
 from conformal_retrievers.cli import options
 from conformal_retrievers.cli.engine import cluster
+from conformal_retrievers.cli.gate import evaluated_gate
 from conformal_retrievers.cli.inputs import (
     New,
     Sources,
@@ -17,7 +18,6 @@ from conformal_retrievers.cli.inputs import (
     new_queries,
 )
 from conformal_retrievers.cli.terminal import print_json, print_table, say
-from conformal_retrievers.cli.unanswerable import evaluated_gate
 from conformal_retrievers.data.files import write_whole
 from conformal_retrievers.evaluation import diagnose as diagnosed
 from conformal_retrievers.evaluation.diagnosis import SweepPoint

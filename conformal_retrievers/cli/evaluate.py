@@ -6,9 +6,9 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.subjects import QUERIES, RETRIEVED
 from conformal_retrievers.cli import options
 from conformal_retrievers.cli.engine import cluster
+from conformal_retrievers.cli.gate import evaluated_gate
 from conformal_retrievers.cli.inputs import New, Sources, load_calibration, new_queries
 from conformal_retrievers.cli.terminal import print_json, print_table, say
-from conformal_retrievers.cli.unanswerable import evaluated_gate
 from conformal_retrievers.evaluation import Evaluation
 from conformal_retrievers.evaluation import evaluate as measured
 from conformal_retrievers.theory.intervals import percent

@@ -1,18 +1,163 @@
-"""`conformal-retrievers gate`: answerable and unanswerable queries become a gate's file."""
+"""`conformal-retrievers gate`: answerable and unanswerable queries become a gate's file.
+
+Unanswerable queries are files of them, or those of a BEIR folder without their answers.
+"""
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
+
+import numpy as np
+import typer
 
 from conformal_retrievers.calibration import calibrate_gate
+from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.gate import Gate
 from conformal_retrievers.cli import options
 from conformal_retrievers.cli.calibrate import retrieval_of, save
-from conformal_retrievers.cli.inputs import Sources, labels_of
-from conformal_retrievers.cli.scorers import Models
-from conformal_retrievers.cli.terminal import OptionNeeded
-from conformal_retrievers.cli.unanswerable import Queries, read_queries
+from conformal_retrievers.cli.inputs import (
+    Sources,
+    asked_of,
+    at_depth_of,
+    cut_as,
+    held_out,
+    judged_queries,
+    labels_of,
+    named_runs,
+    warn_if_retrieved_otherwise,
+)
+from conformal_retrievers.cli.scorers import Models, needed_of
+from conformal_retrievers.cli.terminal import OptionNeeded, print_json, say
+from conformal_retrievers.data.beir import read_beir
 from conformal_retrievers.data.evidence import by_sentence
+from conformal_retrievers.data.queries import JudgedQuery
+from conformal_retrievers.data.readers.reading import read
+from conformal_retrievers.data.unanswerable import without_relevant
+from conformal_retrievers.evaluation import GateEvaluation, evaluate_gate
+from conformal_retrievers.scoring.scorer import fitted_on, query_digest
 from conformal_retrievers.theory.ranks import exact_alpha
+
+REMOVED = "answers removed"  # the source of a folder's queries without their answers
+
+
+class Queries(NamedTuple):
+    """Judged queries, and unanswerable ones by the name of their source."""
+
+    judged: list[JudgedQuery]
+    unanswerable: dict[str, list[JudgedQuery]]
+
+    @property
+    def all(self) -> list[JudgedQuery]:
+        """Both kinds of queries."""
+        return [*self.judged, *(query for of in self.unanswerable.values() for query in of)]
+
+    def without(self, questions: Iterable[str]) -> "Queries":
+        """Return all but some questions, which are given by their digests."""
+        gone = {*questions}
+
+        def left(queries: list[JudgedQuery]) -> list[JudgedQuery]:
+            return [query for query in queries if query_digest(query.query) not in gone]
+
+        sources = {name: left(queries) for name, queries in self.unanswerable.items()}
+        return Queries(left(self.judged), sources)
+
+    def held_out(self, share: float) -> "Queries":
+        """Return all but those that are held out, the same questions of each source."""
+        asked = {query_digest(query.query) for query in self.judged}
+        left = {query_digest(query.query) for query in held_out(self.judged, share)}
+        others = dict.fromkeys(query_digest(query.query) for query in self.all)
+        rng = np.random.default_rng(1)
+        gone = [one for one in others if one not in asked and rng.random() < share]
+        return self.without([*gone, *(asked - left)])
+
+
+def read_queries(given: Sources) -> Queries:
+    """Return the judged queries of a file or folder, and the unanswerable ones by source."""
+    sources = {name: read(file) for name, file in given.files.items()}
+    queries = [*judged_queries(given.judged, given.run, given.k, given.min_score)]
+    if given.without_answers:
+        if REMOVED in sources:
+            raise typer.BadParameter(
+                f"a source has the name {REMOVED!r}, too; give another NAME=FILE",
+                param_hint="--unanswerable",
+            )
+        sources[REMOVED] = _without_answers(given)
+    return Queries(queries, sources)
+
+
+def _without_answers(given: Sources) -> list[JudgedQuery]:
+    """Return the queries of a folder without their relevant snippets, each run cut to k again.
+
+    Queries for which nothing was retrieved, or of which no relevant snippet is known, stay out.
+    """
+    folder, run, k = given.judged, given.run, given.k
+    if not folder.is_dir():
+        raise typer.BadParameter(
+            f"{folder} is a file, and only runs can be deeper than --k; in Python, "
+            "without_answers(retriever, judged) asks the retriever",
+            param_hint="--without-answers",
+        )
+    if k is None:
+        raise OptionNeeded("--without-answers needs runs that are deeper than --k", "--k 10")
+    deep = read_beir(folder, named_runs(folder, run or []), min_score=given.min_score or 1)
+    depths = {hit.retriever: k for query in deep for s in query.snippets for hit in s.hits}
+    answered = [query for query in deep if any(query.relevant) or query.missed]
+    return [without_relevant(query, depths) for query in answered if query.snippets]
+
+
+class MeasuredGate(NamedTuple):
+    """The evaluation of a gate, and how many queries were left out."""
+
+    evaluation: GateEvaluation
+    left_out: int
+
+    @property
+    def fails(self) -> bool:
+        """Whether the gate is silent on significantly more answerable queries than guaranteed."""
+        return self.evaluation.verdict is not None and self.evaluation.verdict.fails
+
+    def print(self, *, as_json: bool) -> None:
+        """Print the evaluation; exit with 1 if it fails."""
+        if as_json:
+            print_json(self._asdict())
+        else:
+            self.say()
+        if self.fails:
+            raise typer.Exit(1)
+
+    def say(self) -> None:
+        """Print the evaluation as a text."""
+        say(self.evaluation)
+        if self.left_out:
+            say(f"Left out, as part of the gate's calibration: {self.left_out:,}.")
+
+
+def evaluated_gate(
+    calibration: Calibration, given: Sources, model: str | None, corpus: Path | None
+) -> MeasuredGate:
+    """Measure a gate on new queries.
+
+    Runs are read to the depth of the calibration unless a depth is given. Raises ValueError if no
+    answerable query is new.
+    """
+    gate = Gate.of(calibration, needed_of(calibration, Models(model, corpus, given.judged)))
+    read = read_queries(at_depth_of(calibration, given))
+    queries = Queries(
+        cut_as(calibration, read.judged),
+        {name: cut_as(calibration, of) for name, of in read.unanswerable.items()},
+    )
+    new = queries.without(asked_of(calibration, queries.all) | fitted_on(gate.scorer))
+    warn_if_retrieved_otherwise(new.all, calibration)
+    left_out = len(queries.all) - len(new.all)
+    if left_out and not any(any(query.relevant) for query in new.judged):
+        raise ValueError(
+            f"{given.judged}: no answerable query is new to the gate, and {left_out} are left out; "
+            "give other queries, or calibrate with --hold-out 0.5"
+        )
+    progress = sys.stderr.isatty()
+    result = evaluate_gate(gate, new.judged, new.unanswerable, progress=progress)
+    return MeasuredGate(result, left_out)
 
 
 def gate(
@@ -32,7 +177,7 @@ def gate(
     run: options.Run = None,
     k: options.Depth = None,
     min_score: options.MinScore = None,
-    corpus: options.GateCorpus = None,
+    corpus: options.ListedCorpus = None,
     split: options.Split = None,
     delta: options.Delta = None,
     by_group: options.ByGroup = False,

@@ -12,9 +12,11 @@ from pydantic import JsonValue
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_split, check_subject
+from conformal_retrievers.calibration.gate import gate_for
+from conformal_retrievers.calibration.scorer import scorer_for
 from conformal_retrievers.calibration.speech import questions_in
 from conformal_retrievers.calibration.subjects import Subject
-from conformal_retrievers.cli.scorers import Models, filter_of
+from conformal_retrievers.cli.scorers import Models, needed_of
 from conformal_retrievers.cli.terminal import OptionNeeded
 from conformal_retrievers.data.beir import run_name
 from conformal_retrievers.data.evidence import by_sentence
@@ -149,7 +151,9 @@ def new_queries(
     Raises ValueError if no query is new.
     """
     judged, _, _, run, k, min_score = at_depth_of(calibration, sources)
-    scorer, gate = filter_of(calibration, Models(model, corpus, judged))
+    scorers = needed_of(calibration, Models(model, corpus, judged))
+    gate = gate_for(calibration, None, scorers)
+    scorer = scorer_for(calibration, scorers, calibration.gate)
     given = cut_as(calibration, judged_queries(judged, run, k, min_score))
     used = fitted_on(scorer)
     if gate is not None:

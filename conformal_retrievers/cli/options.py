@@ -153,7 +153,7 @@ Scorer = Annotated[
 ]
 _CORPUS = "For bm25: the retrievable texts, as in a BEIR corpus.jsonl."
 
-GateCorpus = Annotated[
+ListedCorpus = Annotated[
     Path | None,
     option("FILE", f"{_CORPUS} It is among the scores that are chosen from.", exists=True),
 ]

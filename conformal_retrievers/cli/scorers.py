@@ -12,8 +12,7 @@ from typing import NamedTuple
 import typer
 
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.gate import Gate
-from conformal_retrievers.calibration.scorer import needed_scorers, scorer_for
+from conformal_retrievers.calibration.scorer import needed_scorers
 from conformal_retrievers.cli.terminal import OptionNeeded
 from conformal_retrievers.data.beir import read_corpus
 from conformal_retrievers.data.queries import JudgedQuery
@@ -67,15 +66,8 @@ class Models(NamedTuple):
         )
 
 
-def filter_of(calibration: Calibration, models: Models) -> tuple[Scorer, Gate | None]:
-    """Return the scorer of a calibration, and the gate if it holds one, from models' options."""
-    given = needed_of(calibration, models)
-    gate = None if calibration.gate is None else Gate.of(calibration.gate, given)
-    return scorer_for(calibration, given, calibration.gate), gate
-
-
 def needs_model(calibration: Calibration) -> bool:
-    """Return whether a calibration, or the gate that it holds, needs an embedding model."""
+    """Return whether a calibration needs an embedding model, with what it holds."""
     return any(name.startswith("cosine(") for name in needed_scorers(calibration))
 
 

@@ -58,7 +58,7 @@ class ScoredQueries(Sequence[ScoredQuery]):
     split: str | None  # what cut the snippets into sentences
     document_of: NDArray[np.intp] | None  # (S,), the document of each sentence, within its query
     unscorable: Mapping[int, str]  # why a snippet has no score, by its place among all S
-    silenced: Column  # (n,), 1 for a query that a gate silences, else 0; NaN without a gate
+    silenced: Column  # (n,), 1 for a query that is silenced, else 0; NaN where none can be
 
     def __init__(
         self,

@@ -291,7 +291,7 @@ class ScoredQuery:
     document_of: NDArray[np.intp] | None = field(default=None, kw_only=True, repr=False)
     # Why a snippet has no score, where that is known, by its place.
     unscorable: Mapping[int, str] = field(default_factory=dict, kw_only=True, repr=False)
-    silenced: bool | None = field(default=None, kw_only=True)  # by a gate; None without one
+    silenced: bool | None = field(default=None, kw_only=True)  # None where none can be
 
     def __post_init__(self) -> None:
         where = self.name

@@ -3,7 +3,7 @@
     retrieved deeper than k  →  without the relevant snippets  →  cut to k again
 
 Ranks count from 0 without a gap, and lists are as long as before, so that nothing but the texts
-shows that something was taken out. A gate must not learn from anything else.
+shows that something was taken out: a score must not learn from anything else.
 """
 
 import warnings
@@ -28,7 +28,7 @@ FUSED = (
     "into a HybridRetriever, which keeps their lists apart"
 )
 SHORTER = (
-    "{} fewer snippets than before, by which a gate can see that some were taken out; retrieve "
+    "{} fewer snippets than before, by which a score can see that some were taken out; retrieve "
     "deeper, or from a larger corpus"
 )
 

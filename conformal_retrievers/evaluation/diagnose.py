@@ -119,7 +119,7 @@ def _sweep(
 ) -> Iterator[SweepPoint]:
     """Yield a point for each alpha and for the calibration's own.
 
-    The bands are about queries that are exchangeable with the reference and that a gate lets pass:
+    The bands are about queries that are exchangeable with the reference and that are not silenced:
     the share of unanswerable ones may differ.
     """
     passes = passed(new.counts)

@@ -28,7 +28,7 @@ class Dropped:
     relevant: int  # that were retrieved
     lost: tuple[Lost, ...]  # the worst score first
     threshold: float
-    silenced: bool  # by a gate, which drops everything
+    silenced: bool  # all snippets are dropped, whatever their scores
 
 
 def dropped(

@@ -61,7 +61,7 @@ class Evaluation:
     precision: Share  # share of the kept snippets that is relevant
     unscorable: Share  # share of all snippets
     only_irrelevant: float  # share of queries that keep irrelevant snippets only
-    silent: Share | None = None  # share of queries that a gate silences; None without one
+    silent: Share | None = None  # share of queries that are silenced; None where none can be
     false_silence: Share | None = None  # of those with a relevant snippet
     verdict: Verdict | None = None  # None if nothing could be tested
     keeps_everything: bool = False  # no threshold is finite
@@ -183,8 +183,7 @@ def evaluate(
     counted, give what `score_queries` returns in their place. `level` is the confidence of every
     interval and of the lower bounds. Raises ValueError for no query, for an id that occurs twice or
     belongs to the calibration, and for a level outside (0, 1); CalibrationMismatch for a scorer
-    that is missing, and unless snippets are cut as in the calibration, and scored with the gate
-    that it holds, if any.
+    that is missing, and unless snippets are cut, and queries silenced, as in the calibration.
     """
     check_subject(calibration, *RETRIEVED)
     queries = measures.checked(judged, calibration, "judged")

@@ -31,7 +31,6 @@ from conformal_retrievers.evaluation.gate_evaluation import (
     GateCurve,
     GateEvaluation,
 )
-from conformal_retrievers.evaluation.observed import possible_alphas
 from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.verdict import verdict_on, worst_of
 from conformal_retrievers.scoring.answerability import query_scores
@@ -159,7 +158,7 @@ def _curve(
     answerable: Sequence[Decided],
     unanswerable: Mapping[str, Sequence[Decided]],
 ) -> GateCurve:
-    alphas = possible_alphas(calibration, ALPHAS)
+    alphas = calibration.possible_alphas(ALPHAS)
     at = [calibration.at(alpha) for alpha in alphas]
 
     def silent(decided: Sequence[Decided]) -> Array:

@@ -9,7 +9,7 @@ missed, S_q all its snippets and K_q the kept ones:
     m1            Σ 1{K > 0} / Σ 1    m2    Σ K/S / Σ 1          precision  Σ C / Σ K
     silent        Σ Z / Σ 1           false silence  Σ Z 1{N > 0} / Σ 1{N > 0}
 
-over the queries whose denominator is above 0; Z is 1 for a query that a gate silences, else 0. End
+over the queries whose denominator is above 0; Z is 1 for a query that is silenced, else 0. End
 to end, missed snippets count as dropped: N + M stands for N. recall@K and the end-to-end measures
 are over the queries that state their missed snippets, and NaN if none does, as in files that were
 judged from what was retrieved.
@@ -25,22 +25,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.behind import check_silenced
+from conformal_retrievers.calibration.calibrating import score_as_calibrated
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import (
     CalibrationMismatch,
     check_split,
     check_unique_ids,
 )
-from conformal_retrievers.calibration.gate import gate_for
 from conformal_retrievers.calibration.guarantees import Guarantee
-from conformal_retrievers.calibration.scorer import needed_scorers, scorer_for
+from conformal_retrievers.calibration.scorer import needed_scorers
 from conformal_retrievers.calibration.subjects import at_most
 from conformal_retrievers.data.arrays import Objects
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.hits import HitColumns
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.evaluation.share import Share
-from conformal_retrievers.scoring.scorer import score_queries
 
 Given = Iterable[ScoredQuery | JudgedQuery]
 Column = NDArray[np.float64]
@@ -48,7 +47,7 @@ Mask = NDArray[np.bool_]
 GUARANTEES: tuple[Guarantee, ...] = ("query-recall", "snippet", "all", "any")
 END_TO_END = "end-to-end "
 YES_OR_NO = {"all", "any", END_TO_END + "all", END_TO_END + "any", "m1"}
-OF_GATE = {"silent", "false silence"}  # with exact intervals, as for gates alone
+OF_SILENCE = {"silent", "false silence"}  # with exact intervals
 MOSTLY = 0.5  # share of unscorable snippets from which on coverage tests nothing
 
 
@@ -63,7 +62,7 @@ class QueryCounts(NamedTuple):
     unscorable: Column
     tokens: Column  # of those retrieved; NaN where they are unknown
     tokens_kept: Column
-    silenced: Column  # 1 or 0; NaN without a gate
+    silenced: Column  # 1 or 0; NaN where none can be
     ids: Objects
     place: NDArray[np.intp]  # among all queries: it stands for an id that is unknown
     group: Objects
@@ -105,7 +104,7 @@ def checked(
     """Return queries as columns, judged ones scored as a filter does; errors use `name`.
 
     Raises ValueError for no query and for an id that occurs twice, and `CalibrationMismatch` unless
-    they are cut as those of the calibration, and scored with the gate that it holds, if any.
+    they are cut as those of the calibration, and silenced iff these are.
     """
     queries = ScoredQueries.of(_scored(given, calibration), name)
     if not len(queries):
@@ -113,7 +112,7 @@ def checked(
     check_unique_ids(queries.ids.tolist())
     if calibration is not None:
         check_split(calibration.split, queries.split, name)
-        check_silenced(queries, calibration.gate)
+        check_silenced(queries, calibration.silences)
     return queries
 
 
@@ -128,12 +127,11 @@ def _scored(given: Iterable[Any], calibration: Calibration | None) -> Iterable[S
             f"the calibration needs {', '.join(map(repr, needed))}, which its file does not hold; "
             "give score_queries(scorer, judged) in the place of judged queries"
         )
-    gate = gate_for(calibration, None)
-    return score_queries(scorer_for(calibration), queries, gate=gate)
+    return score_as_calibrated(calibration, queries)
 
 
 def passed(queries: ScoredQueries | QueryCounts) -> Mask:
-    """Return which queries a gate lets pass, (n,): all without one."""
+    """Return which queries are not silenced, (n,)."""
     return np.asarray(queries.silenced != 1)
 
 
@@ -170,7 +168,7 @@ def below(queries: ScoredQueries, limits: float | Column) -> Mask:
 def keeps(queries: ScoredQueries, calibration: Calibration) -> Mask:
     """Return which snippets are kept, (S,), as `Calibration.keep` does."""
     kept = below(queries, thresholds(queries, calibration))
-    return kept if calibration.gate is None else kept & np.repeat(passed(queries), queries.sizes)
+    return kept & np.repeat(passed(queries), queries.sizes) if calibration.silences else kept
 
 
 def counts(queries: ScoredQueries, kept: Mask) -> QueryCounts:
@@ -247,8 +245,8 @@ MEASURES: Mapping[str, Ratio] = {
 
 
 def measured(c: QueryCounts) -> list[str]:
-    """Return the names of the measures that there are: without a gate or tokens, not all."""
-    unknown = OF_GATE if np.isnan(c.silenced).any() else set()
+    """Return the names of the measures that there are: some need tokens, or silence."""
+    unknown = OF_SILENCE if np.isnan(c.silenced).any() else set()
     return [
         name
         for name in MEASURES
@@ -275,7 +273,7 @@ def share(c: QueryCounts, name: str, level: float) -> Share:
     parts, wholes = ratio(c, name)
     if name in YES_OR_NO:
         return Share.of_units(parts[wholes > 0], level)
-    if name in OF_GATE:
+    if name in OF_SILENCE:
         return Share.of_counts(parts[wholes > 0], level)
     return Share.of_clusters(parts, wholes, level)
 

@@ -39,7 +39,7 @@ class Observed:
     lowest_kept: NDArray[np.intp]  # (A,), how many lowest scores are at most the threshold
     thresholds: tuple[float | None, ...]  # at each alpha; None if it depends on the group
     aucs: Column  # (K,), NaN for a query without both kinds of snippets
-    values: Column  # (V,), the scores that a gate lets pass, each once, ascending
+    values: Column  # (V,), the scores of queries that pass, each once, ascending
     times: NDArray[np.intp]  # (2, V), how often each is irrelevant and relevant
     at_threshold: int  # how many are equal to their threshold
 
@@ -124,17 +124,7 @@ class Observed:
 
 def alphas_of(calibration: Calibration) -> list[float]:
     """Return the alphas of the sweep: a grid, and the calibration's own."""
-    return possible_alphas(calibration, ALPHAS)
-
-
-def possible_alphas(calibration: Calibration, alphas: Iterable[float]) -> list[float]:
-    """Return some alphas and the calibration's own, ascending, if delta and gate allow them."""
-    least = calibration.gate.alpha if calibration.gate else 0.0
-    chosen = sorted(alpha for alpha in {*alphas, calibration.alpha} if alpha > least)
-    if calibration.delta is None or calibration.by_group:
-        return chosen
-    units = calibration.units()
-    return [a for a in chosen if units.n >= units.n_needed(a, calibration.delta)]
+    return calibration.possible_alphas(ALPHAS)
 
 
 def _histogram(scores: Column, relevant: Mask) -> tuple[Column, NDArray[np.intp]]:

@@ -121,7 +121,7 @@ class Observer:
             f"kept %d of %d {items}; so far %s of %d queries kept a {items[:-1]}, and a query kept "
             f"%s of its {items} on average%s"
         )
-        silent = f"; the gate silenced {total.silent} queries" if total.silent else ""
+        silent = f"; {total.silent} queries were silenced" if total.silent else ""
         m1, m2 = percent(total.m1), percent(total.m2)
         logger.info(text, kept, k, m1, total.queries, m2, silent)
         if one.unscorable:

@@ -51,7 +51,7 @@ def logged(
             continue
         scores, id = scores_of(event), visible(query or f"{name} {number}")
         group = event.get("group")
-        silenced = None if calibration.gate is None else is_silent(event)
+        silenced = is_silent(event) if calibration.silences else None
         if silenced:  # all is dropped
             scores = np.full(len(scores), np.inf)
         repeated += id in new

@@ -93,7 +93,7 @@ class Monitor:
         if s.ndim != 1 or (self._of_gate and len(s) != 1):
             which = "the score of the query, (1,)" if self._of_gate else "one score a snippet, (n,)"
             raise ValueError(f"scores has shape {s.shape}; give {which}")
-        if (silenced is None) != (self.calibration.gate is None):
+        if (silenced is None) == self.calibration.silences:
             which = "a gate; give result.silenced" if silenced is None else "no gate; leave it out"
             raise ValueError(f"silenced is {silenced!r}, but the calibration holds {which}")
         kept = 0 if silenced else int(np.count_nonzero(self.calibration.keep(s, group)))
@@ -114,7 +114,7 @@ class Monitor:
         """
         check_new([query.id], self.calibration.used_ids, self.calibration.subject)
         check_split(self.calibration.split, query.split, "the query")
-        check_silenced(query, self.calibration.gate)
+        check_silenced(query, self.calibration.silences)
         _, lost = self._tolerated, self._loss(query)
         with self._lock:
             if lost is not None:
@@ -145,7 +145,7 @@ class Monitor:
                 f"the calibration's guarantee is {c.guarantee!r}{groups}, but harm is measured by "
                 "query; calibrate for 'query-recall', 'all' or 'any' without groups"
             )
-        follows_beta = c.guarantee != "query-recall" and c.gate is None
+        follows_beta = c.guarantee != "query-recall" and not c.silences
         if follows_beta and c.threshold() < math.inf:
             n, k = c.n_units[None], conformal_rank(c.n_units[None], c.alpha)
             if c.delta is not None:
@@ -159,7 +159,7 @@ class Monitor:
     def _loss(self, query: ScoredQuery) -> float | None:
         c = self.calibration
         keeps = c.keep(query.scores, query.group)
-        if c.gate is not None:  # what it silences is dropped at every threshold
+        if c.silences:  # what the gate silences is dropped at every threshold
             keeps &= query.scores != math.inf
         return loss(query, keeps, c.guarantee, count_missed=c.count_missed)
 

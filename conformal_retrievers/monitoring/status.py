@@ -34,7 +34,7 @@ class Counts:
     share_kept: Total = 0.0  # the sum over queries
     judged: Count = 0
     lost: Total = 0.0  # the sum over judged queries
-    silent: Count = 0  # queries that a gate silenced
+    silent: Count = 0  # queries of which all is dropped
 
     def __post_init__(self) -> None:
         for name in ("share_kept", "lost"):
@@ -92,7 +92,7 @@ class MonitorStatus:
     def drift(self) -> bool:
         """Whether new queries differ from the calibration's: a false alarm with P ≤ level.
 
-        For a gate, whether they differ from the queries that the monitor saw before.
+        Of query scores, whether they differ from those that the monitor saw before.
         """
         return self.drift_evidence >= 1 / self.level
 
@@ -107,7 +107,7 @@ class MonitorStatus:
 
     def __str__(self) -> str:
         c = self.counts
-        silent = f", {c.silent} silenced by the gate" if c.silent else ""
+        silent = f", {c.silent} silenced" if c.silent else ""
         judged = f"{c.judged} judged queries lose {percent(c.loss)}"
         return (
             f"{c.queries} queries{silent}, m1 {percent(c.m1)}, m2 {percent(c.m2)}, "

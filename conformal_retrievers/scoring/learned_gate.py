@@ -42,7 +42,7 @@ from conformal_retrievers.scoring.regression import Regression, StoredRegression
 from conformal_retrievers.scoring.scorer import Scorer, query_digest, score_snippets
 from conformal_retrievers.scoring.sources import Kind, Sources, Values, numbers_of, sources_of
 
-FORMAT, VERSION = "conformal-retrievers/learned-gate", 1
+FORMAT, VERSION = "conformal-retrievers/learned-query-score", 1
 OF_SOURCES = ("best", "last", "fall")
 TENTH = 10
 FIRST = 5

@@ -1,4 +1,4 @@
-"""Scores that are computed once, although a filter and the gate in front of it need them.
+"""Scores that are computed once, although a filter and what is in front of it need them.
 
 A model may be a part of both their scores. It is asked once for the snippets of a query.
 """

@@ -63,7 +63,7 @@ def query_scorer_of(provenance: Provenance, scorers: Iterable[Named] = ()) -> Qu
 
     >>> hit = {"kind": "retrieval", "retriever": "bm25", "higher_is_better": True}
     >>> query_scorer_of({"kind": "best", "scorer": hit}).name
-    'best(hit(bm25, higher))'
+    'best(retrieval(bm25, higher))'
     """
     scorer: QueryScorer = _with(provenance, scorers, "score_query")
     return scorer

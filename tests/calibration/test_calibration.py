@@ -13,7 +13,6 @@ from calibrations import GUARANTEES, OF_QUERIES, calibration_of, every_guarantee
 from lookup import LookupScorer
 
 from conformal_retrievers.calibration import Calibration, calibrate
-from conformal_retrievers.calibration.checks import ReversedScores
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, with_hits
 from conformal_retrievers.scoring import FunctionScorer
 from conformal_retrievers.scoring.scorer import query_digest

@@ -21,8 +21,8 @@ from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.scoring import (
     BestScore,
-    RetrievalScorer,
     LearnedQueryScorer,
+    RetrievalScorer,
     score_query,
 )
 from tests.scoring.test_learned_gate import drawn
@@ -183,7 +183,7 @@ def test_those_that_need_a_given_scorer_come_last():
     names = [c.name for c in candidates_of(kinds, [LookupScorer({}, "rating"), verdict])]
     assert names == [
         "learned(hits of bm25, hits of dense)",
-        "best(hit(bm25, higher))",
+        "best(retrieval(bm25, higher))",
         "best(retrieval(dense, higher))",
         "verdict",
         "best(rating)",

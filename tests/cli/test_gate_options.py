@@ -14,8 +14,8 @@ from pages import NAME as SPLIT
 from pages import asked
 
 from conformal_retrievers import Calibration, calibrate, calibrate_gate, write_jsonl
+from conformal_retrievers.cli.gate import REMOVED
 from conformal_retrievers.cli.scorers import embedding_scorer
-from conformal_retrievers.cli.unanswerable import REMOVED
 from conformal_retrievers.data import read_beir, read_jsonl
 from conformal_retrievers.data.queries import with_hits
 from conformal_retrievers.data.unanswerable import without_relevant

@@ -249,4 +249,4 @@ def test_an_observer_counts_silence_and_says_so_in_words(caplog):
     assert (counts.queries, counts.silent, counts.m1, counts.m2) == (4, 2, 0.5, 0.25)
     last = caplog.messages[-1]
     assert "kept 0 of 2 snippets" in last
-    assert "silenced 2 queries" in last
+    assert "2 queries were silenced" in last
