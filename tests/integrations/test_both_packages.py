@@ -15,6 +15,7 @@ from frameworks import (
     K,
     MiniLMEmbedding,
     MiniLMEmbeddings,
+    Reversed,
     halves,
     langchain_retriever,
     snippets,

@@ -68,7 +68,10 @@ class LocalCrossEncoder(BaseCrossEncoder):
         from sentence_transformers import CrossEncoder
 
         self.model_name = folder
-        self.score = CrossEncoder(folder, device="cpu").predict
+        self.model = CrossEncoder(folder, device="cpu")
+
+    def score(self, text_pairs):
+        return self.model.predict(text_pairs)
 
 
 @pytest.fixture(scope="module")

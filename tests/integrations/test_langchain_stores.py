@@ -53,7 +53,7 @@ def store(request):
     return Chroma.from_documents(
         flat(documents()),
         MiniLMEmbeddings(),
-        collection_name=request.param,
+        collection_name=f"snippets-{request.param}",
         collection_metadata={"hnsw:space": request.param},
     )
 
@@ -77,6 +77,7 @@ def test_the_calibration_records_store_model_and_depth(file):
     assert Calibration.load(file).retrieval == {
         "retriever": "Chroma(all-MiniLM-L6-v2, similarity)",
         "k": K,
+        "fewest": K,
     }
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from frameworks import Reversed
 from langchain.agents import create_agent
 from langchain_classic.retrievers import ContextualCompressionRetriever, EnsembleRetriever
 from langchain_classic.retrievers.document_compressors import DocumentCompressorPipeline
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
-from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.language_models import FakeMessagesListChatModel
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.retrievers import BaseRetriever
@@ -128,8 +128,7 @@ def compression(compressor, retriever):
 
 def pipeline(compressor, retriever):
     """The filter before two that have no query."""
-    redundant = EmbeddingsRedundantFilter(embeddings=DeterministicFakeEmbedding(size=8))
-    together = DocumentCompressorPipeline(transformers=[compressor, redundant, Reversed()])
+    together = DocumentCompressorPipeline(transformers=[compressor, Reversed(), Reversed()])
     return compression(together, retriever)
 
 

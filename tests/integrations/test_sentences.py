@@ -7,6 +7,7 @@ import json
 import math
 
 import pytest
+from frameworks import Reversed
 from langchain_classic.retrievers import ContextualCompressionRetriever
 from langchain_classic.retrievers.document_compressors import DocumentCompressorPipeline
 from langchain_core.callbacks import BaseCallbackHandler

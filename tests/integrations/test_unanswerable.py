@@ -21,6 +21,7 @@ from frameworks import (
     langchain_retriever,
     snippets,
     vector_index,
+    vector_store,
 )
 from langchain_chroma import Chroma
 from langchain_core.documents import Document
@@ -94,7 +95,7 @@ def hybrid(package, **parts):
 IN_LANGCHAIN = {
     "in memory": langchain_retriever,
     "Chroma": lambda: distances().as_retriever(search_kwargs={"k": K}),
-    "mmr": lambda: distances().as_retriever(
+    "mmr": lambda: vector_store().as_retriever(
         search_type="mmr", search_kwargs={"k": K, "fetch_k": len(snippets())}
     ),
     "threshold": lambda: distances().as_retriever(
