@@ -14,7 +14,6 @@ from conformal_retrievers.calibration.choosing import split as fit_and_calibrati
 from conformal_retrievers.calibration.gate import Gate
 from conformal_retrievers.calibration.subjects import QUERIES
 from conformal_retrievers.cli import options
-from conformal_retrievers.cli.engine import cluster
 from conformal_retrievers.cli.inputs import (
     held_out,
     judged_queries,
@@ -30,8 +29,7 @@ from conformal_retrievers.scoring import LearnedScorer, Scorer
 
 
 def calibrate(
-    context: typer.Context,
-    judged: options.JudgedOrUrl,
+    judged: options.Judged,
     alpha: options.Alpha,
     scorer: options.Scorer = None,
     out: options.Out = Path("calibration.json"),
@@ -58,17 +56,12 @@ def calibrate(
     synthetic: options.Synthetic = False,
     hold_out: options.HoldOut = 0.0,
     force: options.Force = False,
-    engine: options.Engine = None,
-    address: options.Address = None,
     as_json: options.Json = False,
 ) -> None:
     """Calibrate a filter on judged queries, and save the calibration."""
     options.check_out(out, judged, corpus, gate, force=force)
     rule: dict[str, Any] = {"guarantee": guarantee, "delta": delta, "by_group": by_group}
     rule |= {"count_missed": count_missed}
-    if on := cluster(context, "judged", "alpha", "out", "force", *rule):
-        save(on.calibrate_dataset(judged, alpha=alpha, **rule), out, as_json)
-        return
     models = Models(None, corpus, judged)
     front = None if gate is None else load_calibration(gate, None, QUERIES)
     if front is not None and needs_model(front):

@@ -8,10 +8,8 @@ import typer
 
 from conformal_retrievers.calibration.subjects import QUERIES, RETRIEVED
 from conformal_retrievers.cli import options
-from conformal_retrievers.cli.engine import cluster
 from conformal_retrievers.cli.gate import evaluated_gate
 from conformal_retrievers.cli.inputs import (
-    New,
     Sources,
     load_calibration,
     logged_queries,
@@ -26,15 +24,15 @@ from conformal_retrievers.theory.intervals import percent
 
 
 def diagnose(
-    context: typer.Context,
     calibration: options.CalibrationFile,
     judged: options.OptionalJudged = None,
     log: Annotated[
         Path | None,
         options.option(
             "FILE",
-            "A filter log instead of judged queries; with --engine ray, or a folder of logs.",
-            parser=options.path_or_url,
+            "A filter log instead of judged queries.",
+            exists=True,
+            dir_okay=False,
         ),
     ] = None,
     out: Annotated[
@@ -49,8 +47,6 @@ def diagnose(
     unanswerable: options.Unanswerable = None,
     without_answers: options.WithoutAnswers = False,
     force: options.Force = False,
-    engine: options.Engine = None,
-    address: options.Address = None,
     as_json: options.Json = False,
 ) -> None:
     """Check whether a guarantee holds for some queries, and why not.
@@ -77,12 +73,8 @@ def diagnose(
         evaluated_gate(tested, sources, model, corpus).print(as_json=as_json)
         return
     options.check_holds_gate(tested, calibration, unanswerable, without_answers=without_answers)
-    left_out = None
-    if on := cluster(context, "calibration", "log"):
-        new, found = New([], 0), on.diagnose_log_dataset(tested, log)
-    else:
-        new = logged_queries(log, tested) if log else new_queries(tested, sources, model, corpus)
-        found, left_out = diagnosed(tested, new.queries, reference=new.reference), new.left_out
+    new = logged_queries(log, tested) if log else new_queries(tested, sources, model, corpus)
+    found = diagnosed(tested, new.queries, reference=new.reference)
     gate = None
     if tested.gate and judged and (out or unanswerable or without_answers):
         gate = evaluated_gate(tested.gate, sources, model, corpus)
@@ -96,17 +88,15 @@ def diagnose(
     if as_json:
         numbers = {f.name: getattr(found, f.name) for f in fields(found)}
         del numbers["calibration"]
+        counted = {"left_out": new.left_out, "repeated": new.repeated}
         lead = {"verdict": found.paragraph, "equal_recall": found.evaluation.equal_recall}
         of_gate = {"gate": gate._asdict()} if gate else {}
         lost = {"dropped": dropped(tested, new.queries, new.judged)} if found.judged else {}
-        print_json(
-            {"left_out": left_out, "repeated": new.repeated, **lead, **numbers, **lost, **of_gate}
-        )
+        print_json({**counted, **lead, **numbers, **lost, **of_gate})
     else:
         measured = found.evaluation
         say(f"Queries: {measured.n_queries:,}, with {measured.n_snippets:,} {tested.subject.name}.")
-        if left_out is not None:
-            say(f"Left out: {left_out:,}.")
+        say(f"Left out: {new.left_out:,}.")
         own = [point.alpha for point in found.sweep].index(tested.alpha)
         rows = map(_row, found.sweep[max(0, own - 2) : own + 3])
         if new.repeated:

@@ -5,9 +5,8 @@ import typer
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.subjects import QUERIES, RETRIEVED
 from conformal_retrievers.cli import options
-from conformal_retrievers.cli.engine import cluster
 from conformal_retrievers.cli.gate import evaluated_gate
-from conformal_retrievers.cli.inputs import New, Sources, load_calibration, new_queries
+from conformal_retrievers.cli.inputs import Sources, load_calibration, new_queries
 from conformal_retrievers.cli.terminal import print_json, print_table, say
 from conformal_retrievers.evaluation import Evaluation
 from conformal_retrievers.evaluation import evaluate as measured
@@ -15,9 +14,8 @@ from conformal_retrievers.theory.intervals import percent
 
 
 def evaluate(
-    context: typer.Context,
     calibration: options.CalibrationFile,
-    judged: options.JudgedOrUrl,
+    judged: options.Judged,
     alpha: options.OtherAlpha = None,
     run: options.Run = None,
     k: options.Depth = None,
@@ -26,8 +24,6 @@ def evaluate(
     corpus: options.NeededCorpus = None,
     unanswerable: options.Unanswerable = None,
     without_answers: options.WithoutAnswers = False,
-    engine: options.Engine = None,
-    address: options.Address = None,
     as_json: options.Json = False,
 ) -> None:
     """Test a guarantee on judged queries, and compare with top k.
@@ -36,8 +32,7 @@ def evaluate(
 
     Exits with 1 if coverage is significantly below its target (p < 0.05, one-sided), if the
     calibration guarantees nothing, since missed snippets count and no threshold can keep enough, or
-    if half of the snippets have no score. Leaves out queries with an id of the calibration; with
-    --engine, refuses them.
+    if half of the snippets have no score. Leaves out queries with an id of the calibration.
     """
     tested = load_calibration(calibration, alpha, *RETRIEVED, QUERIES)
     sources = Sources(judged, unanswerable, without_answers, run, k, min_score)
@@ -45,11 +40,8 @@ def evaluate(
         evaluated_gate(tested, sources, model, corpus).print(as_json=as_json)
         return
     options.check_holds_gate(tested, calibration, unanswerable, without_answers=without_answers)
-    if on := cluster(context, "calibration", "judged", "alpha"):
-        new, result = New([], 0), on.evaluate_dataset(tested, judged)
-    else:
-        new = new_queries(tested, sources, model, corpus)
-        result = measured(tested, new.queries)
+    new = new_queries(tested, sources, model, corpus)
+    result = measured(tested, new.queries)
     gate = None
     if tested.gate is not None and (unanswerable or without_answers):
         gate = evaluated_gate(tested.gate, sources, model, corpus)

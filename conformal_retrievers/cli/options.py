@@ -47,27 +47,16 @@ def passes(check: Callable[[float], object]) -> Callable[[str], float]:
 ALPHA = "The risk, in (0, 1): the guarantee holds at 1 - RATE."
 
 
-def path_or_url(text: str) -> Any:
-    """Return a path, which exists, or the text of a URL, which `--engine ray` takes."""
-    if "://" in text:
-        return text
-    if not Path(text).exists():
-        raise typer.BadParameter(f"{text!r} does not exist.")
-    return Path(text)
-
-
 _HELP = (
     "Judged queries: JSON lines, a BEIR folder, or a file of another tool, which is recognised "
     "(RAGAS, LangSmith, Phoenix, TREC, a CSV table)."
 )
 _JUDGED = path("JUDGED", _HELP)
-_JUDGED_OR_URL = typer.Argument(metavar="JUDGED", help=_HELP, parser=path_or_url)
 
 CalibrationFile = Annotated[
     Path, path("CALIBRATION", "A file that calibrate wrote.", dir_okay=False)
 ]
 Judged = Annotated[Path, _JUDGED]
-JudgedOrUrl = Annotated[Path, _JUDGED_OR_URL]
 OptionalJudged = Annotated[Path | None, _JUDGED]
 Answers = Annotated[
     Path,
@@ -175,13 +164,6 @@ NeededCorpus = Annotated[
 Split = Annotated[
     Literal["sentences"] | None,
     option("sentences", "Cut the snippets into sentences, which evidence in the queries marks."),
-]
-Engine = Annotated[
-    Literal["ray"] | None,
-    option("ray", "Work in parts on a Ray cluster: on a folder of score_dataset, or of logs."),
-]
-Address = Annotated[
-    str | None, option("ADDRESS", "For --engine ray: that of a cluster. Default: this machine.")
 ]
 Json = Annotated[bool, flag("--json", "Print JSON.")]
 Force = Annotated[bool, flag("--force", "Replace a file that this command did not write.")]

@@ -258,14 +258,6 @@ def test_a_calibration_never_names_the_model_that_is_loaded(files, tmp_path, mon
     assert "'mine'" in error_of("evaluate", out, judged)
 
 
-def test_a_path_that_does_not_exist_and_a_url_without_an_engine_are_refused(files):
-    assert "no.jsonl" in error_of("calibrate", "no.jsonl", "--alpha", "0.1", code=2)
-    assert "no.jsonl" in error_of("evaluate", files / "plain.json", "no.jsonl", code=2)
-    url = "s3://bucket/scored"
-    assert url in error_of("calibrate", url, "--alpha", "0.1", code=2)
-    assert url in error_of("diagnose", files / "plain.json", "--log", url, code=2)
-
-
 @pytest.mark.slow
 def test_a_model_that_does_not_exist_is_named(files, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")

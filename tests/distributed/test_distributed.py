@@ -25,20 +25,19 @@ from cluster import (
     shown,
     write_source,
 )
-from commands import as_json, error_of, run
-from typer.testing import CliRunner
 
-from conformal_retrievers import Calibration, ConformalFilter, evaluate
-from conformal_retrievers.cli import app
+from conformal_retrievers import Calibration, ConformalFilter, diagnose, evaluate
 from conformal_retrievers.data.parquet import iter_parquet, read_parquet, write_parquet
 from conformal_retrievers.distributed import (
     calibrate_dataset,
+    diagnose_log_dataset,
     evaluate_dataset,
     label_dataset,
     score_dataset,
 )
 from conformal_retrievers.monitoring.events import event_of
-from conformal_retrievers.monitoring.log import FilterLog
+from conformal_retrievers.monitoring.log import FilterLog, read_log
+from conformal_retrievers.monitoring.logged import logged
 from conformal_retrievers.scoring.scorer import score_queries
 
 # Ray warns of the defaults of its own settings.
@@ -160,14 +159,6 @@ def test_an_interrupted_driver_continues_with_what_is_not_written(cluster, tmp_p
     assert len(redone) == redone.total() == 200 - 10 * len(written)
 
 
-def run_log(calibration, log, engine=True):
-    options = ["--engine", "ray"] if engine else []
-    done = CliRunner().invoke(
-        app, ["diagnose", str(calibration), "--log", str(log), *options, "--json"]
-    )
-    return {**json.loads(done.stdout), "left_out": None}
-
-
 # --- labels ---------------------------------------------------------------------------------------
 
 
@@ -197,6 +188,7 @@ def labels_of(out):
 EVEN = {f"q{i}": tuple(len(s["text"]) % 2 == 0 for s in line(i)["snippets"]) for i in range(24)}
 
 
+@pytest.mark.filterwarnings("ignore:of the last 10")
 def test_all_actors_together_keep_the_rate_and_wait_for_an_endpoint(cluster, tmp_path, llm_server):
     stamps, away = [], []
 
@@ -236,21 +228,18 @@ def test_all_actors_together_keep_the_rate_and_wait_for_an_endpoint(cluster, tmp
     write_parquet(new[:40], tested / "0.parquet")
     write_parquet(new[40:], tested / "1.parquet")
     assert shown(evaluate_dataset(alone, tested)) == shown(evaluate(alone, new))
-    saved = tmp_path / "calibration.json"
-    run("calibrate", scored.as_uri(), "--engine", "ray", "--alpha", "0.3", "--out", saved)
-    assert fields_of(Calibration.load(saved)) == fields_of(alone)
-    found = as_json("evaluate", saved, tested, "--engine", "ray")
-    assert found["evaluation"]["n_queries"] == 75
     log = FilterLog(tmp_path / "logs" / "1.jsonl", queries="text")
     log.path.parent.mkdir()
-    decided = ConformalFilter(length_scorer(tmp_path / "no.log"), Calibration.load(saved))
+    decided = ConformalFilter(length_scorer(tmp_path / "no.log"), alone)
     for n in range(30):
         log.append(event_of(decided.decide([n, n + 1.0]), query=f"asked {n}"))
     (tested / "1.parquet").write_bytes(b"PAR1 cut")
     with pytest.raises(ValueError, match=r"^\S*1\.parquet is not"):  # the error itself
         evaluate_dataset(alone, tested)
-    assert run_log(saved, log.path.parent.as_uri()) == run_log(saved, log.path, engine=False)
-    assert "--k" in error_of("calibrate", scored, "--engine", "ray", "--k", "3", code=2)
+    in_parts = diagnose_log_dataset(alone, log.path.parent.as_uri())
+    whole = diagnose(alone, logged(read_log(log.path), alone).queries)
+    assert (str(in_parts), repr(in_parts.sweep)) == (str(whole), repr(whole.sweep))
+    assert shown(in_parts.evaluation) == shown(whole.evaluation)
     assert len(stamps) == 60 + len(away) == 66
     assert stamps[-1] - started >= 65 / 5  # 65 permits come after the first one
 
