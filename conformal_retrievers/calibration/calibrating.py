@@ -176,7 +176,7 @@ def _unscored(judged: Sequence[JudgedQuery], gate: Gate | None) -> list[ScoredQu
     return [
         ScoredQuery(
             np.zeros(len(query.snippets)),
-            query.relevant,
+            np.array(query.relevant, dtype=bool),
             id=query.id,
             group=query.group,
             missed=query.missed,

@@ -5,7 +5,6 @@ import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from pydantic import JsonValue
 
 from conformal_retrievers.calibration import calibrate as calibrated

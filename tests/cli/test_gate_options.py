@@ -19,6 +19,7 @@ from conformal_retrievers.cli.scorers import embedding_scorer
 from conformal_retrievers.data import read_beir, read_jsonl
 from conformal_retrievers.data.queries import with_hits
 from conformal_retrievers.data.unanswerable import without_relevant
+from conformal_retrievers.scoring import RankScorer
 
 
 @pytest.fixture(scope="module")
