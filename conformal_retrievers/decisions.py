@@ -37,25 +37,24 @@ class Unscorable(Refused, ValueError):
 
 
 class Streak:
-    """Warns if all snippets were kept, or none, of ten queries in a row."""
+    """Warns if the scores of ten queries in a row are beyond those that were calibrated."""
 
     LENGTH = 10
-    MANY = 5  # of fewer snippets, all are often kept
 
     def __init__(self) -> None:
         self.kept, self.n = "", 0
 
-    def add(self, keeps: NDArray[np.bool_], item: str) -> None:
-        """Count the decision (n,) about the snippets or sentences of one more query."""
-        none = len(keeps) > 0 and not keeps.any()
-        kept = "none" if none else "all" if len(keeps) >= self.MANY and keeps.all() else ""
+    def add(self, decided: Decision, lowest: float, item: str) -> None:
+        """Count the decision about one more query: none is kept, or all are below the `lowest`."""
+        none = len(decided.keeps) > 0 and not decided.keeps.any()
+        kept = "none" if none else "all" if (decided.scores < lowest).all() else ""
         self.n = self.n + 1 if kept == self.kept else 1
-        self.kept = kept
-        if kept and self.n == self.LENGTH:
+        self.kept = kept if len(decided.keeps) else ""
+        if self.kept and self.n == self.LENGTH:
             warnings.warn(  # the same text and place: Python shows it once
-                f"of the last {self.LENGTH} queries, {kept} of the {item}s were kept: unless that "
-                "is so for the judged queries, too, the retriever, its store or its model is not "
-                "the calibrated one. To compare, run conformal-retrievers diagnose --log",
+                f"of the last {self.LENGTH} queries, {kept} of the {item}s were kept: their scores "
+                "are beyond those of the calibration, so that the retriever, its store or its model "
+                "is not the calibrated one. To compare, run conformal-retrievers diagnose --log",
                 stacklevel=1,
             )
 

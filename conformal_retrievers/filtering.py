@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence
 from copy import copy
@@ -18,6 +19,7 @@ from conformal_retrievers.calibration.gate import Gate, Gated, gate_for, lacks, 
 from conformal_retrievers.calibration.scorer import scorer_for
 from conformal_retrievers.calibration.statement import why_none
 from conformal_retrievers.calibration.subjects import RETRIEVED, SNIPPETS, OnUnscorable
+from conformal_retrievers.data.hits import list_length
 from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
 from conformal_retrievers.data.sentences import Splitter
 from conformal_retrievers.decisions import Filtered, NothingKept, Streak, Unscorable
@@ -236,41 +238,45 @@ class ConformalFilter:
     ) -> tuple[Scores, Gated | None]:
         """Return the scores of the snippets, and what the gate decides."""
         if self.gate is None:
-            return self._score(query, snippets, failed), None
+            return self._score(query, snippets, group, failed), None
         with scored_once():
             gated = self.gate(query, snippets, group, failed=failed)
-            return self._score(query, snippets, failed), gated
+            return self._score(query, snippets, group, failed), gated
 
     async def _ascored(
         self, query: str, snippets: Sequence[Snippet], group: str | None, failed: Collection[str]
     ) -> tuple[Scores, Gated | None]:
         """Return the scores of the snippets, and what the gate decides at the same time."""
         if self.gate is None:
-            return await self._ascore(query, snippets, failed), None
+            return await self._ascore(query, snippets, group, failed), None
         async with ascored_once():
             scores, gated = await at_once(
-                self._ascore(query, snippets, failed),
+                self._ascore(query, snippets, group, failed),
                 self.gate.acall(query, snippets, group, failed=failed),
             )
         return scores, gated
 
-    def _score(self, query: str, snippets: Sequence[Snippet], failed: Collection[str]) -> Scores:
-        if self._meaningless(len(snippets), failed):
+    def _score(
+        self, query: str, snippets: Sequence[Snippet], group: str | None, failed: Collection[str]
+    ) -> Scores:
+        if lacks(self.scorer, failed):  # to score without its hits is to lose what it alone finds
             return np.full(len(snippets), np.nan)
-        return score_snippets(self.scorer, query, snippets)
+        return self._meant(score_snippets(self.scorer, query, snippets), snippets, group)
 
     async def _ascore(
-        self, query: str, snippets: Sequence[Snippet], failed: Collection[str]
+        self, query: str, snippets: Sequence[Snippet], group: str | None, failed: Collection[str]
     ) -> Scores:
-        if self._meaningless(len(snippets), failed):
+        if lacks(self.scorer, failed):
             return np.full(len(snippets), np.nan)
-        return await ascore_snippets(self.scorer, query, snippets)
+        return self._meant(await ascore_snippets(self.scorer, query, snippets), snippets, group)
 
-    def _meaningless(self, n: int, failed: Collection[str]) -> bool:
-        """Return whether the scores of n snippets would not be those of the calibration."""
-        if lacks(self.scorer, failed):  # to score without its hits is to lose what it alone finds
-            return True
-        return self._needs_length and self.calibration.is_short(n)
+    def _meant(self, scores: Scores, snippets: Sequence[Snippet], group: str | None) -> Scores:
+        """Return scores (n,), NaN where they mean something else than those of the calibration."""
+        c = self.calibration
+        if not self._needs_length or c.fewest is None or (n := list_length(snippets)) >= c.fewest:
+            return scores
+        short = c.is_short(n, passes=bool(c.keep(scores, group).any()))
+        return np.full(len(scores), np.nan) if short else scores
 
     def _decided(self, filtered: AFiltered) -> AFiltered:
         """Return a decision by the threshold alone, as the options say."""
@@ -285,7 +291,8 @@ class ConformalFilter:
             return replace(filtered, keeps=np.zeros(len(s), dtype=bool))
         n_lost = np.count_nonzero(np.isnan(s))
         if not n_lost and not self.calibration.keeps_everything:
-            self._streak.add(filtered.keeps, item)
+            lowest = self.calibration.lowest_scores
+            self._streak.add(filtered, lowest[0] if lowest else -math.inf, item)
         if n_lost and self.on_unscorable == "raise":
             lost = filtered.unscorable.tolist()
             text = f"{self.scorer.name!r} gave no score to {item}s {lost}"

@@ -14,6 +14,7 @@ from conformal_retrievers.calibration.reduced import Reduced
 from conformal_retrievers.calibration.subjects import QUERIES, SENTENCES, Subject
 from conformal_retrievers.data.checks import check_names
 from conformal_retrievers.data.columns import ScoredQueries
+from conformal_retrievers.data.hits import list_length
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.data.retrieved import retrieved
 from conformal_retrievers.scoring.scorer import Scorer
@@ -250,10 +251,10 @@ def warn_if_path(scorer: str) -> None:
 def with_retrieval(
     judged: Sequence[JudgedQuery], retrieval: Mapping[str, JsonValue] | None
 ) -> Mapping[str, JsonValue] | None:
-    """Return the retrieval facts, completed with the judged queries' retriever, k and fewest.
+    """Return the retrieval facts, completed with the judged queries' retriever, k and lengths.
 
-    `fewest` is the length of the shortest list that was retrieved. Raises ValueError if retriever
-    or k differ between queries, or from what is given.
+    `lengths` are those of the lists that were retrieved, each with its number of queries. Raises
+    ValueError if retriever or k differ between queries, or from what is given.
     """
     found = json_copy("retrieval", retrieval) or {}
     check_retrieval(found)
@@ -266,8 +267,9 @@ def with_retrieval(
             )
         if known:
             found[name] = known.pop()
-    if lengths := [len(query.snippets) for query in judged if query.snippets and retrieved(query)]:
-        found["fewest"] = min(lengths)
+    lists = [query.snippets for query in judged if query.snippets and retrieved(query)]
+    if lengths := Counter(map(list_length, lists)):
+        found["lengths"] = {str(n): lengths[n] for n in sorted(lengths)}
     return found or None
 
 

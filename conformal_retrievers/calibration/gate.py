@@ -23,6 +23,7 @@ from conformal_retrievers.calibration.behind import answerable_in, check_same_re
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.scorer import query_scorer_for
 from conformal_retrievers.calibration.subjects import QUERIES
+from conformal_retrievers.data.hits import list_length
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.scoring.answerability import (
     QueryScorer,
@@ -31,7 +32,7 @@ from conformal_retrievers.scoring.answerability import (
     score_query,
 )
 from conformal_retrievers.scoring.hits import retrievers_of
-from conformal_retrievers.scoring.scorer import Named, Scorer, query_digest
+from conformal_retrievers.scoring.scorer import Named, Scorer, needs_length, query_digest
 from conformal_retrievers.theory.intervals import percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
@@ -131,11 +132,12 @@ class Gate:
     ) -> Gated:
         """Score a query by what was retrieved for it, and decide.
 
-        The score is unknown if one of the retrievers that it reads is among those that `failed`.
+        The score is unknown if one of the retrievers that it reads is among those that `failed`, or
+        for a list that is shorter than those of the calibration, if it compares the snippets.
         """
         if lacks(self.scorer, failed):
             return self.decide(math.nan, group)
-        return self.decide(score_query(self.scorer, query, snippets), group)
+        return self._meant(score_query(self.scorer, query, snippets), snippets, group)
 
     async def acall(
         self,
@@ -148,7 +150,14 @@ class Gate:
         """Decide without blocking the event loop."""
         if lacks(self.scorer, failed):
             return self.decide(math.nan, group)
-        return self.decide(await ascore_query(self.scorer, query, snippets), group)
+        return self._meant(await ascore_query(self.scorer, query, snippets), snippets, group)
+
+    def _meant(self, score: float, snippets: Sequence[Snippet], group: str | None) -> Gated:
+        gated = self.decide(score, group)
+        if not needs_length(self.scorer):
+            return gated
+        short = self.calibration.is_short(list_length(snippets), passes=not gated.silent)
+        return self.decide(math.nan, group) if short else gated
 
     def decide(self, score: float, group: str | None = None) -> Gated:
         """Decide from a query score, NaN if it is unknown."""

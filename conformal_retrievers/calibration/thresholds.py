@@ -231,25 +231,29 @@ class Thresholds:
         k = (self.retrieval or {}).get("k")
         return k if isinstance(k, int) else None
 
-    @property
+    @cached_property
     def fewest(self) -> int | None:
-        """The length of the shortest list that was calibrated, if it is known."""
-        fewest = (self.retrieval or {}).get("fewest")
-        return fewest if isinstance(fewest, int) else None
+        """The length of the shortest list but for a share alpha of them, if lengths are known.
 
-    def is_short(self, n: int) -> bool:
-        """Return, with a warning, whether a list of n is clearly shorter than all calibrated ones.
-
-        It is if it lacks more than a tenth of the shortest: unions of lists vary by themselves.
+        Shorter ones are too few to have their way with the threshold.
         """
-        fewest, item = self.fewest, self.subject.item
-        if fewest is None or not 0 < n < 0.9 * fewest:
+        known = (self.retrieval or {}).get("lengths")
+        counts = {int(n): times for n, times in known.items()} if isinstance(known, dict) else {}
+        lengths = [n for n in sorted(counts) for _ in range(counts[n])]
+        return lengths[math.floor(exact_alpha(self.alpha) * len(lengths))] if lengths else None
+
+    def is_short(self, n: int, *, passes: bool = True) -> bool:
+        """Return, with a warning, whether a list of n is not like those that were calibrated.
+
+        It is not if it lacks more than a tenth of the fewest, or any, and nothing in it `passes`.
+        """
+        if self.fewest is None or not 0 < n < (0.9 * self.fewest if passes else self.fewest):
             return False
         warnings.warn(  # the same text and place: Python shows it once
-            f"a query has far fewer {item}s than the {fewest} or more of the calibration's, so all "
-            f"are kept: {self.scorer!r} compares the {item}s of a list, and means something else "
-            "in a short one. Retrieve at the calibrated depth, or judge queries with lists as "
-            "short as these, such as metadata filters give",
+            f"a list is shorter than the {self.fewest} snippets or more of the calibration, so it "
+            f"passes as it is: {self.scorer!r} compares the snippets of a list, and means "
+            "something else in a short one. Retrieve at the calibrated depth, or judge queries "
+            "with lists as short as these, such as metadata filters give",
             stacklevel=1,
         )
         return True

@@ -1,7 +1,7 @@
 """Copies among judged queries, which count once: a guarantee needs queries that are independent.
 
-    copy        has the text of another query, up to case and white space, its group, and half of
-                its snippets or more
+    copy        has the text of another query, up to case and white space, and half of its snippets
+                or more
     near copy   shares three in five of its runs of four characters with another query, all
                 numbers, and a relevant snippet
 
@@ -44,7 +44,7 @@ def copies_in(judged: Sequence[JudgedQuery]) -> Pairs:
     having = defaultdict[tuple[str | None, ...], list[int]](list)  # queries that are no copies
     names = [_names(query) or {""} for query in judged]
     for i, (query, own) in enumerate(zip(judged, names, strict=True)):
-        keys = [(folded(query.query), query.group, name) for name in own]
+        keys = [(folded(query.query), name) for name in own]
         shared = Counter(chain.from_iterable(having[key] for key in keys))
         alike = (j for j, n in shared.items() if 2 * n >= max(len(own), len(names[j])))
         if (of := next(alike, None)) is not None:

@@ -10,6 +10,7 @@ which no chunk that was retrieved has so much is missed. Ranges are often a char
 and between two chunks white space may be lost, so that 45 % is half.
 """
 
+import re
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
@@ -175,6 +176,8 @@ def _located(
         return one
     if (start := text.find(one.text)) >= 0:
         return Evidence(one.document, start, start + len(one.text))
+    if (start := _start_of_part(text, one.text)) is not None:
+        return Evidence(one.document, start, start + len(one.text))
     # By the longest run of its words that is there, since to align whole texts takes long.
     words, within, start = one.text.casefold().split(), text.casefold(), 0
     runs = (words[i : i + n] for n in (8, 4, 2, 1) for i in range(len(words) - n + 1))
@@ -187,6 +190,22 @@ def _located(
             f"the nearest there is {nearest[:80]!r}. Quote it exactly, or give its start and end"
         )
     return one
+
+
+def _start_of_part(text: str, quote: str) -> int | None:
+    """Return where a quote begins that is in part in what is known of a document, None if not.
+
+    A fifth of the quote, and ten characters or more, must end or begin what is known around them.
+    """
+    for known in re.finditer(r"[^\0]+", text):
+        if known.group() in quote:
+            return max(0, known.start() - quote.index(known.group()))
+        for n in range(len(quote) - 1, max(9, len(quote) // 5), -1):
+            if known.group().endswith(quote[:n]):
+                return known.end() - n
+            if known.group().startswith(quote[-n:]) and known.start() + n >= len(quote):
+                return known.start() + n - len(quote)
+    return None
 
 
 def by_chunk(query: JudgedQuery, snippets: Sequence[Snippet]) -> JudgedQuery:

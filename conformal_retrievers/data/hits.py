@@ -57,10 +57,23 @@ def slope(columns: HitColumns) -> int:
     """
     known = np.isfinite(columns.scores)
     order = columns.ranks[known].argsort(kind="stable")
-    steps, apart = np.diff(columns.scores[known][order]), np.diff(columns.ranks[known][order])
-    if len(steps) < 2 or not steps.any() or not apart.all():
-        return 0
+    steps, apart = np.diff(columns.scores[known][order]), np.diff(columns.ranks[known][order]) > 0
+    if steps[~apart].any() or np.count_nonzero(apart) < 2 or not steps.any():
+        return 0  # sentences of one snippet share its rank and score
     return 1 if (steps >= 0).all() else -1 if (steps <= 0).all() else 0
+
+
+def list_length(snippets: Sequence[Any]) -> int:
+    """Return how many snippets were retrieved: of several retrievers, by the one that found most.
+
+    A union of lists of one length has a length of its own for each query.
+
+    >>> from conformal_retrievers.data.snippets import Snippet
+    >>> list_length([Snippet("a", hits=(Hit("dense", 3), Hit("bm25", 0))), Snippet("b")])
+    4
+    """
+    ranks = [c.ranks[np.isfinite(c.ranks)] for c in hits_in(snippets).values()]
+    return max((int(of.max()) + 1 for of in ranks if len(of)), default=len(snippets))
 
 
 def hit_columns(hits: Sequence[Sequence[Hit]]) -> dict[str, HitColumns]:

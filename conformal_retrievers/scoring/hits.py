@@ -23,7 +23,6 @@ from conformal_retrievers.data.queries import Snippet, as_snippets, with_hits
 from conformal_retrievers.scoring.scorer import Named, Scores, with_parts
 
 Columns = Mapping[str, HitColumns]
-CLEAR = 5  # so many scores of a list that is in no order go all one way in 1 of 60 queries
 WITHOUT_SCORES = (  # and what else a warning of them says
     "have ranks and no scores, which the score reads, so all snippets of the query are kept. "
     "Calibrate with the retriever that is filtered. If it is that one, pass its scores on: as "
@@ -192,14 +191,12 @@ def turned(
     """
     scores = -columns.scores if higher_is_better else columns.scores
     # Of most lists, the first has the best score, which is quickly seen.
-    if len(scores) < 3 or not scores[columns.ranks.argmin()] > np.fmin.reduce(scores):
+    if len(scores) < 3 or scores[columns.ranks.argmin()] <= np.fmin.reduce(scores):
         return scores
     if slope(columns) != (1 if higher_is_better else -1):
         return scores
     if only_compared:
         return -scores
-    if np.count_nonzero(np.isfinite(scores)) < CLEAR:
-        return scores
     kinds = ("similarities", "distances")
     raise ValueError(
         f"the scores of {named([retriever])} are {kinds[higher_is_better]} by the order of its "

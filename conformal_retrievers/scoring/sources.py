@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from conformal_retrievers.data.hits import C, HitColumns, documents_in, hits_in, positions_in
+from conformal_retrievers.data.hits import C, HitColumns, documents_in, hits_in, positions_in, slope
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.scoring.hits import WITHOUT_SCORES, check_found, named, turned
 
@@ -58,7 +58,8 @@ def sources_of(judged: Sequence[JudgedQuery], scorers: Sequence[str] = ()) -> So
     """Return the sources that judged queries have, with scorers of these names.
 
     A retriever's scores are similarities if they fall as the rank rises. They count if all of its
-    hits have one.
+    hits have one, and no list of three or more goes the other way. Warns if only some hits have
+    one.
 
     >>> from conformal_retrievers.data.queries import with_hits
     >>> snippets = with_hits([Snippet("a", retrieval_score=0.9), Snippet("b", retrieval_score=0.7)])
@@ -69,18 +70,27 @@ def sources_of(judged: Sequence[JudgedQuery], scorers: Sequence[str] = ()) -> So
     for query in judged:
         for name, columns in query.hits.items():
             found.setdefault(name, []).append(columns)
-    kinds = tuple((name, _kind(columns)) for name, columns in sorted(found.items()))
+    kinds = tuple((name, _kind(name, columns)) for name, columns in sorted(found.items()))
     return Sources(kinds, tuple(scorers), context_of([s for q in judged for s in q.snippets]))
 
 
-def _kind(queries: Sequence[HitColumns]) -> Kind:
+def _kind(name: str, queries: Sequence[HitColumns]) -> Kind:
     """Return which scores a retriever's hits have, from the queries for which it found any."""
+    scores = np.concatenate([scores[ranks < np.inf] for ranks, scores in queries])
+    if lost := np.count_nonzero(~np.isfinite(scores)):
+        if lost < len(scores):
+            warnings.warn(
+                f"{lost} of {len(scores)} hits of {named([name])} have no score, so that only its "
+                "ranks count. Give each hit a score, or find out which vectors are zero",
+                stacklevel=1,
+            )
+        return "rank"
     rising = 0.0
     for ranks, scores in queries:
         ordered = scores[np.argsort(ranks)[: np.count_nonzero(ranks < np.inf)]]
-        if not np.isfinite(ordered).all():
-            return "rank"
         rising += np.sign(ordered[-1] - ordered[0])
+    if any(slope(columns) == -np.sign(rising) for columns in queries):
+        return "rank"
     return "rank" if rising == 0 else "distance" if rising > 0 else "similarity"
 
 

@@ -200,7 +200,7 @@ def test_retriever_and_depth_are_those_of_the_judged_queries():
         "chunking": "500",
         "k": 8,
         "retriever": "store",
-        "fewest": 2,
+        "lengths": {"2": 2},
     }
     assert stated.k == 8
     unknown = calibrate([retrieved()], scorer, alpha=0.5)

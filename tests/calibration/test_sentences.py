@@ -39,7 +39,7 @@ def test_the_threshold_of_three_queries_by_hand():
     assert calibration.threshold() == 3
     assert [q.scores.tolist() for q in calibration.queries] == [[1], [2, 4], [3]]
     assert (calibration.subject, calibration.split) == (SENTENCES, NAME)
-    assert calibration.retrieval == {"split": NAME, "fewest": 2}
+    assert calibration.retrieval == {"split": NAME, "lengths": {"1": 1, "2": 3}}
     assert (calibration.n_relevant, calibration.n_missed) == (4, 0)
     assert calibrated(by_sentence(JUDGED, "sentences"), split=None).queries[1].missed == 0
 

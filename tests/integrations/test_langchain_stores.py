@@ -77,7 +77,7 @@ def test_the_calibration_records_store_model_and_depth(file):
     assert Calibration.load(file).retrieval == {
         "retriever": "Chroma(all-MiniLM-L6-v2, similarity)",
         "k": K,
-        "fewest": K,
+        "lengths": {str(K): 40},
     }
 
 

@@ -170,7 +170,7 @@ def test_a_score_list_in_the_other_direction_is_refused_where_a_threshold_is_on_
     with pytest.raises(ValueError, match=words):
         scorer.score("q", listed(*scores))
     # A few scores, equal scores, and scores in no order, show no direction.
-    for unclear in (scores[:4], (0.5,) * 5, (0.5, *scores[:4]), (None, *scores[:4])):
+    for unclear in (scores[:2], (0.5,) * 5, (0.5, *scores[:4]), (None, *scores[:2])):
         assert np.isfinite(scorer.score("q", listed(*unclear))).any()
 
 

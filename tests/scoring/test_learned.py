@@ -600,10 +600,12 @@ def test_a_query_without_the_hits_that_the_fit_had_is_an_error_that_names_the_re
         ([[0.9, 0.8, 0.7], [0.3, 0.2, 0.1]], "similarity"),
         ([[0.1, 0.2, 0.3], [0.7, 0.7, 0.7]], "distance"),
         ([[0.9, 0.8, 0.7], [0.3, 0.2, 0.1], [0.1, 9.0]], "similarity"),  # in most queries
+        ([[0.9, 0.8, 0.7], [0.3, 0.2, 0.1], [0.1, 0.2, 9.0]], "rank"),  # in no order
         ([[0.9, 0.8, None], [0.3, 0.2, 0.1]], "rank"),
         ([[0.5, 0.5, 0.5]], "rank"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:1 of 6 hits of 'r' have no score")
 def test_the_direction_of_a_retrievers_score_follows_from_its_ranks(scores, kind):
     judged = [
         JudgedQuery(
