@@ -53,7 +53,7 @@ class Streak:
         if self.kept and self.n == self.LENGTH:
             warnings.warn(  # the same text and place: Python shows it once
                 f"of the last {self.LENGTH} queries, {kept} of the {item}s were kept: their scores "
-                "are beyond those of the calibration, so that the retriever, its store or its model "
+                "are beyond the calibration's, so that the retriever, its store or its model "
                 "is not the calibrated one. To compare, run conformal-retrievers diagnose --log",
                 stacklevel=1,
             )

@@ -83,7 +83,8 @@ def files(tmp_path_factory):
     hard = judged_queries(30, start=2000, shift=1.5, groups=("b",))
     write_jsonl([*easy, *hard], folder / "one_hard_group.jsonl")
     unscored = [
-        replace(q, snippets=[replace(s, retrieval_score=None) for s in q.snippets]) for q in easy
+        replace(q, snippets=[replace(s, retrieval_score=None, hits=()) for s in q.snippets])
+        for q in easy
     ]
     write_jsonl(unscored, folder / "unscored.jsonl")
     judged, labels = read_jsonl(folder / "judged.jsonl"), {"source": "judged.jsonl"}
