@@ -14,21 +14,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.guarantees import in_hashed_order
-from conformal_retrievers.calibration.subjects import at_most
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.hits import C, HitColumns
 from conformal_retrievers.evaluation.measures import documents, known_hits
 
 Array = NDArray[np.float64]
 SETTINGS = 200  # at most; recall is interpolated between them
-BORDERLINE = (30, 50)  # queries
-RULES = {  # those without a setting, in a few words
-    "Adaptive-k": "the scores before the largest gap",
-    "μ + σ": "a standard deviation better than the mean",
-    "borderline mean": "the mean score of borderline snippets as threshold",
-}
 
 
 class Way(NamedTuple):
@@ -48,7 +39,8 @@ def with_a_setting(queries: ScoredQueries) -> Iterator[Way]:
     """Yield top k of each retriever and of their fusion, and a threshold on each one's scores."""
     hits = known_hits(queries)
     for name, found in hits.items():
-        yield _top(f"top {{k}} of {name}", found.ranks)
+        if np.isfinite(found.ranks).any():
+            yield _top(f"top {{k}} of {name}", found.ranks)
     if len(hits) > 1:
         yield _top("top {k} of the fusion", _fused_ranks(queries))
     if not hits:
@@ -57,56 +49,6 @@ def with_a_setting(queries: ScoredQueries) -> Iterator[Way]:
         way = threshold_on(scores, queries.relevant, f"threshold on {name}")
         if len(way.settings):
             yield way._replace(settings=_sign(queries, hits[name]) * way.settings)
-
-
-def without_a_setting(calibration: Calibration, queries: ScoredQueries) -> Iterator[Way]:
-    """Yield the rules without a setting: on each retriever's scores, or else on the filter's."""
-    parts = np.cumsum(queries.sizes)[:-1]
-    rules = (("Adaptive-k", largest_gap), ("μ + σ", mean_less_deviation))
-    for name, scores in (_own_scores(queries) or {"the score": queries.scores}).items():
-        for rule, cut in rules:
-            cuts = np.array([cut(of_query) for of_query in np.split(scores, parts)])
-            kept = at_most(scores, cuts[queries.query_of]) & (scores != math.inf)
-            yield Way.fixed(f"{rule} of {name}", kept)
-    if (mean := borderline_mean(calibration)) is not None:
-        kept = at_most(queries.scores, np.full(len(queries.scores), mean))
-        yield Way.fixed("borderline mean", kept)
-
-
-def largest_gap(scores: Array) -> float:
-    """Return the last score before the largest gap of the finite scores (n,), the first if equal.
-
-    >>> largest_gap(np.array([0.9, 0.1, 0.2, 0.8]))
-    0.2
-    """
-    finite = np.sort(scores[np.isfinite(scores)])
-    return float(finite[np.argmax(np.diff(finite))]) if len(finite) > 1 else math.inf
-
-
-def mean_less_deviation(scores: Array) -> float:
-    """Return μ − σ of the finite scores (n,): scores are lower for what is more relevant.
-
-    >>> mean_less_deviation(np.array([1.0, 3.0]))
-    1.0
-    """
-    finite = scores[np.isfinite(scores)]
-    return float(finite.mean() - finite.std()) if len(finite) > 1 else math.inf
-
-
-def borderline_mean(calibration: Calibration) -> float | None:
-    """Return the mean score of the worst relevant snippet of 50 of a calibration's queries.
-
-    It is None if fewer than 30 have a relevant snippet with a finite score. The queries are the
-    first in the order of a hash of their ids.
-    """
-    queries, filled = calibration.queries, np.flatnonzero(calibration.queries.sizes)
-    finite = np.where(np.isfinite(queries.scores), queries.scores, -math.inf)
-    found = np.full(len(queries), -math.inf)
-    found[filled] = np.maximum.reduceat(finite, queries.offsets[filled])
-    in_order = found[in_hashed_order(queries.ids.tolist())]
-    worst = in_order[in_order > -math.inf]
-    least, most = BORDERLINE
-    return float(np.mean(worst[:most])) if len(worst) >= least else None
 
 
 def threshold_on(scores: Array, relevant: NDArray[np.bool_], name: str) -> Way:

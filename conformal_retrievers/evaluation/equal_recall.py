@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.data.columns import ScoredQueries
-from conformal_retrievers.evaluation.baselines import RULES, Way, with_a_setting, without_a_setting
+from conformal_retrievers.evaluation.baselines import Way, with_a_setting
 from conformal_retrievers.evaluation.bootstrap import FEWEST, Estimate, n_to_tell, resampled, spans
 from conformal_retrievers.evaluation.measures import keeps, known_hits
 from conformal_retrievers.evaluation.tables import Scale, aligned, filled
@@ -48,15 +48,10 @@ class Row:
     equal: bool  # whether its recall is that of the filter
     needed: float  # queries that show such a difference in snippets with probability 0.8, or NaN
 
-    @property
-    def comparable(self) -> bool:
-        """Whether it has a setting, chosen to reach the recall of the filter, or is the filter."""
-        return self.equal or self.setting is not None
-
 
 @dataclass(frozen=True)
 class EqualRecall:
-    """Ways to choose snippets at the recall of a filter, the filter, and ways at their own."""
+    """Ways to choose snippets at the recall of a filter, and the filter."""
 
     rows: tuple[Row, ...]
     n_queries: int  # that are measured here
@@ -110,7 +105,7 @@ class EqualRecall:
             )
         if self.items == "sentences":
             notes.append("Top k counts documents, and passes all sentences of the first k.")
-        if any(row.comparable and not row.equal for row in self.rows):
+        if not all(row.equal for row in self.rows):
             notes.append(
                 "* The row does not reach this recall, and has the highest that it reaches."
             )
@@ -157,43 +152,17 @@ class EqualRecall:
             )
         return " ".join(parts)
 
-    @property
-    def explained(self) -> str:
-        """What the rules without a setting are, in a few words."""
-        explained = "; ".join(f"{rule}: {is_}" for rule, is_ in RULES.items())
-        return f"{explained.replace('snippets', self.items)}."
-
-    @property
-    def rules(self) -> str:
-        """The rules without a setting, each where its recall is highest."""
-        found: dict[str, Row] = {}
-        for row in (row for row in self.rows if not row.comparable):
-            rule = row.name.partition(" of ")[0]  # or a top k of nothing
-            if rule in RULES:
-                found[rule] = max(found.get(rule, row), row, key=lambda of: of.measured["recall"])
-        recall, snippets, *_ = self.scales
-        written = [
-            f"{row.name} ({RULES[rule].replace('snippets', self.items)}) has "
-            f"{recall.parts(row.measured)[0]} % with "
-            f"{snippets.parts(row.measured)[0]} {self.items}"
-            for rule, row in found.items()
-        ]
-        return f"Rules without a setting have their own recall. {'; '.join(written)}."
-
     def __str__(self) -> str:
         """Write the table in lines of at most 80 characters."""
         scales = self.scales
         lines = aligned(
             ["", *map(self.head, scales)],
-            [
-                [marked(row), *(s.written(row.measured) for s in scales)]
-                for row in self.rows
-                if row.comparable
-            ],
+            [[marked(row), *(s.written(row.measured) for s in scales)] for row in self.rows],
         )
-        words = (f"{filled(text)}\n" for text in (self.comparison, self.rules) if text)
         title = f"What reaches the model, per query, at the same {self.recall_is}:"
-        return "\n".join([title, "", *lines, "", *words, *map(filled, self.notes)])
+        return "\n".join(
+            [title, "", *lines, "", f"{filled(self.comparison)}\n", *map(filled, self.notes)]
+        )
 
     def head(self, scale: Scale) -> str:
         """Return the head of a measure's column."""
@@ -204,8 +173,8 @@ class EqualRecall:
 
 
 def marked(row: Row) -> str:
-    """Return the name of a row, with * if it should have the recall of the filter and cannot."""
-    return row.name if row.equal or not row.comparable else f"{row.name} *"
+    """Return the name of a row, with * if it cannot have the recall of the filter."""
+    return row.name if row.equal else f"{row.name} *"
 
 
 def equal_recall(
@@ -225,7 +194,7 @@ def equal_recall(
     the_filter = Way.fixed(FILTER, keeps(queries, calibration))
     ours, _, _ = at_recall(the_filter, queries, known, None)
     rows = []
-    for way in (*with_a_setting(queries), the_filter, *without_a_setting(calibration, queries)):
+    for way in (*with_a_setting(queries), the_filter):
         theirs, setting, equal = at_recall(way, queries, known, ours[:, 0])
         rows.append(
             Row(

@@ -166,7 +166,7 @@ def scores_of(d: Diagnosis, queries: ScoredQueries) -> dict[str, Scores]:
 def equal_recall(axes: Any, table: EqualRecall) -> None:
     """Draw what reaches the model of each way to choose, and the recall of those at another."""
     scale, ours = table.scales[-1], table.filter
-    rows = sorted(table.rows, key=lambda row: not row.comparable)
+    rows = table.rows
     names, found, colors = [], [], []
     for row in rows:
         name = _name(row.name)
@@ -174,7 +174,7 @@ def equal_recall(axes: Any, table: EqualRecall) -> None:
             name += f", recall {percent(row.measured['recall'].estimate)}"
         names.append(name)
         found.append(np.array(row.measured[scale.measure]) / scale.unit)
-        colors.append(BLUE if row.name == FILTER else GREY if row.comparable else RED)
+        colors.append(BLUE if row.name == FILTER else GREY)
     _dots(axes, names, found, colors)
     recall = percent(ours.measured["recall"].estimate)
     axes.set(
@@ -295,7 +295,7 @@ def _dots(axes: Any, names: Sequence[str], found: Sequence[Any], colors: Sequenc
     for y, ((estimate, low, high), color) in enumerate(zip(found, colors, strict=True)):
         if not math.isnan(low):
             axes.hlines(y, low, high, color=color)
-        axes.plot(estimate, y, "D" if color == RED else "o", color=color)
+        axes.plot(estimate, y, "o", color=color)
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
 

@@ -170,7 +170,7 @@ def halves(
 def _rows(tables: Sequence[EqualRecall]) -> Iterator[Row]:
     """Yield the mean of each row over the tables; k is part of the name of a top k."""
     of_name: dict[str, list[Row]] = defaultdict(list)
-    for row in (row for table in tables for row in table.rows if row.comparable):
+    for row in (row for table in tables for row in table.rows):
         of_name[re.sub(r"^(top [0-9.]+|all) of ", "top {k} of ", row.name)].append(row)
     for name, rows in of_name.items():
         settings = [row.setting for row in rows if row.setting is not None]

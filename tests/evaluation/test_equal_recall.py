@@ -219,50 +219,10 @@ def test_tokens_are_named_by_what_was_counted():
     assert "1,000 characters" in str(of(long, 0.5)[0])
 
 
-# --- rules without a setting ----------------------------------------------------------------------
-
-
-def test_rules_without_a_setting_stand_at_their_own_recall():
-    # Scores of the first query, ascending: .1 .4 | .8 .9 (largest gap), μ − σ = .55 − .320: .1.
-    _, rows = of(QUERIES, 0.5)
-    gap, deviation = rows["Adaptive-k of the score"], rows["μ + σ of the score"]
-    assert values(gap)[:2] == pytest.approx([(1 + 1 + 1 / 2) / 3, 5 / 3])
-    assert values(deviation)[:2] == pytest.approx([(1 / 2 + 1 + 1 / 2) / 3, 1])
-    assert not gap.equal
-    assert gap.setting is None
-    # On the scores of retriever, where it has some: −rank has equal gaps, so the first is cut.
-    _, rows = of(ranked(QUERIES), 0.5)
-    assert values(rows["Adaptive-k of retriever"])[1] == 1
-    assert "Adaptive-k of the score" not in rows
-
-
-def test_snippets_without_a_score_are_kept_and_those_that_were_not_found_are_not():
-    query = ScoredQuery([0.1, math.nan, 0.8, 0.9], [True, True, True, True], missed=0)
-    assert values(of([query], 0.5)[1]["Adaptive-k of the score"])[1] == 2
-    found = {"dense": hits([0, 1, NONE, NONE], [0.9, 0.1, math.nan, math.nan])}
-    assert values(of([replace(query, hits=found)], 0.5)[1]["Adaptive-k of dense"])[1] == 1
-    found = {"dense": hits([0, NONE, NONE, NONE], [0.9, *[math.nan] * 3])}
-    assert values(of([replace(query, hits=found)], 0.5)[1]["Adaptive-k of dense"])[1] == 1
+def test_a_snippet_without_a_score_is_below_every_threshold():
     scores = np.array([math.nan, 0.2, 0.1, 0.3])
     way = baselines.threshold_on(scores, np.array([False, True, True, False]), "threshold")
     assert way.place.tolist() == [0, 2, 1, 3]
-
-
-def test_the_borderline_mean_is_that_of_the_worst_relevant_score_of_50_queries():
-    relevant = [True, True, False, True]
-    queries = [ScoredQuery([i, -1.0, 100.0, NONE], relevant, id=f"q{i}") for i in range(60)]
-    made = Calibration.from_scores(queries, alpha=0.5, scorer="lookup")
-    mean = baselines.borderline_mean(made)
-    values_of_first_50 = 50 * mean
-    assert values_of_first_50 == pytest.approx(round(values_of_first_50))
-    # Those are chosen by a hash of the ids, not by their order in the list.
-    assert mean not in (np.mean(range(50)), np.mean(range(60)))
-    same = Calibration.from_scores(queries[::-1], alpha=0.5, scorer="lookup")
-    assert baselines.borderline_mean(same) == mean
-    few = Calibration.from_scores(queries[:30], alpha=0.5, scorer="lookup")
-    assert baselines.borderline_mean(few) == np.mean(range(30))
-    assert baselines.borderline_mean(at(0.5, n=29)) is None
-    assert "borderline mean" in of(QUERIES, 0.5, n=30)[1]
 
 
 # --- intervals ------------------------------------------------------------------------------------

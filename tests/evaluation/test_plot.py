@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from conformal_retrievers import Calibration, compare, diagnose, evaluate
 from conformal_retrievers.evaluation import evaluate_gate
 from conformal_retrievers.evaluation.equal_recall import FILTER
-from conformal_retrievers.evaluation.plot import BLUE, GREY, LONGEST, RED, plot
+from conformal_retrievers.evaluation.plot import BLUE, GREY, LONGEST, plot
 
 
 @pytest.fixture
@@ -70,15 +70,12 @@ def test_what_reaches_the_model_is_drawn_with_the_recall_of_rows_at_another(cali
     e = evaluate(calibration, [replace(q, tokens=[500.0] * 10) for q in queries])
     axes, _ = plot(e).axes
     drawn, table = rows(axes), e.equal_recall
-    ordered = sorted(table.rows, key=lambda row: not row.comparable)
-    assert len({row.equal for row in ordered}) == len({row.comparable for row in ordered}) == 2
     colors = [line.get_color() for line in axes.lines if len(line.get_xdata()) == 1]
-    for row, (name, found), color in zip(ordered, drawn.items(), colors, strict=True):
+    for row, (name, found), color in zip(table.rows, drawn.items(), colors, strict=True):
         recall = f", recall {100 * row.measured['recall'].estimate:.1f} %"
         assert name == (row.name if row.equal else row.name + recall)
         assert found == pytest.approx([x / 1000 for x in row.measured["tokens"]])
-        other = GREY if row.comparable else RED
-        assert same_color(color, BLUE if row.name == FILTER else other)
+        assert same_color(color, BLUE if row.name == FILTER else GREY)
     ours = table.filter.measured
     recall = f"{100 * ours['recall'].estimate:.1f} % recall"
     assert axes.get_xlabel().startswith(f"1,000 tokens per query, at {recall}")

@@ -111,7 +111,6 @@ def test_the_report_leads_with_what_reaches_the_model_at_equal_recall(calibratio
     assert " ".join(table.scales[1].parts(top.more, "+")) in page.words
     assert table.comparison in page.words
     assert "more 1,000" not in page.words
-    assert "At their own recall" in page.words
     for note in table.notes:
         assert note in page.words
 
