@@ -1,7 +1,6 @@
 """Relevance judgements from an LLM or a reference answer."""
 
 from conformal_retrievers.labels.answers import label_by_answer
-from conformal_retrievers.labels.consistency import ConsistencyLabels, Response, label_consistency
 from conformal_retrievers.labels.labeling import (
     AnsweredQuery,
     Labelled,
@@ -12,7 +11,7 @@ from conformal_retrievers.labels.labeling import (
 from conformal_retrievers.labels.questions import checked_questions, label_questions
 from conformal_retrievers.labels.record import read_labels, write_labelled
 
-__all__ = ["AnsweredQuery", "ConsistencyLabels", "Labelled", "Response"]
+__all__ = ["AnsweredQuery", "Labelled"]
 __all__ += ["checked_questions", "label_questions"]
-__all__ += ["label_by_answer", "label_by_llm", "label_by_source", "label_consistency"]
+__all__ += ["label_by_answer", "label_by_llm", "label_by_source"]
 __all__ += ["read_labels", "rouge_l", "write_labelled"]

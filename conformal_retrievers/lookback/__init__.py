@@ -5,6 +5,11 @@ needs torch and transformers.
 """
 
 from conformal_retrievers.lookback.classifier import FactualityClassifier
+from conformal_retrievers.lookback.consistency import (
+    ConsistencyLabels,
+    Response,
+    label_consistency,
+)
 from conformal_retrievers.lookback.flag import (
     WITHOUT_CONFIDENCE,
     Confidence,
@@ -24,14 +29,17 @@ from conformal_retrievers.lookback.ratios import (
 __all__ = [
     "WITHOUT_CONFIDENCE",
     "Confidence",
+    "ConsistencyLabels",
     "FactualityClassifier",
     "FactualityFlag",
     "FlagEvaluation",
     "JudgedRatios",
     "LookbackRatios",
     "RagPrompt",
+    "Response",
     "SegmentAttention",
     "calibrate_flag",
     "check_flag",
+    "label_consistency",
     "lookback_ratios",
 ]

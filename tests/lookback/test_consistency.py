@@ -7,9 +7,9 @@ import json
 import pytest
 from llm_server import fields_of
 
-from conformal_retrievers.labels import Response, label_consistency
 from conformal_retrievers.llm.openai import openai_llm
 from conformal_retrievers.llm.prompt import Prompt
+from conformal_retrievers.lookback import Response, label_consistency
 
 RESPONSES = [
     Response("How long to wait?", ("Wait six hours.", "Bread rises."), "six hours"),
