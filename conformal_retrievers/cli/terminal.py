@@ -7,14 +7,13 @@ import shlex
 import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from textwrap import fill
 from typing import Any, NoReturn
 
 import numpy as np
 import typer
 from typer.core import TyperGroup
 
-from conformal_retrievers.data.text import visible_lines
+from conformal_retrievers.data.text import aligned, filled, visible_lines
 
 
 class OptionNeeded(ValueError):
@@ -66,20 +65,12 @@ def _print(text: str, *, err: bool = False) -> None:
 def say(text: object = "", *, err: bool = False) -> None:
     """Print a text in lines of at most 80 characters."""
     for line in str(text).split("\n"):
-        line = line.replace(" %", "\xa0%")  # a number and its unit stay together
-        filled = fill(line, 80, break_long_words=False, break_on_hyphens=False)
-        _print(filled.replace("\xa0", " "), err=err)
+        _print(filled(line), err=err)
 
 
 def print_table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
     """Print a table: the first column is for words, the others for numbers."""
-    lines = [list(head), *map(list, rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for i, (name, *cells) in enumerate(lines):
-        numbers = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
-        _print("  ".join([name.ljust(widths[0]), *numbers]).rstrip())
-        if i == 0:
-            _print("  ".join("─" * width for width in widths))
+    _print("\n".join(aligned([*head], [[*row] for row in rows], width=sys.maxsize)))
 
 
 def print_json(value: object) -> None:

@@ -1,9 +1,10 @@
-"""Text from files and servers, made safe to print and to log."""
+"""Text as it is printed: without what cannot be seen, in lines, and in tables."""
 
 import json
 import logging
 import math
 import re
+from textwrap import fill
 from typing import Any
 
 # Characters that are read but not seen: controls, separators, halves of a character, and Unicode's
@@ -16,6 +17,7 @@ UNSEEN = (
 )
 VARIATIONS = "\u180b-\u180d\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef"
 _HIDDEN = re.compile(f"[{UNSEEN}]")
+WIDTH = 80  # of a line
 
 
 def visible(text: str) -> str:
@@ -46,6 +48,29 @@ def number_in(value: Any) -> float:
     except (TypeError, ValueError, OverflowError):  # the last for a whole number beyond floats
         return math.nan
     return number if math.isfinite(number) else math.nan
+
+
+def filled(text: str) -> str:
+    """Return a text in lines of at most 80 characters; none ends between a number and its %."""
+    lines = fill(text.replace(" %", "\xa0%"), WIDTH, break_long_words=False, break_on_hyphens=False)
+    return lines.replace("\xa0", " ")
+
+
+def aligned(head: list[str], rows: list[list[str]], width: int = WIDTH) -> list[str]:
+    """Return the lines of a table: names to the left, cut at a width, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    widths[0] = min(widths[0], width - sum(2 + of for of in widths[1:]))
+    lines = []
+    for row in (head, *rows):
+        numbers = (cell.rjust(of) for cell, of in zip(row[1:], widths[1:], strict=True))
+        lines.append("  ".join([_cut(row[0], widths[0]).ljust(widths[0]), *numbers]).rstrip())
+    return [lines[0], "  ".join("─" * of for of in widths), *lines[1:]]
+
+
+def _cut(name: str, width: int) -> str:
+    """Cut a name to a width, all but its mark *."""
+    mark = " *" if name.endswith(" *") else ""
+    return name if len(name) <= width else f"{name[: width - 1 - len(mark)]}…{mark}"
 
 
 def _make_visible(record: logging.LogRecord) -> bool:

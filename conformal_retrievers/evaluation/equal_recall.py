@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.data.columns import ScoredQueries
+from conformal_retrievers.data.text import aligned, filled
 from conformal_retrievers.evaluation.baselines import Way, with_a_setting
 from conformal_retrievers.evaluation.bootstrap import FEWEST, Estimate, n_to_tell, resampled, spans
 from conformal_retrievers.evaluation.measures import keeps, known_hits
-from conformal_retrievers.evaluation.tables import Scale, aligned, filled
+from conformal_retrievers.evaluation.tables import Scale
 
 Array = NDArray[np.float64]
 RESAMPLES = 1000

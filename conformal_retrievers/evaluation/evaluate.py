@@ -19,11 +19,11 @@ from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.subjects import RETRIEVED, SNIPPETS, Subject
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.queries import ScoredQuery
+from conformal_retrievers.data.text import filled
 from conformal_retrievers.evaluation import measures
 from conformal_retrievers.evaluation.equal_recall import EqualRecall, equal_recall
 from conformal_retrievers.evaluation.reach import too_shallow
 from conformal_retrievers.evaluation.share import Share
-from conformal_retrievers.evaluation.tables import filled
 from conformal_retrievers.evaluation.verdict import (
     COVER_EACH,
     NOTHING_TESTED,

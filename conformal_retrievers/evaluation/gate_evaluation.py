@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from conformal_retrievers.calibration.gate import Gated
 from conformal_retrievers.calibration.gating import JUDGED
 from conformal_retrievers.data.queries import JudgedQuery
-from conformal_retrievers.data.text import visible
+from conformal_retrievers.data.text import WIDTH, aligned, filled, visible
 from conformal_retrievers.evaluation.share import Share
-from conformal_retrievers.evaluation.tables import WIDTH, aligned, filled
 from conformal_retrievers.evaluation.verdict import UNVERIFIED, Verdict
 from conformal_retrievers.theory.intervals import percent
 from conformal_retrievers.theory.ranks import exact_alpha
