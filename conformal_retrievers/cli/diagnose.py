@@ -10,6 +10,7 @@ from conformal_retrievers.calibration.subjects import QUERIES, RETRIEVED
 from conformal_retrievers.cli import options
 from conformal_retrievers.cli.gate import evaluated_gate
 from conformal_retrievers.cli.inputs import (
+    New,
     Sources,
     load_calibration,
     logged_queries,
@@ -18,7 +19,7 @@ from conformal_retrievers.cli.inputs import (
 from conformal_retrievers.cli.terminal import print_json, print_table, say
 from conformal_retrievers.data.files import write_whole
 from conformal_retrievers.evaluation import diagnose as diagnosed
-from conformal_retrievers.evaluation.diagnosis import SweepPoint
+from conformal_retrievers.evaluation.diagnosis import Diagnosis, SweepPoint
 from conformal_retrievers.evaluation.dropped import dropped
 from conformal_retrievers.theory.intervals import percent
 
@@ -94,15 +95,7 @@ def diagnose(
         lost = {"dropped": dropped(tested, new.queries, new.judged)} if found.judged else {}
         print_json({**counted, **lead, **numbers, **lost, **of_gate})
     else:
-        measured = found.evaluation
-        say(f"Queries: {measured.n_queries:,}, with {measured.n_snippets:,} {tested.subject.name}.")
-        say(f"Left out: {new.left_out:,}.")
-        own = [point.alpha for point in found.sweep].index(tested.alpha)
-        rows = map(_row, found.sweep[max(0, own - 2) : own + 3])
-        if new.repeated:
-            say(f"Repeated, and counted once: {new.repeated:,}.")
-        say(f"\n{found}\n\nOver alpha, in %:\n")
-        print_table(["alpha", "score ≤", "m1", "m2", "removal", "coverage"], rows)
+        _say(found, new)
         if gate is not None:
             say("\nThe gate in front:\n")
             gate.say()
@@ -110,6 +103,18 @@ def diagnose(
             say(f"\nSaved as {out}")
     if found.fails or (gate and gate.fails):
         raise typer.Exit(1)
+
+
+def _say(found: Diagnosis, new: New) -> None:
+    measured, tested = found.evaluation, found.calibration
+    say(f"Queries: {measured.n_queries:,}, with {measured.n_snippets:,} {tested.subject.name}.")
+    say(f"Left out: {new.left_out:,}.")
+    if new.repeated:
+        say(f"Repeated, and counted once: {new.repeated:,}.")
+    say(f"\n{found}\n\nOver alpha, in %:\n")
+    own = [point.alpha for point in found.sweep].index(tested.alpha)
+    rows = map(_row, found.sweep[max(0, own - 2) : own + 3])
+    print_table(["alpha", "score ≤", "m1", "m2", "removal", "coverage"], rows)
 
 
 def _row(point: SweepPoint) -> list[str]:
