@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,7 +24,7 @@ from conformal_retrievers.data.sentences import Split
 from conformal_retrievers.filtering import GroupOf, OnEmpty
 from conformal_retrievers.pruning import open_filter
 from conformal_retrievers.scoring import QueryScorer
-from llama_index.postprocessor.conformal.events import rerank_events
+from llama_index.postprocessor.conformal.events import Outcome, rerank_events
 from llama_index.postprocessor.conformal.nodes import (
     as_nodes,
     check_hits,
@@ -162,29 +163,34 @@ class ConformalPostprocessor(BaseNodePostprocessor):
             return None
         return {"scorer": value.scorer.name, "calibration": value.calibration.checksum}
 
+    @contextmanager
+    def _deciding(
+        self, given: list[NodeWithScore], query: QueryBundle | None
+    ) -> Iterator[tuple[ConformalFilter, str, Sequence[Any], list[str], Outcome]]:
+        """Give a block what the filter needs; it sets the outcome's decision."""
+        if query is None:
+            raise ValueError(
+                "query is missing; give query_str= or query_bundle= to postprocess_nodes"
+            )
+        nodes, keep = as_nodes(given), self.filter.behind(self.gate)
+        check_hits(keep, nodes)
+        with rerank_events(query, nodes, keep, self.callback_manager) as outcome:
+            yield keep, query.query_str, to_score(keep, nodes), failed_in(nodes), outcome
+            outcome.nodes = kept_nodes(nodes, outcome.filtered)
+
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        query, nodes = _checked(query_bundle), as_nodes(nodes)
-        keep = self.filter.behind(self.gate)
-        check_hits(keep, nodes)
-        with rerank_events(query, nodes, keep, self.callback_manager) as outcome:
-            given, failed = to_score(keep, nodes), failed_in(nodes)
-            filtered = keep(query.query_str, given, failed=failed)
-            outcome.filtered, outcome.nodes = filtered, kept_nodes(nodes, filtered)
+        with self._deciding(nodes, query_bundle) as (keep, query, given, failed, outcome):
+            outcome.filtered = keep(query, given, failed=failed)
         return outcome.nodes
 
     @dispatcher.span
     async def _apostprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        query, nodes = _checked(query_bundle), as_nodes(nodes)
-        keep = self.filter.behind(self.gate)
-        check_hits(keep, nodes)
-        with rerank_events(query, nodes, keep, self.callback_manager) as outcome:
-            given, failed = to_score(keep, nodes), failed_in(nodes)
-            filtered = await keep.acall(query.query_str, given, failed=failed)
-            outcome.filtered, outcome.nodes = filtered, kept_nodes(nodes, filtered)
+        with self._deciding(nodes, query_bundle) as (keep, query, given, failed, outcome):
+            outcome.filtered = await keep.acall(query, given, failed=failed)
         return outcome.nodes
 
 
@@ -200,9 +206,3 @@ def _by_default(needed: Iterable[str], given: Collection[str]) -> list[Scorer]:
             f"the calibration needs {', '.join(missing)}, and Settings.embed_model is not set; "
             "give embed_model=, llm= or scorer=, the one that was calibrated with"
         ) from error
-
-
-def _checked(query_bundle: QueryBundle | None) -> QueryBundle:
-    if query_bundle is None:
-        raise ValueError("query is missing; give query_str= or query_bundle= to postprocess_nodes")
-    return query_bundle
