@@ -421,7 +421,7 @@ MUTANTS = {
         ),
     ],
     "calibration/gate.py": [
-        ("if score > c.threshold(group):", "if score >= c.threshold(group):", "silent on a tie"),
+        ("self.score > self.threshold", "self.score >= self.threshold", "silent on a tie"),
         (
             "score > c.threshold_without_one(query.group)",
             "score > c.threshold(query.group)",

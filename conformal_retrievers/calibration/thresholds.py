@@ -238,7 +238,7 @@ class Thresholds:
         Shorter ones are too few to have their way with the threshold.
         """
         known = (self.retrieval or {}).get("lengths")
-        counts = {int(n): times for n, times in known.items()} if isinstance(known, dict) else {}
+        counts = {int(n): int(str(m)) for n, m in known.items()} if isinstance(known, dict) else {}
         lengths = [n for n in sorted(counts) for _ in range(counts[n])]
         return lengths[math.floor(exact_alpha(self.alpha) * len(lengths))] if lengths else None
 

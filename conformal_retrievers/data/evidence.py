@@ -176,8 +176,8 @@ def _located(
         return one
     if (start := text.find(one.text)) >= 0:
         return Evidence(one.document, start, start + len(one.text))
-    if (start := _start_of_part(text, one.text)) is not None:
-        return Evidence(one.document, start, start + len(one.text))
+    if (part := _start_of_part(text, one.text)) is not None:
+        return Evidence(one.document, part, part + len(one.text))
     # By the longest run of its words that is there, since to align whole texts takes long.
     words, within, start = one.text.casefold().split(), text.casefold(), 0
     runs = (words[i : i + n] for n in (8, 4, 2, 1) for i in range(len(words) - n + 1))

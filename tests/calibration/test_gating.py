@@ -164,7 +164,6 @@ def test_a_saved_gate_is_the_same_and_needs_its_models(tmp_path):
         ({"scorer": LAST}, TypeError, "scorer"),
         ({"scorer": None}, ValueError, "hit"),
         ({"delta": 0.01, "alpha": 0.01}, ValueError, "delta"),
-        ({"merge_groups": {"a": "b"}}, ValueError, "merge_groups"),
         ({"scorer": QueryFunction(lambda *_: math.nan, "none")}, ValueError, "'none'"),
     ],
 )
