@@ -285,6 +285,7 @@ async def test_32_threads_and_200_tasks_do_not_mix_their_queries(
     assert all(await asyncio.gather(*map(akept, queries[:200])))
 
 
+@pytest.mark.filterwarnings("ignore:of the last 10 queries")
 @pytest.mark.slow
 @BOTH
 async def test_memory_does_not_grow_with_calls(component, method, given, asked, keeps_the_same):

@@ -60,10 +60,11 @@ random.seed(0)
 queries = []
 for i in range(240):
     relevant = [random.random() < 0.3 for _ in range(6)]
-    hits = [
-        [Hit(name, j, random.gauss(2 * r, 1)) for name in ("dense", "bm25")]
-        for j, r in enumerate(relevant)
-    ]
+    hits = [[] for _ in relevant]
+    for name in ("dense", "bm25"):
+        scored = sorted(((random.gauss(2 * r, 1), j) for j, r in enumerate(relevant)), reverse=True)
+        for rank, (score, j) in enumerate(scored):
+            hits[j].append(Hit(name, rank, score))
     snippets = [Snippet(f"{{i}} {{j}}", hits=tuple(hits[j])) for j in range(6)]
     queries.append(JudgedQuery(f"query {{i}}", snippets, relevant, id=str(i)))
 calibration = calibrate(queries, alpha=0.1)
