@@ -78,13 +78,13 @@ def check_hits(where: str, found: Sequence[Sequence[Hit]]) -> None:
     The names of retrievers are checked as `check_names` does.
     """
     ranks = [hit.rank for hits in found for hit in hits]
-    fine = not ranks or ({*map(type, ranks)} == {int} and min(ranks) >= 0)
+    fine = not ranks or ({*map(type, ranks)} == {int} and min(ranks) >= 0 and max(ranks) < 2**53)
     for names in {tuple(map(_RETRIEVER, hits)) for hits in found if hits}:
         fine = fine and len({*names}) == len(names)
     for i, hits in enumerate(() if fine else found):
         if len({hit.retriever for hit in hits}) < len(hits):
             raise ValueError(f"{where}: snippets[{i}]: hits has one retriever twice; remove a hit")
-        for rank in [hit.rank for hit in hits if not hit.rank >= 0 or hit.rank % 1]:
+        for rank in [hit.rank for hit in hits if not 0 <= hit.rank < 2**53 or hit.rank % 1]:
             raise ValueError(
                 f"{where}: snippets[{i}]: rank is {rank!r:.60}; give a whole number, 0 for the best"
             )
