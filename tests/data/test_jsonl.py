@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 import gzip
 import json
-import re
 import math
+import re
 
 import pytest
 from hypothesis import given
@@ -178,7 +178,7 @@ def test_a_line_is_read_the_same_however_its_fields_are_counted(
         try:
             found.append(repr(read_jsonl(path)))
         except ValueError as error:
-            found.append(re.sub(r"position \d+", "position", str(error)))  # null takes bytes
+            found.append(re.sub(r"\d+", "n", str(error)))  # null moves what follows
     assert found[0] == found[1]
 
 
