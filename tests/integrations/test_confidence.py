@@ -28,6 +28,7 @@ from conformal_retrievers import Calibration, CalibrationMismatch, ScoredQuery
 from conformal_retrievers.calibration.subjects import FLAGS
 from conformal_retrievers.lookback.classifier import FactualityClassifier
 from conformal_retrievers.lookback.flag import FactualityFlag, calibrate_flag
+from conformal_retrievers.llm.wire import portable
 from conformal_retrievers.lookback.model import LocalModel
 from conformal_retrievers.lookback.prompt import RagPrompt
 from conformal_retrievers.lookback.ratios import JudgedRatios, lookback_ratios
@@ -114,7 +115,7 @@ def folder(tmp_path_factory, model):
 
 @pytest.fixture(scope="module")
 def kept_flag(folder, flag):
-    classifier = dataclasses.replace(flag.classifier, model=folder)
+    classifier = dataclasses.replace(flag.classifier, model=portable(folder))
     calibration = dataclasses.replace(flag.calibration, scorer=classifier.name)
     return FactualityFlag(classifier, calibration)
 
