@@ -244,3 +244,13 @@ def test_a_provenance_as_deep_as_json_allows_is_an_error():
 
 def test_infinite_scores_stay_infinite_among_z_scores():
     same(score_snippets(QueryZScore(RankScorer("dense")), "q", ABCD), [1, -1, math.inf, math.nan])
+
+
+@pytest.mark.parametrize("scores", [(np.nan, 0.9, 0.8, 0.2), (0.9, 0.9, 0.8, 0.8, 0.2)])
+def test_a_missing_score_and_sentences_of_one_snippet_hide_no_direction(scores):
+    ranks = [sorted({*scores}, reverse=True).index(s) if s == s else 0 for s in scores]
+    pairs = [*zip(ranks, scores, strict=True)]
+    similar = [Snippet(f"{i}", hits=(Hit("d", r, s),)) for i, (r, s) in enumerate(pairs)]
+    far = [Snippet(f"{i}", hits=(Hit("d", r, 1 - s),)) for i, (r, s) in enumerate(pairs)]
+    scorer = QueryZScore(RetrievalScorer("d"))
+    np.testing.assert_allclose(scorer.score("q", far), scorer.score("q", similar), rtol=1e-9)
