@@ -14,6 +14,7 @@ from conformal_retrievers import (
     score_queries,
 )
 from conformal_retrievers.data import write_jsonl
+from conformal_retrievers.data.copies import copies_in
 from conformal_retrievers.data.queries import with_hits
 from conformal_retrievers.evaluation import report
 from conformal_retrievers.scoring import RankScorer
@@ -74,3 +75,9 @@ def test_the_report_finds_copies_and_near_copies() -> None:
     page = report.html(diagnose(calibration, scored), scored, judged=new)
     assert "3 of 25 judged queries are copies" in page
     assert "2 of 22 judged queries are near copies" in page
+
+
+def test_a_copy_in_another_group_or_with_other_ids_is_a_copy():
+    one = JudgedQuery("Who?", [Snippet("a", "1"), Snippet("b", "2")], [True, False], group="x")
+    other = JudgedQuery("who?", [Snippet("a", "3"), Snippet("b")], [True, False], group="y")
+    assert len(copies_in([one, other])) == 1
