@@ -4,7 +4,7 @@
 and removal over alpha, and gives the coverage of top k and of fixed cosine thresholds. Here, for
 passages (scifact, nq-open, pubmedqa) and sentences (wice, ragbench-hotpotqa), each scored by BM25
 and by the cosine of all-MiniLM-L6-v2, queries are halved at random, `--splits` times: one half
-calibrates, the other is filtered. `benchmarks/combinations.py` says what each set retrieves.
+calibrates, the other is filtered. `benchmarks/sets.py` says what each set retrieves.
 
 "Towards Dependable RAG Using Factual Confidence Prediction" (Geissler et al. 2026, arXiv
 2605.05244) gives m1 and m2 of BM25's ten best chunks at alpha = 0.1 (Table 1a), and over alpha with
@@ -40,9 +40,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import labels
-from benchmarks.combinations import RUN, SETS
 from benchmarks.halvings import minilm
 from benchmarks.quantile import conformal_quantile
+from benchmarks.sets import RUN, SETS
 from conformal_retrievers import (
     Calibration,
     JudgedQuery,

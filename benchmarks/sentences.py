@@ -33,15 +33,16 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.combinations import Deal, json_rows
 from benchmarks.halvings import minilm
+from benchmarks.sets import json_rows
 from conformal_retrievers import (
     Calibration,
     EmbeddingScorer,
@@ -59,11 +60,11 @@ from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.data.sentences import cut
 from conformal_retrievers.pruning import open_filter
 from conformal_retrievers.scoring.bm25 import BM25Scorer
-from conformal_retrievers.scoring.features import features
-from conformal_retrievers.scoring.learned import weighted
-from conformal_retrievers.scoring.overlap import OVERLAPS
+from conformal_retrievers.scoring.learned.features import columns
+from conformal_retrievers.scoring.learned.prior import Item, Prior
+from conformal_retrievers.scoring.learned.regression import most_probable
+from conformal_retrievers.scoring.learned.score import table_of
 from conformal_retrievers.scoring.sources import sources_of
-from conformal_retrievers.scoring.stages import fit_stages
 
 ALPHA = 0.1
 SIZE = 500  # characters of a chunk of a page
@@ -116,6 +117,14 @@ def parsed_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+class Deal(NamedTuple):
+    """The numbers of the queries that fit, calibrate and are filtered."""
+
+    training: NDArray[np.intp]
+    calibrating: NDArray[np.intp]
+    filtered: NDArray[np.intp]
+
+
 # --- the data -------------------------------------------------------------------------------------
 
 
@@ -128,14 +137,20 @@ class Labelled(NamedTuple):
     places: list[tuple[str | None, int | None]]  # the page of each chunk, and where it starts
 
 
-class Data(NamedTuple):
+@dataclass(frozen=True)
+class Data:
     """Chunks with hits, and their sentences; each judged, with the words of each sentence."""
 
     chunks: list[JudgedQuery]
     sentences: list[JudgedQuery]
     relevant: list[NDArray[np.bool_]]  # of sentences
     words: list[NDArray[np.float64]]  # of sentences
-    cosine: Scorer  # of sentences
+    cache: Path
+
+    @cached_property
+    def cosine(self) -> Scorer:
+        """The cosines of sentences."""
+        return minilm(self.sentences, self.cache)
 
     def of_chunks(self, scores: Scores) -> Scores:
         """Return the scores of sentences from those of chunks."""
@@ -218,7 +233,7 @@ def data_of(labelled: Iterator[Labelled], cache: Path) -> Data:
         sentences,
         [np.array(q.relevant) for q in sentences],
         [np.array([float(len(s.text.split())) for s in q.snippets]) for q in sentences],
-        minilm(sentences, cache),
+        cache,
     )
 
 
@@ -236,6 +251,7 @@ def described(data: Data) -> str:
 
 SETS: dict[str, Callable[[Path], Iterator[Labelled]]] = {
     "ragbench-hotpotqa": passages,
+    "ragbench-covidqa": passages,
     "wice": pages,
 }
 
@@ -278,58 +294,50 @@ def over_halvings(
     return np.array(rows)
 
 
-def learned(judged: list[JudgedQuery], scorers: Sequence[Scorer]) -> Callable[[Deal], Scores]:
+def learned(
+    judged: list[JudgedQuery], scorers: Sequence[Scorer], prior: Prior
+) -> Callable[[Deal], Scores]:
     """Return the scores that are learned on the fit parts, as `LearnedScorer` makes them.
 
     The features are computed once for all halvings.
     """
     sources = sources_of(judged, [scorer.name for scorer in scorers])
-    tables = []
-    for query in judged:
-        columns = [np.asarray(s.score(query.query, query.snippets)) for s in scorers]
-        tables.append(features(sources, columns, query.snippets))
-    relevant = [np.array(query.relevant) for query in judged]
+    known = [table_of(sources, scorers, query) for query in judged]
+    relevant = [np.array(query.relevant)[k] for query, (k, _) in zip(judged, known, strict=True)]
+    mean, sd = prior.of(columns(sources))
 
     def scores_of(halving: Deal) -> Scores:
-        own = [relevant[i] for i in halving.training]
-        training = [tables[i] for i in halving.training]
-        stages = fit_stages(training, own, alpha=ALPHA, trees=bool(scorers))
-        means = fit_stages([t.consensus for t in training], own, alpha=ALPHA, trees=False)
-        pairs = [(stages.log_odds(t), means.log_odds(t.consensus)) for t in tables]
-        return [-weighted(*pair, len(training)) for pair in pairs]
+        table = np.concatenate([known[i][1] for i in halving.training], axis=1).T
+        own = np.concatenate([relevant[i] for i in halving.training])
+        b = most_probable(table, own, mean, sd)
+        return [-(table * b[:, np.newaxis]).sum(axis=0) for _, table in known]
 
     return scores_of
-
-
-def check_against_the_library(data: Data, halving: Deal) -> None:
-    scorers = [data.cosine, *OVERLAPS.values()]
-    training = [data.sentences[i] for i in halving.training]
-    scorer = LearnedScorer.fit(training, scorers, alpha=ALPHA)
-    here = learned(data.sentences, scorers)(halving)
-    for i in halving.filtered[:50]:
-        query = data.sentences[i]
-        if not np.array_equal(here[i], scorer.score(query.query, query.snippets)):
-            raise AssertionError(f"{query.id}: the benchmark does not score as LearnedScorer does")
 
 
 # --- the tables -----------------------------------------------------------------------------------
 
 
+def prior_without(name: str, item: Item, arguments: argparse.Namespace) -> Prior:
+    """Return the prior that other sets give."""
+    from benchmarks.prior import coefficients, prior_from
+
+    return prior_from(item, coefficients(item, arguments.data, arguments.cache), [name])
+
+
 def table(name: str, data: Data, arguments: argparse.Namespace) -> Iterator[str]:
     halvings = halvings_of(len(data.chunks), arguments.halvings, arguments.seed)
-    check_against_the_library(data, halvings[0])
     cosines = [np.asarray(data.cosine.score(q.query, q.snippets)) for q in data.sentences]
     dense = [-query.hits["dense"].scores for query in data.chunks]
-    words = [*OVERLAPS.values()]
-    of_chunks = learned(data.chunks, [])
+    prior = prior_without(name, "sentences", arguments)
+    of_chunks = learned(data.chunks, [], prior_without(name, "snippets", arguments))
     scores: dict[str, Callable[[Deal], Scores]] = {
         "chunks by cosine": lambda _: data.of_chunks(dense),
         "chunks learned, from hits": lambda halving: data.of_chunks(of_chunks(halving)),
         "sentences by cosine": lambda _: cosines,
-        "sentences learned, from hits and cosine": learned(data.sentences, [data.cosine]),
-        "sentences learned, from hits and words": learned(data.sentences, words),
+        "sentences learned, from hits and words": learned(data.sentences, [], prior),
         "sentences learned, from hits, words and cosine": learned(
-            data.sentences, [*words, data.cosine]
+            data.sentences, [data.cosine], prior
         ),
     }
     yield "| score | words | of chunks | by query | coverage | holds |"
@@ -404,12 +412,11 @@ def timed(folder: Path) -> Iterator[str]:
         JudgedQuery(f"{i}", sentences.snippets, rng.random(len(sentences.snippets)) < 0.05)
         for i in range(3)
     ]
-    words = [*OVERLAPS.values()]
     scorers: dict[str, Scorer] = {
         "sentences by cosine": cosine,
         "learned, from hits and cosine": LearnedScorer.fit(some, [cosine]),
-        "learned, from hits and words": LearnedScorer.fit(some, words),
-        "learned, from hits, words and cosine": LearnedScorer.fit(some, [*words, cosine]),
+        "learned, from hits and words": LearnedScorer.fit(some),
+        "learned, from hits, words and cosine": LearnedScorer.fit(some, [cosine]),
     }
     yield (
         f"{N_CHUNKS} chunks of {CHUNK:,} characters, {len(sentences.snippets)} sentences; the "

@@ -13,8 +13,7 @@ from pydantic import JsonValue
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.behind import check_same_queries, check_same_retrieval
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.choosing import choose, provenance_with
-from conformal_retrievers.calibration.costs import Aim
+from conformal_retrievers.calibration.fitting import choose, provenance_with
 from conformal_retrievers.calibration.gate import Gate, check_gate
 from conformal_retrievers.calibration.guarantees import Guarantee, check_relative, n_needed
 from conformal_retrievers.calibration.scorer import scorer_for
@@ -52,16 +51,17 @@ def calibrate(
 ) -> Calibration:
     """Score judged queries and return the calibration that their relevant snippets give.
 
-    Without a scorer, the score is chosen, and learned, from the snippets' hits: on a third of the
-    judged queries, which do not calibrate (see `choosing.py`).
+    Without a scorer, the score is learned from the snippets' hits and words: from other
+    collections, and from 20 judged queries on from a quarter of them, which do not calibrate (see
+    `fitting.py`).
 
     Parameters
     ----------
     judged
         Queries with their retrieved snippets and a judgement for each.
     scorer
-        Scores the snippets of a query; lower = more relevant. From a list, the score is chosen, or
-        learned from them and the hits; by default from the hits alone.
+        Scores the snippets of a query; lower = more relevant. From a list, the score is learned
+        from them and the hits; by default from the hits alone.
     alpha
         Miscoverage rate in (0, 1); the guarantee holds at 1 − alpha.
     split
@@ -149,7 +149,8 @@ def calibrate(
     chosen = choose(
         judged,
         scorer,
-        Aim(guarantee, alpha, count_missed, delta),
+        guarantee=guarantee,
+        alpha=alpha,
         needed=n_needed(guarantee, alpha, delta),
         groups=[query.group for query in judged] if by_group else None,
         progress=progress,

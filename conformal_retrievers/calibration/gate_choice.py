@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from conformal_retrievers.calibration.candidates import FOLDS, Remembered
-from conformal_retrievers.calibration.choosing import FEWEST, pick
+from conformal_retrievers.calibration.fitting import FEWEST, FOLDS
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.scoring.answerability import BestScore, QueryScorer, query_scores
 from conformal_retrievers.scoring.hits import RetrievalScorer
@@ -33,7 +32,7 @@ from conformal_retrievers.scoring.learned_gate import (
     table_of,
 )
 from conformal_retrievers.scoring.rebuild import query_scorer_of
-from conformal_retrievers.scoring.scorer import Scorer, Scores, query_digest
+from conformal_retrievers.scoring.scorer import Scorer, Scores, query_digest, score_snippets
 from conformal_retrievers.scoring.sources import sources_of
 from conformal_retrievers.theory.ranks import conformal_rank
 
@@ -41,6 +40,7 @@ Given = Sequence[Scorer | QueryScorer]
 Kinds = Sequence[Sequence[JudgedQuery]]  # the answerable queries, and then each other source
 RESAMPLES = 200
 NOISE = 1.0  # standard errors
+SHARE = 3  # the fit part is one of so many
 Array = NDArray[np.float64]
 
 
@@ -59,6 +59,21 @@ class Candidate(NamedTuple):
     name: str
     scorer: QueryScorer | None  # None: to be learned
     parts: tuple[Scorer | QueryScorer, ...] = ()
+
+
+class Remembered:
+    """A scorer that has scored some queries, once each; it scores only those."""
+
+    def __init__(self, scorer: Scorer, judged: Sequence[JudgedQuery]) -> None:
+        self.name = scorer.name
+        self._known = {
+            (query.query, query.snippets): score_snippets(scorer, query.query, query.snippets)
+            for query in judged
+        }
+
+    def score(self, query: str, snippets: Sequence[Snippet]) -> Scores:
+        """Return the scores (n,) that the scorer gave."""
+        return self._known[query, tuple(snippets)]
 
 
 class RememberedQuery:
@@ -92,7 +107,7 @@ def choose_gate(
     known: list[Scorer | QueryScorer] = [
         RememberedQuery(one, everything)
         if isinstance(one, QueryScorer)
-        else Remembered(one, everything, progress=False)
+        else Remembered(one, everything)
         for one in given
     ]
     candidates = candidates_of(kinds, known)
@@ -102,7 +117,7 @@ def choose_gate(
     digests = [[query_digest(query.query) for query in queries] for queries in kinds]
     counted = resamples(digests)
     costs = np.array([[costs_of(of, counted, a) for a in around(alpha)] for of in scores])
-    best, chosen = pick(np.log(costs).mean(axis=1), NOISE)
+    best, chosen = pick(np.log(costs).mean(axis=1))
     winner, names = candidates[chosen], [candidate.name for candidate in candidates]
     own = {one.name: one for one in by_kind(given)[1]}.get(winner.name)
     if own is None:
@@ -177,6 +192,20 @@ def can_learn(kinds: Kinds) -> bool:
     """Return whether there are enough queries of both kinds to learn from."""
     answerable, *others = map(len, kinds)
     return answerable >= FEWEST and sum(others) >= FEWEST
+
+
+def pick(logs: Array) -> tuple[int, int]:
+    """Return the best candidate, and the first within a standard error of it.
+
+    `logs` (c, 1 + r) are logarithms of costs, on all queries and on r resamples of them. The
+    standard error is that of the difference over the resamples.
+
+    >>> pick(np.array([[0.4, 0.0, 0.2], [0.0, 0.1, 0.3], [-0.1, 0.3, -0.3]]))
+    (2, 1)
+    """
+    best = int(np.argmin(logs[:, 0]))
+    errors = (logs[:, 1:] - logs[best, 1:]).std(axis=1)
+    return best, int(np.argmax(logs[:, 0] <= logs[best, 0] + NOISE * errors))
 
 
 # --- costs ----------------------------------------------------------------------------------------

@@ -19,10 +19,10 @@ from pydantic import JsonValue
 
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.choosing import FEWEST, MOST, SHARE, provenance_with
-from conformal_retrievers.calibration.choosing import split as by_hash
+from conformal_retrievers.calibration.fitting import FEWEST, MOST, provenance_with
+from conformal_retrievers.calibration.fitting import split as by_hash
 from conformal_retrievers.calibration.gate import Gate
-from conformal_retrievers.calibration.gate_choice import choose_gate, default_gate
+from conformal_retrievers.calibration.gate_choice import SHARE, choose_gate, default_gate
 from conformal_retrievers.calibration.guarantees import n_needed
 from conformal_retrievers.calibration.record import Choice, Unanswerable
 from conformal_retrievers.calibration.subjects import QUERIES
@@ -240,7 +240,9 @@ def _parts(
     groups: Sequence[str | None] | None,
 ) -> Parts:
     """Return the parts; a question that a source shares with the others is where it is there."""
-    fit = {query_digest(q.query) for q in by_hash(given, needed=needed, groups=groups).fit}
+    fit = {
+        query_digest(q.query) for q in by_hash(given, needed=needed, groups=groups, share=SHARE).fit
+    }
     known = {query_digest(query.query) for query in given}
     for queries in sources.values():
         digests = {query_digest(query.query) for query in queries}

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from textwrap import fill
 
-from conformal_retrievers.calibration.choosing import FEWEST, SHARE
+from conformal_retrievers.calibration.fitting import FEWEST
 from conformal_retrievers.calibration.guarantees import Guarantee, n_needed
 from conformal_retrievers.theory.intervals import Interval, in_percent, percent
 from conformal_retrievers.theory.ranks import exact_alpha
@@ -11,8 +11,8 @@ from conformal_retrievers.theory.ranks import exact_alpha
 DELTA = 0.1  # whose cost is stated if none is given
 PROBABILITY = 0.9  # that the coverage of a calibration is `within` its target
 FIT = (
-    f"From {SHARE * FEWEST} judged queries on, calibrate() chooses a score on a third of them, "
-    "which are not counted here."
+    f"From {FEWEST} judged queries on, calibrate() fits the score to a quarter of them, which are "
+    "not counted here."
 )
 
 

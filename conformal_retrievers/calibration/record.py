@@ -116,22 +116,22 @@ def _schema(_: Any, handler: pydantic.GetCoreSchemaHandler) -> CoreSchema:
 
 
 class Added(Fields):
-    """What is the lowest cost with a scorer, and without it."""
+    """What is kept with a scorer, and without it."""
 
     with_it: float
     without: float
 
 
 class Choice(Fields):
-    """How the score was chosen, and on which queries: `scorer_provenance["choice"]`."""
+    """How the score was chosen or fitted, and on which queries: `scorer_provenance["choice"]`."""
 
     chosen: Name
-    given: list[Name]  # the scorers that it was chosen among, beside what hits allow
+    given: list[Name]  # the scorers that it reads or was chosen among, beside the hits
     alpha: float | None = None  # at which costs are compared
-    costs: dict[Name, float] = {}  # of each candidate, the simplest first, see `costs.py`
-    # Of the chosen one's cost, at 95 %, by the bootstrap over the queries that chose it.
-    interval: Annotated[list[float], pydantic.Field(min_length=2, max_length=2)] | None = None
-    best: Name | None = None  # the candidate that costs least
+    costs: dict[
+        Name, float
+    ] = {}  # snippets per query, see `fitting.py`; of a gate `gate_choice.py`
+    best: Name | None = None  # the one that costs least, by more than the noise
     adds: dict[Name, Added] = {}  # by the name of a given scorer
     n_fit: int = 0  # the number of queries; 0 if they were too few to choose on
     fit_ids: list[str] = []  # of those that have an id
@@ -139,8 +139,8 @@ class Choice(Fields):
 
     @pydantic.model_validator(mode="after")
     def _has_its_cost(self) -> Choice:
-        if self.n_fit and not {self.chosen, self.best} <= {*self.costs}:
-            raise ValueError(f"costs lacks {self.chosen!r:.60} or {self.best!r:.60}")
+        if self.costs and self.best not in self.costs:
+            raise ValueError(f"costs lacks {self.best!r:.60}")
         return self
 
     @classmethod

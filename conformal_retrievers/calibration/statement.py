@@ -4,17 +4,20 @@ Line 1 is the guarantee, line 2 the threshold. The assumptions follow, then the 
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
 from conformal_retrievers.calibration.guarantees import Units
 from conformal_retrievers.calibration.labelled import judged_by
+from conformal_retrievers.calibration.record import Choice
 from conformal_retrievers.calibration.speech import false_speech, sources_of
 from conformal_retrievers.calibration.subjects import QUERIES, RETRIEVED
 from conformal_retrievers.calibration.thresholds import Thresholds
 from conformal_retrievers.data.text import visible
-from conformal_retrievers.theory.intervals import Interval, percent
+from conformal_retrievers.scoring.learned.score import weights_in
+from conformal_retrievers.theory.intervals import percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
 WHY_NONE_KEPT = "relevant {} that have no score, or score −inf, suffice to reach the target"
@@ -95,55 +98,81 @@ def _gate(c: Thresholds) -> Iterator[str]:
 
 
 def _choice(c: Thresholds) -> Iterator[str]:
-    """Yield the sentences on how the score was chosen."""
+    """Yield the sentences on how the score was chosen or fitted."""
     if (made := c.choice) is None:
         return
-    if not made.n_fit and c.subject == QUERIES:
+    if c.subject == QUERIES:
+        yield from _chosen_gate(made)
+        return
+    score = (c.scorer_provenance or {}).get("score")
+    if not isinstance(score, dict) or not (prior := score.get("prior")):
+        yield f"{made.chosen} by default: it does not depend on the query's other {c.subject.name}."
+        return
+    if not made.n_fit:
+        yield (
+            f"learned from other collections (prior {prior}), and fitted to no query of this one. "
+            f"That begins at 20 judged queries with a relevant retrieved {c.subject.item}, where "
+            f"more than the {c.n_needed} for {'each' if c.by_group else 'the'} threshold are left."
+        )
+        return
+    yield (
+        f"learned from other collections (prior {prior}), and fitted to {made.n_fit} judged "
+        f"queries that do not calibrate{_counts(score)}."
+    )
+    if made.costs:
+        yield from _kept(c, made)
+    if c.keeps_everything:
+        yield f"The queries that calibrate give no finite threshold, so {_effect(c, math.inf)}."
+
+
+def _counts(score: Mapping[str, Any]) -> str:
+    """Return how much more one source counts than another, if the score reads several."""
+    ordered = sorted(weights_in(score).items(), key=lambda pair: -pair[1])
+    if len(ordered) < 2 or ordered[0][1] <= 0:
+        return ""
+    (most, more), *others = ordered
+    counts = (
+        f"{more / less:.1f} times as much as {name}"
+        if less > 0.05 * more
+        else f"and {name} does not"
+        for name, less in others
+    )
+    return f": {most} counts {', '.join(counts)}"
+
+
+def _kept(c: Thresholds, made: Choice) -> Iterator[str]:
+    """Yield what the score keeps on the queries of the fit, what a top k, and what scorers add."""
+    items, own = c.subject.name, made.costs["learned"]
+    others = [f"the {name} {cost:.1f}" for name, cost in made.costs.items() if name != "learned"]
+    than = f", and {', '.join(others)}" if others else ""
+    yield (
+        f"On these {made.n_fit}, by cross-validation, it keeps {own:.1f} {items} per query at "
+        f"{percent(1 - exact_alpha(c.alpha), exact=True)} of the relevant ones{than}."
+    )
+    if made.best != "learned":
+        yield (
+            f"The {made.best} keeps fewer there, by more than the noise: this filter may cost "
+            "context. Compare both with try_splits on more judged queries."
+        )
+    for name, added in made.adds.items():
+        yield f"Without {name} it keeps {added.without:.1f} there, with it {added.with_it:.1f}."
+
+
+def _chosen_gate(made: Choice) -> Iterator[str]:
+    if not made.n_fit:
         yield (
             f"{made.chosen} by default: nothing is chosen or fitted on fewer than 60 judged "
             "queries that are answerable, or on fewer than 30 unanswerable ones."
         )
-    elif not made.n_fit:
-        yield (
-            f"{made.chosen} by default. Choosing or fitting one needs 60 judged queries with a "
-            f"relevant retrieved {c.subject.item} (at least 20 more than the {c.n_needed} for "
-            f"{'each' if c.by_group else 'the'} threshold), and more than one possible score."
-        )
-    if not made.n_fit:
         return
-    costs, cost = made.costs, made.costs[made.chosen]
-    if c.subject == QUERIES:
-        but = ""
-        if made.best != made.chosen:
-            but = f", except {made.best}, which is better by less than the noise"
-        if len(costs) > 1:
-            yield (
-                f"{made.chosen}, chosen among {len(costs)} by cross-validation on {made.n_fit} "
-                f"queries that do not calibrate: it speaks least on the unanswerable ones{but}."
-            )
-        return
-    others = sorted((cost, name) for name, cost in costs.items() if name != made.chosen)
-    at = f"alpha = {made.alpha!r}"
-    own = str(Interval(cost, *made.interval)) if made.interval else percent(cost)
-    yield (
-        f"{made.chosen}, chosen among {len(costs)} by cross-validation on {made.n_fit} judged "
-        f"queries that do not calibrate, at {at} and others around it. On these {made.n_fit}, at "
-        f"{at}, it keeps {own} of the text"
-        + "".join(f", {name} {percent(cost)}" for cost, name in others[:3])
-        + "."
-    )
+    but = ""
     if made.best != made.chosen:
-        better = "is better over all these alphas, but by less than the noise, or by at most 2 %"
-        yield f"{made.best} {better}."
-    elif others and others[0][0] < cost:
-        yield "The chosen one is the best over all these alphas."
-    for name, added in made.adds.items():
+        but = f", except {made.best}, which is better by less than the noise"
+    if len(made.costs) > 1:
         yield (
-            f"With {name} the best there keeps {percent(added.with_it)} of the text, without it "
-            f"{percent(added.without)}."
+            f"{made.chosen}, chosen among {len(made.costs)} by cross-validation on {made.n_fit} "
+            f"queries that do not calibrate: it speaks least on the unanswerable ones{but}."
         )
-    if c.keeps_everything:
-        yield f"The queries that calibrate give no finite threshold, so {_effect(c, math.inf)}."
 
 
 def _top_k(c: Thresholds) -> Iterator[str]:

@@ -9,7 +9,6 @@ from pydantic import JsonValue
 
 from conformal_retrievers.calibration import calibrate as calibrated
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.choosing import split as fit_and_calibration
 from conformal_retrievers.calibration.gate import Gate
 from conformal_retrievers.calibration.subjects import QUERIES
 from conformal_retrievers.cli import options
@@ -24,7 +23,7 @@ from conformal_retrievers.cli.scorers import Models, needs_model, score_of_hits
 from conformal_retrievers.cli.show import facts_of
 from conformal_retrievers.cli.terminal import print_json, say
 from conformal_retrievers.data.evidence import by_sentence
-from conformal_retrievers.scoring import LearnedScorer, Scorer
+from conformal_retrievers.scoring import Scorer
 
 
 def calibrate(
@@ -76,9 +75,6 @@ def calibrate(
     chosen: Scorer | list[Scorer]
     if scorer is None:
         chosen = models.given()
-    elif scorer == "learned":
-        parts = fit_and_calibration(queries)
-        queries, chosen = parts.calibration, LearnedScorer.fit(parts.fit, alpha=alpha)
     else:
         chosen = models.bm25() if scorer == "bm25" else score_of_hits(scorer, queries)
     calibration = calibrated(

@@ -133,11 +133,11 @@ HoldOut = Annotated[
     option("RATE", "Leave out each query with this probability, for evaluate.", min=0, max=0.99),
 ]
 Scorer = Annotated[
-    Literal["rank", "fusion", "learned", "bm25"] | None,
+    Literal["rank", "fusion", "bm25"] | None,
     option(
         "NAME",
-        "What scores a snippet: rank, fusion (of several ranks), learned or bm25. Default: the "
-        "best, chosen on a third of the queries.",
+        "What scores a snippet: rank, fusion (of several ranks) or bm25. Default: learned, and "
+        "from 20 queries on fitted to a quarter of them.",
     ),
 ]
 _CORPUS = "For bm25: the retrievable texts, as in a BEIR corpus.jsonl."
@@ -156,7 +156,7 @@ NeededModel = Annotated[
 ]
 Corpus = Annotated[
     Path | None,
-    option("FILE", f"{_CORPUS} Without --scorer, bm25 is among those chosen from.", exists=True),
+    option("FILE", f"{_CORPUS} Without --scorer, the learned score reads it, too.", exists=True),
 ]
 NeededCorpus = Annotated[
     Path | None, option("FILE", f"{_CORPUS} Needed if the calibration's score has it.", exists=True)

@@ -15,7 +15,7 @@ import numpy as np
 
 from conformal_retrievers.calibration.calibrating import calibrate
 from conformal_retrievers.calibration.checks import check_unique_ids
-from conformal_retrievers.calibration.choosing import FEWEST, SHARE
+from conformal_retrievers.calibration.fitting import FEWEST
 from conformal_retrievers.calibration.guarantees import n_needed
 from conformal_retrievers.calibration.scorer import scorer_for
 from conformal_retrievers.data.copies import check_copies
@@ -40,7 +40,7 @@ class Splits(EqualRecall):
     target: float  # 1 − alpha
     coverage: Estimate  # of the relevant snippets that were retrieved
     fewer: int  # splits in which the filter passes fewer snippets than the best top k there
-    chose_later: bool  # whether all judged queries are enough to choose a score, and a half is not
+    chose_later: bool  # whether all judged queries are enough to fit the score, and a half is not
 
     @property
     def comparison(self) -> str:
@@ -79,8 +79,8 @@ class Splits(EqualRecall):
         ]
         if self.chose_later:
             notes.append(
-                f"Halves have too few queries to choose a score. On all {self.n_queries:,} judged "
-                "queries it is chosen or learned, so that the filter may pass fewer than here."
+                f"Halves have too few queries to fit the score. On all {self.n_queries:,} judged "
+                "queries it is fitted, so that the filter may pass fewer than here."
             )
         return [*notes, *super().notes[1:]]
 
@@ -151,7 +151,7 @@ def try_splits(
         target=float(target),
         coverage=_estimate(coverages),
         fewer=sum(bool(row and row.more["snippets"].estimate > 0) for row in best),
-        chose_later=some >= SHARE * FEWEST and all(made and not made.n_fit for made in choices),
+        chose_later=some >= FEWEST and all(made and not made.n_fit for made in choices),
     )
 
 

@@ -35,7 +35,6 @@ from conformal_retrievers.scoring.scorer import (
     score_snippets,
 )
 from conformal_retrievers.scoring.verdict import LLMVerdict
-from conformal_retrievers.scoring.zfusion import ZFusionScorer
 
 __all__ = [
     "BestScore",
@@ -59,7 +58,6 @@ __all__ = [
     "Scorer",
     "Scores",
     "TieBreak",
-    "ZFusionScorer",
     "ascore_query",
     "ascore_snippets",
     "judged_queries",

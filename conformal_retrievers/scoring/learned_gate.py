@@ -36,9 +36,9 @@ from conformal_retrievers.scoring.answerability import (
     QueryScorer,
     score_query,
 )
-from conformal_retrievers.scoring.learned import stored
+from conformal_retrievers.scoring.learned.regression import Regression, StoredRegression, regress
+from conformal_retrievers.scoring.learned.score import stored
 from conformal_retrievers.scoring.overlap import STOP_WORDS, WORD
-from conformal_retrievers.scoring.regression import Regression, StoredRegression, regress
 from conformal_retrievers.scoring.scorer import Scorer, query_digest, score_snippets
 from conformal_retrievers.scoring.sources import Kind, Sources, Values, numbers_of, sources_of
 

@@ -8,14 +8,13 @@ is loaded or run.
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from conformal_retrievers.scoring import learned, learned_gate
+from conformal_retrievers.scoring import learned_gate
 from conformal_retrievers.scoring.answerability import BestScore, QueryScorer
 from conformal_retrievers.scoring.combine import QueryZScore, TieBreak
 from conformal_retrievers.scoring.hits import FusionScorer, RankScorer, RetrievalScorer
-from conformal_retrievers.scoring.order import OrderScorer
+from conformal_retrievers.scoring.learned import score as learned
 from conformal_retrievers.scoring.overlap import OVERLAPS, OverlapScorer
 from conformal_retrievers.scoring.scorer import Named, Scorer, with_parts
-from conformal_retrievers.scoring.zfusion import ZFusionScorer
 
 Provenance = Mapping[str, Any]
 Given = Mapping[str, Any]  # scorers by name
@@ -23,19 +22,14 @@ Given = Mapping[str, Any]  # scorers by name
 KINDS: Mapping[str, Callable[[Provenance, Given], Scorer | QueryScorer]] = {
     "rank": lambda p, given: RankScorer(_text(p["retriever"])),
     "fusion": lambda p, given: FusionScorer(map(_text, p["retrievers"])),
-    "zfusion": lambda p, given: ZFusionScorer(
-        {_text(name): kind for name, kind in p["retrievers"].items()},
-        [_made(part, given) for part in p["scorers"]],
-    ),
     "retrieval": lambda p, given: RetrievalScorer(
         _text(p["retriever"]), _flag(p["higher_is_better"])
     ),
     "overlap": lambda p, given: OverlapScorer(p["unit"]),
-    "order": lambda p, given: OrderScorer(_made(p["scorer"], given)),
     "zscore": lambda p, given: QueryZScore(_made(p["scorer"], given)),
     "tiebreak": lambda p, given: TieBreak(_made(p["scorer"], given), then=_made(p["then"], given)),
     learned.FORMAT: lambda p, given: learned.LearnedScorer.from_provenance(
-        p, [OVERLAPS.get(name) or given[name] for name in p["scorers"]]
+        p, [given[name] for name in p["scorers"]]
     ),
     learned_gate.FORMAT: lambda p, given: learned_gate.LearnedQueryScorer.from_provenance(
         p, [OVERLAPS.get(name) or given[name] for name in [*p["scorers"], *p["query_scorers"]]]

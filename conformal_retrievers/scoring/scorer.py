@@ -12,6 +12,7 @@ names. A scorer may also have these attributes:
     provenance          what it was made from, as JSON; see `rebuild.py`
     retrievers          the names of the retrievers whose hits `score` reads
     of_columns          what `score` makes of hits, if it reads nothing else
+    any_length          whether scores mean the same in a shorter list
     score_with_reasons  what `score` returns, and why snippets have no score (n,), or None
 """
 
@@ -103,10 +104,10 @@ def needs_length(scorer: Named) -> bool:
     >>> needs_length(RankScorer()), needs_length(QueryZScore(RankScorer()))
     (False, True)
     """
-    return any(
-        getattr(part, "relative_to_query", False) and not hasattr(part, "of_columns")
-        for part in with_parts(scorer)
-    )
+    if hasattr(scorer, "of_columns") or getattr(scorer, "any_length", False):
+        return False
+    parts = getattr(scorer, "parts", ())
+    return getattr(scorer, "relative_to_query", False) or any(map(needs_length, parts))
 
 
 def provenance_of(scorer: Named) -> Mapping[str, JsonValue] | None:

@@ -1,0 +1,333 @@
+"""Make the priors of learned scores, from labelled collections: what their coefficients are.
+
+For each collection, and each choice of its retrievers, a logistic regression on all its judged
+queries (at most 400) gives coefficients, with a weak ridge (the variance 1/30 for features of
+variance 1). The prior has for each feature
+
+    mean    the mean of the coefficients over collections and choices; of several retrievers, the
+            mean of their sum
+    sd      √(0.7 · mean square of their distance from it + 0.02), in units of features of variance
+            1; of the intercept √25 more, since the share of relevant snippets differs
+
+Retrievers: all-MiniLM-L6-v2 (dense), BM25 (bm25s), and BM25 of stems, the first five letters of
+words. Choices: each of the first two alone, both, and all three, 50 snippets each; both also with
+20 and 10. Coefficients of documents and places are of collections that state them; those of a
+scorer are of cosines beside BM25's hits, and of BM25 of stems beside both hits.
+
+Sentences are those of `benchmarks/sentences.py`, with hits of one or both retrievers.
+
+    python -m benchmarks.prior --data FOLDER [--cache FOLDER] [--without SET …] [--write]
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks import sentences
+from benchmarks.default import candidates_in, cosines, write_run
+from benchmarks.sets import json_rows
+from conformal_retrievers import JudgedQuery
+from conformal_retrievers.data import read_beir
+from conformal_retrievers.data.beir import read_corpus, read_texts
+from conformal_retrievers.data.copies import without_copies
+from conformal_retrievers.scoring import FunctionScorer
+from conformal_retrievers.scoring.bm25 import BM25Scorer
+from conformal_retrievers.scoring.learned import features as names
+from conformal_retrievers.scoring.learned.features import columns
+from conformal_retrievers.scoring.learned.prior import Item, Normal, Prior
+from conformal_retrievers.scoring.learned.regression import most_probable
+from conformal_retrievers.scoring.learned.score import table_of
+from conformal_retrievers.scoring.sources import sources_of
+
+LICENCES = {
+    "cuad": "CC BY 4.0",
+    "hotpotqa-100": "CC BY-SA 4.0",
+    "musique-100": "CC BY 4.0",
+    "nq-open": "CC BY-SA 3.0",
+    "pubmedqa": "MIT",
+    "ragbench-covidqa": "CC BY 4.0, Apache 2.0",
+    "ragbench-hotpotqa": "CC BY 4.0, CC BY-SA 4.0",
+    "scifact": "CC BY 4.0, ODC-By 1.0",
+    "tatqa": "CC BY 4.0",
+    "wice": "ODC-By 1.0, CC BY-SA 4.0",
+}
+OF_SENTENCES = ("wice", "ragbench-hotpotqa", "ragbench-covidqa")
+RELATIVES = {"hotpotqa-100": {"ragbench-hotpotqa"}, "ragbench-hotpotqa": {"hotpotqa-100"}}
+MOST = 400  # queries of a collection
+RIDGE = 30.0
+SHARE, LEAST, INTERCEPT = 0.7, 0.02, 25.0  # of the variance
+CHOICES = (
+    (("dense",), 50),
+    (("bm25",), 50),
+    (("bm25", "dense"), 50),
+    (("bm25", "dense", "stems"), 50),
+    (("bm25", "dense"), 20),
+    (("bm25", "dense"), 10),
+)
+PACKAGE = Path(names.__file__).parent
+
+
+class Coefficients(NamedTuple):
+    """What one collection and choice of retrievers give."""
+
+    set: str
+    n_retrievers: int
+    features: list[str]  # of each coefficient; several retrievers share one
+    values: list[float]
+    scales: list[float]  # the standard deviation of each feature
+
+
+def main() -> None:
+    arguments = parsed_arguments()
+    with tempfile.TemporaryDirectory() as temporary:
+        cache = arguments.cache or Path(temporary)
+        for item in ("snippets", "sentences"):
+            made = coefficients(item, arguments.data, cache)
+            prior = prior_from(item, made, arguments.without)
+            text = json.dumps(as_json(prior), indent=2) + "\n"
+            print(text)
+            if arguments.write:
+                (PACKAGE / f"{item}.json").write_text(text, encoding="utf-8")
+
+
+def parsed_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.prior",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    data = os.environ.get("CONFORMAL_DATA")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=data,
+        required=data is None,
+        help="folder that holds the data sets, one folder each; default: $CONFORMAL_DATA",
+    )
+    parser.add_argument(
+        "--cache", type=Path, help="folder that keeps embeddings; default: a temporary one"
+    )
+    parser.add_argument("--without", nargs="*", default=[], help="sets that do not enter")
+    parser.add_argument("--write", action="store_true", help="write the files of the package")
+    return parser.parse_args()
+
+
+def as_json(prior: Prior) -> dict[str, Any]:
+    """Return the prior with numbers of three digits, as a person reads them."""
+    made = prior.model_dump()
+    for kind in ("one_retriever", "several_retrievers"):
+        made[kind] = {
+            name: {key: float(f"{value:.3g}") for key, value in normal.items()}
+            for name, normal in made[kind].items()
+        }
+    return made
+
+
+# --- the prior ------------------------------------------------------------------------------------
+
+
+def prior_from(item: Item, made: Sequence[Coefficients], without: Sequence[str] = ()) -> Prior:
+    """Return the prior from the coefficients of all sets but some and their relatives."""
+    left_out = {*without}.union(*(RELATIVES.get(name, set()) for name in without))
+    used = [one for one in made if one.set not in left_out]
+    several = [one for one in used if one.n_retrievers > 1]
+    one = [one for one in used if one.n_retrievers == 1]
+    return Prior(
+        format="conformal-retrievers/prior",
+        version=1,
+        item=item,
+        made_by="python -m benchmarks.prior --write",
+        sets=[{"name": n, "licence": LICENCES.get(n, "")} for n in sorted({u.set for u in used})],
+        one_retriever=normals(one, used),
+        several_retrievers=normals(several, used),
+    )
+
+
+def normals(made: Sequence[Coefficients], others: Sequence[Coefficients]) -> dict[str, Normal]:
+    """Return mean and spread of each feature's coefficients; of others where these have none."""
+    found = {}
+    for feature in dict.fromkeys(feature for one in others for feature in one.features):
+        own = [one for one in made if feature in one.features]
+        found[feature] = normal(feature, own or others)
+    return found
+
+
+def normal(feature: str, made: Sequence[Coefficients]) -> Normal:
+    found = [
+        [
+            (v, s)
+            for f, v, s in zip(one.features, one.values, one.scales, strict=True)
+            if f == feature
+        ]
+        for one in made
+        if feature in one.features
+    ]
+    mean = float(np.mean([sum(value for value, _ in of) for of in found]))
+    scale = float(np.mean([s for of in found for _, s in of]))
+    apart = [value - mean / len(of) for of in found for value, _ in of]
+    variance = SHARE * float(np.mean(np.square(apart))) * scale**2 + LEAST
+    variance += INTERCEPT if feature == "intercept" else 0
+    return Normal(mean=mean, sd=variance**0.5 / scale)
+
+
+# --- the coefficients -----------------------------------------------------------------------------
+
+
+def coefficients(item: Item, data: Path, cache: Path) -> list[Coefficients]:
+    """Return the coefficients of all sets that are there; the cache keeps them."""
+    files = [PACKAGE / f"{name}.py" for name in ("features", "layout", "regression")]
+    code = "".join(path.read_text() for path in files) + repr((MOST, RIDGE, CHOICES))
+    of_item = LICENCES if item == "snippets" else OF_SENTENCES
+    made: list[Coefficients] = []
+    for name in of_item:
+        digest = hashlib.sha256(f"{code}{data / name}".encode()).hexdigest()[:16]
+        file = cache / f"coefficients-{item}-{name}-{digest}.json"
+        if not file.exists():
+            some = of_snippets if item == "snippets" else of_sentences
+            file.write_text(json.dumps([one._asdict() for one in some(data / name, cache)]))
+        made += [Coefficients(**one) for one in json.loads(file.read_text())]
+    return made
+
+
+def of_snippets(folder: Path, cache: Path) -> Iterator[Coefficients]:
+    """Yield the coefficients that a collection gives for each choice of retrievers."""
+    corpus, queries = read_corpus(folder), read_texts(folder)
+    places = {row["_id"]: row for row in json_rows(folder / "corpus.jsonl.gz")}
+    stems = {id: " ".join(word[:5] for word in text.lower().split()) for id, text in corpus.items()}
+    similar = {
+        "dense": (corpus, dict(zip(queries, cosines(corpus, queries, cache), strict=True))),
+        "bm25": (corpus, bm25_of(corpus, queries)),
+        "stems": (
+            stems,
+            bm25_of(
+                stems,
+                {
+                    id: " ".join(word[:5] for word in text.lower().split())
+                    for id, text in queries.items()
+                },
+            ),
+        ),
+    }
+    row_of = {id: i for i, id in enumerate(corpus)}
+    id_of = {text: id for id, text in corpus.items()}
+    query_of = {text: id for id, text in queries.items()}
+
+    def scorer(name: str) -> FunctionScorer:
+        known = similar[name][1]
+        return FunctionScorer(
+            lambda query, texts: [
+                -float(known[query_of[query]][row_of[id_of[text]]]) for text in texts
+            ],
+            f"similarity({name})",
+        )
+
+    with tempfile.TemporaryDirectory() as runs:
+        only = candidates_in(folder)
+        for name, (_, found) in similar.items():
+            path = Path(runs) / f"{name}.tsv"
+            write_run(path, corpus, queries, (found[id] for id in queries), only)
+        for retrievers, k in CHOICES:
+            paths = {name: Path(runs) / f"{name}.tsv" for name in retrievers}
+            judged = chosen(read_beir(folder, paths, k=k))
+            yield fitted_to(folder.name, judged, [], context="none")
+            if any("doc" in row for row in places.values()) and k == 50:
+                order = {id: i for i, id in enumerate(places)}
+                placed = [
+                    replace(
+                        query,
+                        snippets=[
+                            replace(s, document=places[s.id]["doc"], position=order[s.id])
+                            for s in query.snippets
+                        ],
+                    )
+                    for query in judged
+                ]
+                yield only_new(
+                    fitted_to(folder.name, placed, []), names.OF_DOCUMENTS + names.OF_PLACES
+                )
+            new = tuple(f"scorer's {feature}" for feature in names.OF_SCORERS)
+            if retrievers == ("bm25",):
+                yield only_new(fitted_to(folder.name, judged, [scorer("dense")]), new)
+            if (retrievers, k) == (("bm25", "dense"), 50):
+                yield only_new(fitted_to(folder.name, judged, [scorer("stems")]), new)
+
+
+def bm25_of(corpus: dict[str, str], queries: dict[str, str]) -> dict[str, NDArray[np.float64]]:
+    bm25 = BM25Scorer(corpus.values())
+    place = {text: i for i, text in enumerate(bm25.corpus)}
+    places = [place[text] for text in corpus.values()]
+    return {id: bm25.similarities(query)[places] for id, query in queries.items()}
+
+
+def of_sentences(folder: Path, cache: Path) -> Iterator[Coefficients]:
+    """Yield the coefficients for sentences, with hits of one retriever or both."""
+    data = sentences.data_of(sentences.SETS[folder.name](folder), cache)
+    judged = chosen(data.sentences)
+    for retrievers in (("bm25",), ("dense",), ("bm25", "dense")):
+        yield fitted_to(
+            folder.name,
+            [
+                replace(
+                    query,
+                    snippets=[
+                        replace(s, hits=tuple(hit for hit in s.hits if hit.retriever in retrievers))
+                        for s in query.snippets
+                    ],
+                )
+                for query in judged
+            ],
+            [],
+        )
+    if folder.name != "wice":  # whose 80,000 sentences take a quarter of an hour
+        new = tuple(f"scorer's {feature}" for feature in names.OF_SCORERS)
+        yield only_new(fitted_to(folder.name, judged, [data.cosine]), new)
+
+
+def chosen(judged: Sequence[JudgedQuery]) -> list[JudgedQuery]:
+    """Return at most so many queries with a relevant snippet, the first by a hash."""
+    some = without_copies([query for query in judged if any(query.relevant)])[0]
+    some.sort(key=lambda query: hashlib.sha256(query.query.encode()).hexdigest())
+    return some[:MOST]
+
+
+def only_new(made: Coefficients, features: Sequence[str]) -> Coefficients:
+    own = [i for i, feature in enumerate(made.features) if feature in features]
+    columns = ([column[i] for i in own] for column in made[2:])
+    return Coefficients(made.set, made.n_retrievers, *columns)
+
+
+def fitted_to(
+    name: str, judged: Sequence[JudgedQuery], scorers: Sequence[Any], context: str | None = None
+) -> Coefficients:
+    sources = sources_of(judged, [scorer.name for scorer in scorers])
+    if context is not None:
+        sources = sources._replace(context=context)
+    own = columns(sources)
+    tables, relevant = [], []
+    for query in judged:
+        known, table = table_of(sources, scorers, query)
+        tables.append(table)
+        relevant.append(np.array(query.relevant)[known])
+    table = np.concatenate(tables, axis=1).T
+    scales = table.std(axis=0)
+    scales[scales == 0] = 1.0
+    sd = 1 / (RIDGE**0.5 * scales)
+    sd[[column.feature == "intercept" for column in own]] = 100.0
+    found = most_probable(table, np.concatenate(relevant), np.zeros(len(own)), sd)
+    features = [column.feature for column in own]
+    return Coefficients(name, len(sources.retrievers), features, found.tolist(), scales.tolist())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""The labelled sets as lists of snippets with two scores: what `reproduction.py` measures on.
+
+Passages of a BM25 run (scifact, nq-open, pubmedqa: sections of abstracts), scored by the run's
+BM25; all sentences of a query's own pages (wice, ragbench-hotpotqa), scored by BM25 among these
+sentences. Cosines: all-MiniLM-L6-v2.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.halvings import minilm
+from conformal_retrievers import JudgedQuery, RetrievalScorer, Scorer, Snippet, score_queries
+from conformal_retrievers.data import read_beir
+from conformal_retrievers.scoring.bm25 import BM25Scorer
+
+Scores = Sequence[NDArray[np.float64]]  # (n,) of each query's snippets
+
+
+@dataclass(frozen=True)
+class Data:
+    """Judged queries, and two scorers of their snippets."""
+
+    judged: list[JudgedQuery]
+    cosine: Scorer
+    bm25: Scorer
+
+    def scored(self, scorer: Scorer) -> Scores:
+        return [query.scores for query in score_queries(scorer, self.judged)]
+
+    @cached_property
+    def cosines(self) -> Scores:
+        return self.scored(self.cosine)
+
+    @cached_property
+    def bm25s(self) -> Scores:
+        return self.scored(self.bm25)
+
+    @cached_property
+    def relevant(self) -> list[NDArray[np.bool_]]:
+        return [np.array(query.relevant, dtype=bool) for query in self.judged]
+
+
+class OwnBM25:
+    """BM25 in the corpus of the query's own snippets; 0 where these hold no words at all."""
+
+    name = "BM25 among the query's own sentences"
+
+    def score(self, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
+        return BM25Scorer([snippet.text for snippet in snippets]).score(query, snippets)
+
+
+# --- data -----------------------------------------------------------------------------------------
+
+
+def passages(folder: Path, cache: Path) -> Data:
+    """Passages that stand for themselves."""
+    judged = [
+        with_snippets(query, [Snippet(s.text, s.id, None, None, s.retrieval_score)
+                              for s in query.snippets])
+        for query in read_beir(folder, "run-bm25.tsv")
+    ]  # fmt: skip
+    return Data(judged, minilm(judged, cache), RUN)
+
+
+def passages_of_pages(folder: Path, cache: Path) -> Data:
+    """Passages whose page is known by its title."""
+    titles = {row["_id"]: row["title"] for row in json_rows(folder / "corpus.jsonl.gz")}
+    judged = [
+        with_snippets(query, [Snippet(s.text, s.id, titles[str(s.id)], None, s.retrieval_score)
+                              for s in query.snippets])
+        for query in read_beir(folder, "run-bm25.tsv")
+    ]  # fmt: skip
+    return Data(judged, minilm(judged, cache), RUN)
+
+
+def abstract_sections(folder: Path, cache: Path) -> Data:
+    """Sections in the order of their abstract."""
+    documents, positions = {}, {}
+    sizes: dict[str, int] = defaultdict(int)
+    for row in json_rows(folder / "corpus.jsonl.gz"):
+        documents[row["_id"]], positions[row["_id"]] = row["doc"], sizes[row["doc"]]
+        sizes[row["doc"]] += 1
+    judged = [
+        with_snippets(
+            query,
+            [
+                Snippet(s.text, s.id, documents[str(s.id)], positions[str(s.id)], s.retrieval_score)
+                for s in query.snippets
+            ],
+        )
+        for query in read_beir(folder, "run-bm25.tsv")
+    ]
+    return Data(judged, minilm(judged, cache), RUN)
+
+
+def page_sentences(folder: Path, cache: Path) -> Data:
+    """All sentences of a claim's page in their order."""
+    corpus = {row["_id"]: row for row in json_rows(folder / "corpus.jsonl.gz")}
+    judged = [
+        with_snippets(
+            query,
+            [
+                Snippet(row["text"], s.id, row["title"], i)
+                for i, s in enumerate(query.snippets)
+                for row in [corpus[str(s.id)]]
+            ],
+        )
+        for query in read_beir(folder, "candidates.tsv")
+    ]
+    return Data(judged, minilm(judged, cache), OwnBM25())
+
+
+def document_sentences(folder: Path, cache: Path) -> Data:
+    """All sentences of a question's documents, in their order."""
+    snippets: dict[str, list[Snippet]] = defaultdict(list)
+    relevant: dict[str, list[bool]] = defaultdict(list)
+    sizes: dict[tuple[str, str], int] = defaultdict(int)
+    for row in json_rows(folder / "snippets.jsonl.gz"):
+        query, document = row["query_id"], row["corpus_id"]
+        position = sizes[query, document]
+        sizes[query, document] += 1
+        snippets[query].append(Snippet(row["text"], f"{document}:{position}", document, position))
+        relevant[query].append(bool(row["relevant"]))
+    judged = [
+        JudgedQuery(row["text"], snippets[row["_id"]], relevant[row["_id"]], id=row["_id"])
+        for row in json_rows(folder / "queries.jsonl.gz")
+        if row["_id"] in snippets
+    ]
+    return Data(judged, minilm(judged, cache), OwnBM25())
+
+
+def with_snippets(query: JudgedQuery, snippets: list[Snippet]) -> JudgedQuery:
+    return JudgedQuery(query.query, snippets, query.relevant, id=query.id, missed=query.missed)
+
+
+def json_rows(path: Path) -> Iterator[dict[str, Any]]:
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        yield from map(json.loads, file)
+
+
+RUN = RetrievalScorer()
+SETS: dict[str, Callable[[Path, Path], Data]] = {
+    "scifact": passages,
+    "wice": page_sentences,
+    "nq-open": passages_of_pages,
+    "pubmedqa": abstract_sections,
+    "ragbench-hotpotqa": document_sentences,
+}

@@ -1,0 +1,278 @@
+"""The default score: learned on judged queries that do not calibrate.
+
+    fit part           a quarter of the judged queries, by a hash of their texts, at most 200, if
+                       there are 20: changes what other collections say (`scoring/learned`)
+    calibration part   the others, or all below 20: give the threshold
+
+The guarantee is exact, because the calibration part never sees the fit. What the score keeps on the
+fit part is found by cross-validation, and stands in the statement beside what a top k keeps.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from pydantic import JsonValue
+
+from conformal_retrievers.calibration.guarantees import Guarantee
+from conformal_retrievers.calibration.record import Added, Choice
+from conformal_retrievers.data.queries import JudgedQuery
+from conformal_retrievers.llm.ask import with_bar
+from conformal_retrievers.scoring.hits import FusionScorer, RankScorer, RetrievalScorer
+from conformal_retrievers.scoring.learned.prior import Item
+from conformal_retrievers.scoring.learned.score import fitted, item_of
+from conformal_retrievers.scoring.once import scored_once
+from conformal_retrievers.scoring.scorer import (
+    Named,
+    Scorer,
+    Scores,
+    check_not_fitted_on,
+    check_scorer,
+    provenance_of,
+    query_digest,
+    reference,
+    score_snippets,
+)
+from conformal_retrievers.scoring.sources import Sources, Values, sources_of
+
+FEWEST = 20  # judged queries with a relevant snippet, of which some fit
+SHARE = 4  # the fit part is one of so many
+MOST = 200  # queries in the fit part
+FOLDS = 5
+NOISE = 2.0  # standard errors
+
+
+class Parts(NamedTuple):
+    """Judged queries that fit, in the order of their hashes, and those that calibrate."""
+
+    fit: list[JudgedQuery]
+    calibration: list[JudgedQuery]
+
+
+def split(
+    judged: Sequence[JudgedQuery],
+    *,
+    needed: int = 0,
+    groups: Sequence[str | None] | None = None,
+    share: int = SHARE,
+) -> Parts:
+    """Return the fit part, one of `share` queries, and the calibration part.
+
+    Which is which depends on the queries' texts only, not on their order. Queries of equal text
+    stay together. The fit part leaves `needed` queries with a relevant snippet in each of the
+    `groups`, one for each query, if there are as many.
+
+    >>> judged = [JudgedQuery(text, ["a"], [True]) for text in ("red", "blue", "green")]
+    >>> parts = split(judged, share=3)
+    >>> [query.query for query in parts.fit], [query.query for query in parts.calibration]
+    (['blue'], ['red', 'green'])
+    """
+    digests = [query_digest(query.query) for query in judged]
+    members: dict[str | None, list[int]] = {}
+    for i in sorted(range(len(judged)), key=lambda i: (digests[i], judged[i].id or "")):
+        members.setdefault(groups[i] if groups else None, []).append(i)
+    chosen: set[str] = set()
+    for of_group in members.values():
+        spare = sum(any(judged[i].relevant) for i in of_group) - needed
+        n = min(len(of_group) // share, MOST * len(of_group) // len(judged), max(0, spare))
+        for digest, times in Counter(digests[i] for i in of_group).items():
+            if times <= n:  # a question about many documents may be too many for the fit part
+                chosen.add(digest)
+                n -= times
+    fit = [i for of_group in members.values() for i in of_group if digests[i] in chosen]
+    calibration = [i for i, digest in enumerate(digests) if digest not in chosen]
+    fit.sort(key=lambda i: (digests[i], judged[i].id or ""))
+    return Parts([judged[i] for i in fit], [judged[i] for i in calibration])
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A scorer, the queries that calibrate it, and how it was made."""
+
+    scorer: Scorer
+    calibration: Sequence[JudgedQuery]
+    choice: Choice | None = None  # None: the user chose it
+
+
+def provenance_with(scorer: Named, choice: Choice | None) -> Mapping[str, JsonValue] | None:
+    """Return how a scorer is made again, and how it was chosen."""
+    if choice is None:
+        return provenance_of(scorer)
+    return {"score": reference(scorer), "choice": choice.model_dump()}
+
+
+def choose(
+    judged: Sequence[JudgedQuery],
+    scorer: Scorer | Sequence[Scorer] | None,
+    *,
+    guarantee: Guarantee,
+    alpha: float,
+    needed: int,
+    groups: Sequence[str | None] | None = None,
+    progress: bool = False,
+) -> Chosen:
+    """Return the score that the user gives, or one that is learned, and who calibrates it.
+
+    A list of scorers adds features to those of the hits; each of them scores the fit part once. The
+    parts are those of `split`. For "snippet" the score is that of the only retriever. Raises
+    ValueError if the snippets have no hits and no scorer is given, or if only some queries have
+    hits.
+    """
+    if isinstance(scorer, Scorer):
+        return Chosen(scorer, judged)
+    given = [*(scorer or ())]
+    check_given(judged, given)
+    names = [one.name for one in given]
+    sources, item = sources_of(judged, names), item_of(judged)
+    if guarantee == "snippet":
+        own = _absolute(sources)
+        return Chosen(own, judged, Choice(chosen=own.name, given=names))
+    fit, calibration = list[JudgedQuery](), judged
+    if sum(any(query.relevant) for query in judged) >= FEWEST:
+        fit, calibration = split(judged, needed=needed, groups=groups)
+    shown = with_bar(fit, "Fitting the score") if progress and fit else fit
+    with scored_once():
+        for query in shown:
+            for one in given:
+                score_snippets(one, query.query, query.snippets)
+        learned = fitted(sources, given, fit, item)
+        costs = dict(_costs(sources, given, fit, item, alpha))
+    better = [name for name in costs if name.startswith("top k of") and _better(costs, name)]
+    choice = Choice(
+        chosen=learned.name,
+        given=names,
+        alpha=alpha if costs else None,
+        costs={name: float(kept.mean()) for name, kept in costs.items() if "without" not in name},
+        best=min(better, key=lambda name: costs[name].mean(), default=LEARNED) if costs else None,
+        adds={
+            name: Added(
+                with_it=float(costs[LEARNED].mean()),
+                without=float(costs[f"without {name}"].mean()),
+            )
+            for name in names
+            if f"without {name}" in costs
+        },
+        n_fit=len(fit),
+        fit_ids=[query.id for query in fit if query.id is not None],
+        fit_digests=[query_digest(query.query) for query in fit],
+    )
+    return Chosen(learned, calibration, choice)
+
+
+LEARNED = "learned"  # the name of its cost
+
+
+def _better(costs: Mapping[str, Values], name: str) -> bool:
+    """Return whether a top k keeps fewer snippets than what is learned, by more than the noise."""
+    more = costs[LEARNED] - costs[name]
+    return bool(more.mean() > NOISE * more.std() / len(more) ** 0.5)
+
+
+def check_given(judged: Sequence[JudgedQuery], given: Sequence[Scorer]) -> None:
+    """Raise unless every query has hits, or there are scorers, each once and not fitted on it."""
+    for scorer in given:
+        check_scorer(scorer)
+        check_not_fitted_on(scorer, judged)
+    names = [scorer.name for scorer in given]
+    if len(set(names)) < len(names):
+        raise ValueError(f"scorer has {names}; give each scorer once")
+    without = [query for query in judged if query.snippets and not query.hits]
+    with_hits = len(without) < sum(bool(query.snippets) for query in judged)
+    if with_hits and without:
+        raise ValueError(
+            f"{without[0].name}: no snippet has a hit, but those of other queries have; judge all "
+            "queries with judge_retriever, or remove the hits and give scorer="
+        )
+    if not with_hits and not given and item_of(judged) == "snippets":
+        raise ValueError(
+            "no snippet has a hit, so nothing is known to score by; judge with judge_retriever, "
+            "which keeps ranks and scores, or give scorer="
+        )
+
+
+def _absolute(sources: Sources) -> Scorer:
+    """Return the one score that does not depend on the query's other snippets."""
+    scored = [(name, kind) for name, kind in sources.retrievers if kind != "rank"]
+    if len(scored) != 1 or sources.scorers:
+        names = [*sources.scorers, *(name for name, _ in scored)]
+        raise ValueError(
+            f"guarantee is 'snippet', and {names} give no single score that does not depend on the "
+            "query's other snippets; give one scorer, such as RetrievalScorer(retriever), or use "
+            "'query-recall', 'all' or 'any'"
+        )
+    ((name, kind),) = scored
+    return RetrievalScorer(name, kind == "similarity")
+
+
+# --- what it keeps on the fit part ----------------------------------------------------------------
+
+
+def _costs(
+    sources: Sources, given: Sequence[Scorer], fit: Sequence[JudgedQuery], item: Item, alpha: float
+) -> Iterator[tuple[str, Values]]:
+    """Yield how many snippets of each query are kept at a recall of 1 − alpha of the fit, (n,).
+
+    By what is learned with all scorers, and without each, by cross-validation, and by a top k of
+    each retriever and of their fusion.
+    """
+    some = [query for query in fit if any(query.relevant)]
+    if len(some) < FOLDS:
+        return
+    yield LEARNED, kept(some, alpha, _cross_validated(sources, given, some, item))
+    for one in given:
+        others = [scorer for scorer in given if scorer is not one]
+        fewer = sources._replace(scorers=tuple(scorer.name for scorer in others))
+        if fewer.names:
+            scores = _cross_validated(fewer, others, some, item)
+            yield f"without {one.name}", kept(some, alpha, scores)
+    if item == "sentences":  # those of a document have one rank
+        return
+    retrievers = [name for name, _ in sources.retrievers]
+    ranked: dict[str, Scorer] = {name: RankScorer(name) for name in retrievers}
+    if len(retrievers) > 1:
+        ranked["the fusion"] = FusionScorer(retrievers)
+    for name, scorer in ranked.items():
+        if all(name in query.hits or name == "the fusion" for query in some):
+            yield f"top k of {name}", kept(some, alpha, _by_rank(scorer))
+
+
+def _by_rank(scorer: Scorer) -> Callable[[int, JudgedQuery], Scores]:
+    def score(_: int, query: JudgedQuery) -> Scores:
+        scores = np.asarray(scorer.score(query.query, query.snippets))
+        return np.argsort(np.argsort(scores, kind="stable")).astype(np.float64)
+
+    return score
+
+
+def _cross_validated(
+    sources: Sources, given: Sequence[Scorer], fit: Sequence[JudgedQuery], item: Item
+) -> Callable[[int, JudgedQuery], Scores]:
+    """Return scores of the i-th query, by a score that was not fitted on its fold."""
+    folds = [
+        fitted(sources, given, [q for i, q in enumerate(fit) if i % FOLDS != fold], item)
+        for fold in range(FOLDS)
+    ]
+    return lambda i, query: score_snippets(folds[i % FOLDS], query.query, query.snippets)
+
+
+def kept(
+    judged: Sequence[JudgedQuery], alpha: float, score: Callable[[int, JudgedQuery], Scores]
+) -> Values:
+    """Return how many snippets of each query have a score up to t, (n,).
+
+    t is the lowest score at which a share 1 − alpha of the relevant snippets have one, on average
+    over queries. One without a score, NaN, is kept.
+    """
+    scores = [score(i, query) for i, query in enumerate(judged)]
+    known = [np.where(np.isnan(of), -np.inf, of) for of in scores]
+    relevant = [of[np.array(q.relevant)] for of, q in zip(known, judged, strict=True)]
+    masses = np.concatenate([np.full(len(of), 1 / (len(judged) * len(of))) for of in relevant])
+    pooled = np.concatenate(relevant)
+    order = np.argsort(pooled, kind="stable")
+    reached = np.searchsorted(np.cumsum(masses[order]), 1 - alpha - 1e-9)
+    t = pooled[order][min(int(reached), len(pooled) - 1)]
+    return np.array([np.count_nonzero(of <= t) for of in known], dtype=np.float64)

@@ -1,0 +1,219 @@
+"""Hits, words and any scorers as one score: −log-odds of relevance, from a prior and a fit.
+
+It starts from what other collections say (`prior.py`), and judged queries change it
+(`regression.py`), of which ten are worth having and none is needed. Hits alone are scored in
+microseconds, and no model is asked for what they have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import pydantic
+from pydantic import JsonValue
+
+from conformal_retrievers.data.files import explain
+from conformal_retrievers.data.queries import JudgedQuery, Snippet
+from conformal_retrievers.llm.prompt import short_hash
+from conformal_retrievers.scoring.combine import CombinedScorer
+from conformal_retrievers.scoring.learned.features import WORDS, columns, features
+from conformal_retrievers.scoring.learned.prior import Item, prior_of
+from conformal_retrievers.scoring.learned.regression import most_probable
+from conformal_retrievers.scoring.scorer import Scorer, query_digest, score_snippets
+from conformal_retrievers.scoring.sources import Context, Kind, Sources, Values, sources_of
+
+FORMAT, VERSION = "conformal-retrievers/learned-scorer", 5
+
+
+class Stored(pydantic.BaseModel):
+    """The fields of a provenance of a `LearnedScorer`."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    format: str
+    version: int
+    prior: str
+    retrievers: dict[str, Kind]
+    scorers: list[str]
+    context: Context
+    coefficients: dict[str, pydantic.FiniteFloat]
+    fitted_on: list[str]
+
+
+F = TypeVar("F", bound=pydantic.BaseModel)
+
+
+def stored(model: type[F], provenance: Mapping[str, JsonValue], needed: Mapping[str, object]) -> F:
+    """Return the fields of a provenance; ValueError, naming one, if these are not as needed."""
+    for name, value in needed.items():
+        if provenance.get(name) != value:
+            raise ValueError(
+                f"{name} is {provenance.get(name)!r} in the provenance and {value!r} here; give "
+                "the scorers of the fit in their order, or fit again"
+            )
+    try:
+        return model.model_validate({**provenance})
+    except pydantic.ValidationError as error:
+        raise ValueError(f"scorer_provenance: {explain(error)}; calibrate again") from None
+
+
+@dataclass(frozen=True)
+class LearnedScorer(CombinedScorer):
+    """Scores by −log-odds of being relevant, learned from judged queries; `fit` makes one.
+
+    A snippet that none of the retrievers found, or that lacks a score, document or position that
+    the fit had, or with a part's score that is NaN or infinite, is unscorable: NaN. It does not
+    enter the features of the others, but a part that compares snippets reads it. If no snippet has
+    the hits, that is a ValueError.
+
+    >>> from conformal_retrievers.data.queries import with_hits
+    >>> fit_part = [JudgedQuery("q", with_hits(["a", "b", "c"]), [True, False, False])]
+    >>> learned = LearnedScorer.fit(fit_part)
+    >>> learned.retrievers, learned.score("r", with_hits(["d", "e"])).argsort()
+    (('retriever',), array([0, 1]))
+    """
+
+    scorers: tuple[Scorer, ...]
+    sources: Sources
+    coefficients: tuple[float, ...] = field(repr=False)
+    fitted_on: frozenset[str] = field(repr=False)  # digests of the queries
+    prior: str
+    relative_to_query: ClassVar[bool] = True
+    any_length: ClassVar[bool] = True  # z-scores are those of a list of one length
+
+    @classmethod
+    def fit(cls, judged: Iterable[JudgedQuery], scorers: Iterable[Scorer] = ()) -> LearnedScorer:
+        """Return the scorer that is learned from hits, from `scorers`, and from where snippets are.
+
+        The fit uses all retrievers of the hits, and documents and positions if every snippet has
+        them. Snippets that cannot be scored do not enter. Raises ValueError if there are neither
+        hits nor scorers, or if scorers share a name.
+        """
+        judged, parts = [*judged], tuple(scorers)
+        names = [part.name for part in parts]
+        sources = sources_of(judged, names)
+        if len(set(names)) < len(names) or not (sources.names or any(q.split for q in judged)):
+            raise ValueError(
+                f"scorers are {names}, hits are of {len(sources.retrievers)} retrievers; give each "
+                "scorer once, and one or more if the snippets have no hits"
+            )
+        return fitted(sources, parts, judged, item_of(judged))
+
+    @classmethod
+    def from_provenance(
+        cls, provenance: Mapping[str, JsonValue], scorers: Iterable[Scorer] = ()
+    ) -> LearnedScorer:
+        """Return the scorer with this `provenance`, bit for bit, from its parts.
+
+        Raises ValueError, naming the field, if another version wrote the provenance, if the parts
+        are not those that it was fitted with, and for a field of another type or length.
+        """
+        parts = tuple(scorers)
+        needed = {"format": FORMAT, "version": VERSION, "scorers": [part.name for part in parts]}
+        fields = stored(Stored, provenance, needed)
+        sources = Sources(tuple(fields.retrievers.items()), tuple(fields.scorers), fields.context)
+        names = [*map(str, columns(sources))]
+        if [*fields.coefficients] != names:
+            raise ValueError(
+                f"scorer_provenance: coefficients are not of the {len(names)} features that its "
+                "retrievers, scorers and context give; calibrate again"
+            )
+        coefficients = tuple(fields.coefficients.values())
+        return cls(parts, sources, coefficients, frozenset(fields.fitted_on), fields.prior)
+
+    @property
+    def parts(self) -> tuple[Scorer, ...]:
+        """The scores of shared words, and then the scorers, in order."""
+        return (*WORDS, *self.scorers)
+
+    @property
+    def retrievers(self) -> tuple[str, ...]:
+        """The names of the retrievers whose hits it reads."""
+        return tuple(name for name, _ in self.sources.retrievers)
+
+    @property
+    def provenance(self) -> dict[str, JsonValue]:
+        """What the scorer was made of, as JSON: sources, coefficients by feature, queries."""
+        names = map(str, columns(self.sources))
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "prior": self.prior,
+            "retrievers": dict(self.sources.retrievers),
+            "scorers": [*self.sources.scorers],
+            "context": self.sources.context,
+            "coefficients": dict(zip(names, self.coefficients, strict=True)),
+            "fitted_on": [*sorted(self.fitted_on)],
+        }
+
+    @cached_property
+    def name(self) -> str:
+        """The retrievers and parts, the context, and a digest of the fit."""
+        read = [*(f"hits of {name}" for name in self.retrievers), "words", *self.sources.scorers]
+        fit = short_hash(self.provenance)
+        return f"learned({', '.join(read)}; context={self.sources.context}, fit={fit})"
+
+    def combine(self, scores: Sequence[Values], snippets: Sequence[Snippet]) -> Values:
+        """Return −log-odds of each snippet, (n,)."""
+        words, own = scores[: len(WORDS)], scores[len(WORDS) :]
+        known, table = features(self.sources, words, own, snippets)
+        combined = np.full(len(snippets), np.nan)
+        # Row by row: no score depends on another, even in its last bit.
+        combined[known] = -(table * self._column).sum(axis=0)
+        return combined
+
+    @cached_property
+    def _column(self) -> Values:
+        return np.array(self.coefficients)[:, np.newaxis]
+
+
+def fitted(
+    sources: Sources, scorers: Sequence[Scorer], judged: Sequence[JudgedQuery], item: Item
+) -> LearnedScorer:
+    """Return the scorer of these sources after some judged queries, of which none is needed."""
+    prior = prior_of(item)
+    mean, sd = prior.of(columns(sources))
+    tables, relevant = [np.empty((len(mean), 0))], [np.empty(0, dtype=np.bool_)]
+    for query in judged:
+        if query.snippets:
+            known, table = table_of(sources, scorers, query)
+            tables.append(table)
+            relevant.append(np.array(query.relevant, dtype=np.bool_)[known])
+    coefficients = most_probable(
+        np.concatenate(tables, axis=1).T, np.concatenate(relevant), mean, sd
+    )
+    digests = frozenset(query_digest(query.query) for query in judged)
+    return LearnedScorer(tuple(scorers), sources, tuple(coefficients.tolist()), digests, prior.name)
+
+
+def table_of(
+    sources: Sources, scorers: Sequence[Scorer], query: JudgedQuery
+) -> tuple[np.ndarray, Values]:
+    """Return which of a query's snippets can be scored, (n,), and their features (d, n)."""
+    words = [score_snippets(unit, query.query, query.snippets) for unit in WORDS]
+    own = [score_snippets(scorer, query.query, query.snippets) for scorer in scorers]
+    return features(sources, words, own, query.snippets)
+
+
+def item_of(judged: Iterable[JudgedQuery]) -> Item:
+    """Return what the snippets of judged queries are."""
+    return "sentences" if any(query.split for query in judged) else "snippets"
+
+
+def weights_in(provenance: Mapping[str, Any]) -> dict[str, float]:
+    """Return how much each retriever and scorer counts in a score with this provenance.
+
+    It is what one standard deviation of the source changes: the sum of its coefficients, since its
+    z-score, gap and log rank are about as far apart.
+    """
+    retrievers, context = tuple(provenance["retrievers"].items()), provenance["context"]
+    sources = Sources(retrievers, tuple(provenance["scorers"]), context)
+    sums = dict.fromkeys([*provenance["retrievers"], *sources.scorers], 0.0)
+    for column in columns(sources):
+        if column.source is not None and column.feature != "found":
+            sums[column.source] -= provenance["coefficients"][str(column)]
+    return sums
