@@ -1,23 +1,19 @@
 """Words that reach the model at equal recall of relevant sentences: chunks against sentences.
 
-ragbench-hotpotqa: the passages of a question are the chunks. wice: the page of a claim is cut into
-chunks of at most 500 characters, of whole sentences, whose place in the page is known. Both have
-labels of sentences. A chunk has hits of two retrievers that rank the chunks of its query:
-all-MiniLM-L6-v2 and BM25 (bm25s).
+ragbench-hotpotqa, ragbench-covidqa: the passages of a question are the chunks. wice: the page of a
+claim is cut into chunks of at most 500 characters, of whole sentences, whose place in the page is
+known. All have labels of sentences. A chunk has hits of two retrievers that rank the chunks of its
+query: all-MiniLM-L6-v2 and BM25 (bm25s).
 
-Queries are halved at random, 100 times. Of one half, a third fits the learned scores and the rest
-calibrates (alpha = 0.1, "query-recall", of sentences); the other half is filtered. Of this half, as
-mean ± sd over the halvings, in %,
+Queries are halved at random. Of one half, some are judged and given to `calibrate(…, alpha=0.1)`,
+with a prior that is made without the set (`benchmarks/prior.py`), and the other half is filtered:
 
-    words      share of the words of all chunks that is kept
-    of chunks  that share over the share of chunks by cosine
-    by query   mean over queries of the share of their words that is kept
-    coverage   mean over queries of the share of their relevant sentences kept; "holds" if its mean
-               is at least 90 % less three standard errors (sd / √halvings)
-
-A score of chunks is the score of each of their sentences. The fixed cut-off is a similarity that
-nothing was tuned to, as pruners have one: its coverage is what it happens to be. "calibrate" is
-what `calibrate(judged, …, alpha=0.1)` chooses on a third of the same half, in fewer halvings.
+    words     share of the words of all chunks that is kept at the lowest threshold at which the
+              mean share of a query's relevant sentences that is kept is 90 %, mean ± sd, in %
+    of        the mean over that of whole chunks by cosine, and by reciprocal rank fusion
+    kept      share of the words that the calibration keeps, in %
+    coverage  mean over queries of the share of their relevant sentences kept; "holds" if its mean
+              is at least 90 % less three standard errors (sd / √halvings)
 
 The last table is the time of 20 chunks of 2,000 characters whose sentences were embedded before.
 
@@ -27,16 +23,19 @@ The last table is the time of 20 chunks of 2,000 characters whose sentences were
 from __future__ import annotations
 
 import argparse
+import hashlib
 import math
 import os
 import tempfile
 import time
-from collections import Counter, defaultdict
+import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,11 +43,10 @@ from numpy.typing import NDArray
 from benchmarks.halvings import minilm
 from benchmarks.sets import json_rows
 from conformal_retrievers import (
-    Calibration,
+    ConformalFilter,
     EmbeddingScorer,
     JudgedQuery,
     LearnedScorer,
-    ScoredQuery,
     Scorer,
     Snippet,
     __version__,
@@ -58,18 +56,13 @@ from conformal_retrievers.data import read_beir
 from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.data.sentences import cut
-from conformal_retrievers.pruning import open_filter
 from conformal_retrievers.scoring.bm25 import BM25Scorer
-from conformal_retrievers.scoring.learned.features import columns
-from conformal_retrievers.scoring.learned.prior import Item, Prior
-from conformal_retrievers.scoring.learned.regression import most_probable
-from conformal_retrievers.scoring.learned.score import table_of
-from conformal_retrievers.scoring.sources import sources_of
+from conformal_retrievers.scoring.learned.prior import Prior
+from conformal_retrievers.scoring.once import scored_once
 
 ALPHA = 0.1
 SIZE = 500  # characters of a chunk of a page
-CUT_OFF = 0.3  # a similarity
-TARGETS = {"ragbench-hotpotqa": 0.70}
+SIZES = (20, 40, 0)  # judged queries; 0 is half of the set
 RESULTS = Path(__file__).parent / "results" / "sentences.md"
 
 Scores = Sequence[NDArray[np.float64]]  # (n,) of the sentences of each query
@@ -84,8 +77,9 @@ def main() -> None:
     ]
     with tempfile.TemporaryDirectory() as temporary:
         for name in arguments.sets:
-            data = data_of(SETS[name](arguments.data / name), arguments.cache or Path(temporary))
-            lines += [f"\n## {name}\n\n{described(data)}\n", *table(name, data, arguments)]
+            cache = arguments.cache or Path(temporary)
+            data = data_of(SETS[name](arguments.data / name), cache)
+            lines += [f"\n## {name}\n\n{described(data)}\n", *table(name, data, arguments, cache)]
     lines += ["\n## Time\n", *timed(arguments.data / "ragbench-hotpotqa")]
     print("\n".join(lines))
     if arguments.write:
@@ -107,22 +101,13 @@ def parsed_arguments() -> argparse.Namespace:
         help="folder that holds the data sets, one folder each; default: $CONFORMAL_DATA",
     )
     parser.add_argument("--sets", nargs="*", default=[*SETS], choices=SETS)
-    parser.add_argument("--halvings", type=int, default=100)
-    parser.add_argument("--chosen", type=int, default=10, help="halvings of calibrate")
+    parser.add_argument("--halvings", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--cache", type=Path, help="folder that keeps embeddings; default: a temporary one"
     )
     parser.add_argument("--write", action="store_true", help=f"also write {RESULTS.name}")
     return parser.parse_args()
-
-
-class Deal(NamedTuple):
-    """The numbers of the queries that fit, calibrate and are filtered."""
-
-    training: NDArray[np.intp]
-    calibrating: NDArray[np.intp]
-    filtered: NDArray[np.intp]
 
 
 # --- the data -------------------------------------------------------------------------------------
@@ -151,10 +136,6 @@ class Data:
     def cosine(self) -> Scorer:
         """The cosines of sentences."""
         return minilm(self.sentences, self.cache)
-
-    def of_chunks(self, scores: Scores) -> Scores:
-        """Return the scores of sentences from those of chunks."""
-        return [s[q.document_of] for s, q in zip(scores, self.sentences, strict=True)]
 
 
 def lines(text: str) -> Iterator[tuple[int, int]]:
@@ -259,133 +240,97 @@ SETS: dict[str, Callable[[Path], Iterator[Labelled]]] = {
 # --- halvings -------------------------------------------------------------------------------------
 
 
-def halvings_of(n: int, times: int, seed: int) -> list[Deal]:
-    rng = np.random.default_rng(seed)
-    orders = [rng.permutation(n) for _ in range(times)]
-    return [Deal(o[: n // 6], o[n // 6 : n // 2], o[n // 2 :]) for o in orders]
+class Halving(NamedTuple):
+    """What one halving gave."""
+
+    n_fit: int
+    words: dict[str, float]  # the share of words that is kept at a recall of 1 − ALPHA, by row
+    kept: float  # the share of words that the calibration keeps
+    coverage: float
 
 
-def measured(
-    data: Data, halving: Deal, keep: Callable[[int], NDArray[np.bool_]]
-) -> tuple[float, float, float]:
-    """Return words kept, words kept by query and coverage, from what each filtered query keeps."""
-    kept, whole, coverage = [], [], []
-    for i in halving.filtered.tolist():
-        keeps, relevant = keep(i), data.relevant[i]
-        kept.append(data.words[i][keeps].sum())
-        whole.append(data.words[i].sum())
-        if relevant.any():
-            coverage.append(keeps[relevant].mean())
-    shares = np.divide(kept, whole)
-    return sum(kept) / sum(whole), float(shares.mean()), float(np.mean(coverage))
+def halving(data: Data, rng: np.random.Generator, n: int, prior: Prior) -> Halving:
+    """Calibrate on n queries of one half, or all of it, and filter the other half."""
+    order = rng.permutation(len(data.chunks))
+    half, own = len(order) // 2, str(rng.integers(2**60))
+    given = [data.chunks[i] for i in order[:half][: n or None]]
+    module = "conformal_retrievers.calibration.fitting.query_digest"
+    with (
+        patch("conformal_retrievers.scoring.learned.score.prior_of", lambda item: prior),
+        patch(module, lambda query: hashlib.sha256((own + query).encode()).hexdigest()),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")  # that some are near copies, or too few
+        calibration = calibrate(given, alpha=ALPHA, split=lines)
+    scorer = ConformalFilter.of(calibration).scorer
+    filtered = order[half:].tolist()
+    sentences = [data.sentences[i] for i in filtered]
+    rows = {
+        "filter": [np.asarray(scorer.score(q.query, q.snippets)) for q in sentences],
+        "chunks by cosine": [-data.chunks[i].hits["dense"].scores[data.sentences[i].document_of]
+                             for i in filtered],
+        "chunks by fusion": [-fused(data.chunks[i])[data.sentences[i].document_of]
+                             for i in filtered],
+    }  # fmt: skip
+    relevant, words = ([of[i] for i in filtered] for of in (data.relevant, data.words))
+    keeps = [calibration.keep(scores) for scores in rows["filter"]]
+    return Halving(
+        calibration.scorer_provenance["choice"]["n_fit"],
+        {name: words_at(scores, relevant, words) for name, scores in rows.items()},
+        sum(w[k].sum() for w, k in zip(words, keeps, strict=True)) / sum(w.sum() for w in words),
+        float(np.mean([k[r].mean() for k, r in zip(keeps, relevant, strict=True) if r.any()])),
+    )
 
 
-def over_halvings(
-    data: Data, halvings: list[Deal], scores_of: Callable[[Deal], Scores]
-) -> NDArray[np.float64]:
-    """Calibrate and filter with the scores that a halving gives; return measures (halvings, 3)."""
-    rows = []
-    for halving in halvings:
-        scores = scores_of(halving)
-        known = [ScoredQuery(scores[i], data.relevant[i]) for i in halving.calibrating]
-        calibration = Calibration.from_scores(known, alpha=ALPHA, scorer="scored beforehand")
-        keeps = [calibration.keep(of_query) for of_query in scores]
-        rows.append(measured(data, halving, keeps.__getitem__))
-    return np.array(rows)
+def fused(chunks: JudgedQuery) -> NDArray[np.float64]:
+    return np.sum([1 / (61 + of.ranks) for of in chunks.hits.values()], axis=0)
 
 
-def learned(
-    judged: list[JudgedQuery], scorers: Sequence[Scorer], prior: Prior
-) -> Callable[[Deal], Scores]:
-    """Return the scores that are learned on the fit parts, as `LearnedScorer` makes them.
-
-    The features are computed once for all halvings.
-    """
-    sources = sources_of(judged, [scorer.name for scorer in scorers])
-    known = [table_of(sources, scorers, query) for query in judged]
-    relevant = [np.array(query.relevant)[k] for query, (k, _) in zip(judged, known, strict=True)]
-    mean, sd = prior.of(columns(sources))
-
-    def scores_of(halving: Deal) -> Scores:
-        table = np.concatenate([known[i][1] for i in halving.training], axis=1).T
-        own = np.concatenate([relevant[i] for i in halving.training])
-        b = most_probable(table, own, mean, sd)
-        return [-(table * b[:, np.newaxis]).sum(axis=0) for _, table in known]
-
-    return scores_of
+def words_at(
+    scores: Scores, relevant: Sequence[NDArray[np.bool_]], words: Sequence[NDArray[np.float64]]
+) -> float:
+    """Return the share of words that is kept where a mean share 1 − ALPHA of the relevant is."""
+    gains = np.concatenate([r / max(1, r.sum()) for r in relevant])
+    joined = np.concatenate(scores)
+    order = np.argsort(joined, kind="stable")
+    last = np.flatnonzero([*np.diff(joined[order]) > 0, True])  # of equal scores
+    recalls = np.cumsum(gains[order])[last] / sum(r.any() for r in relevant)
+    kept = np.cumsum(np.concatenate(words)[order])[last]
+    return float(np.interp(1 - ALPHA, recalls, kept) / kept[-1])
 
 
 # --- the tables -----------------------------------------------------------------------------------
 
 
-def prior_without(name: str, item: Item, arguments: argparse.Namespace) -> Prior:
-    """Return the prior that other sets give."""
+def table(name: str, data: Data, arguments: argparse.Namespace, cache: Path) -> Iterator[str]:
     from benchmarks.prior import coefficients, prior_from
 
-    return prior_from(item, coefficients(item, arguments.data, arguments.cache), [name])
+    prior = prior_from("sentences", coefficients("sentences", arguments.data, cache), [name])
+    columns = ("judged", "fit", "words", "of chunks by cosine", "of chunks by fusion")
+    yield f"| {' | '.join((*columns, 'kept', 'coverage', 'holds'))} |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for size in SIZES:
+        rngs = np.random.default_rng([arguments.seed, size]).spawn(arguments.halvings)
+        with scored_once():
+            made = [halving(data, rng, size, prior) for rng in rngs]
+        words = {row: np.array([one.words[row] for one in made]) for row in made[0].words}
+        coverage = np.array([one.coverage for one in made])
+        se = coverage.std(ddof=1) / math.sqrt(len(coverage))
+        own = words.pop("filter")
+        cells = [
+            str(size or "half"),
+            str(made[0].n_fit),
+            spread(own),
+            *(f"{own.mean() / other.mean():.2f}" for other in words.values()),
+            spread(np.array([one.kept for one in made])),
+            spread(coverage),
+            "yes" if coverage.mean() >= 1 - ALPHA - 3 * se else "NO",
+        ]
+        yield f"| {' | '.join(cells)} |"
 
 
-def table(name: str, data: Data, arguments: argparse.Namespace) -> Iterator[str]:
-    halvings = halvings_of(len(data.chunks), arguments.halvings, arguments.seed)
-    cosines = [np.asarray(data.cosine.score(q.query, q.snippets)) for q in data.sentences]
-    dense = [-query.hits["dense"].scores for query in data.chunks]
-    prior = prior_without(name, "sentences", arguments)
-    of_chunks = learned(data.chunks, [], prior_without(name, "snippets", arguments))
-    scores: dict[str, Callable[[Deal], Scores]] = {
-        "chunks by cosine": lambda _: data.of_chunks(dense),
-        "chunks learned, from hits": lambda halving: data.of_chunks(of_chunks(halving)),
-        "sentences by cosine": lambda _: cosines,
-        "sentences learned, from hits and words": learned(data.sentences, [], prior),
-        "sentences learned, from hits, words and cosine": learned(
-            data.sentences, [data.cosine], prior
-        ),
-    }
-    yield "| score | words | of chunks | by query | coverage | holds |"
-    yield "|---|---|---|---|---|---|"
-    results = {label: over_halvings(data, halvings, of) for label, of in scores.items()}
-    first = next(iter(results.values()))
-    for label, rows in results.items():
-        yield cells(label, rows, first)
-    fixed = [measured(data, halving, lambda i: 1 - cosines[i] >= CUT_OFF) for halving in halvings]
-    yield cells(f"sentences, fixed cosine ≥ {CUT_OFF:g}", np.array(fixed), first)
-    chosen: dict[str, Counter[str]] = {}
-    for label, given in {"calibrate": None, "calibrate, with cosine": [data.cosine]}.items():
-        made = [by_default(data, halving, given) for halving in halvings[: arguments.chosen]]
-        if made:
-            chosen[label] = Counter(one[0] for one in made)
-            rows = np.array([one[1] for one in made])
-            yield cells(f"{label} ({len(rows)} halvings)", rows, first)
-    yield ""
-    for label, times in chosen.items():
-        yield f"- {label} chose " + ", ".join(f"{c} ({n})" for c, n in times.most_common())
-    if name in TARGETS:
-        best = min(rows[:, 0].mean() / first[:, 0].mean() for rows in results.values())
-        met = "yes" if best <= TARGETS[name] else "NO"
-        yield f"- {best:.2f} of chunks by cosine; target {TARGETS[name]:.2f}: {met}"
-
-
-def by_default(
-    data: Data, halving: Deal, given: list[Scorer] | None
-) -> tuple[str, tuple[float, float, float]]:
-    """Return what `calibrate` chooses on the half that is not filtered, and its measures."""
-    own = [data.chunks[i] for i in (*halving.training, *halving.calibrating)]
-    calibration = calibrate(own, given, alpha=ALPHA, split=lines)
-    opened = open_filter(calibration, given or (), split=lines)
-
-    def keep(i: int) -> NDArray[np.bool_]:
-        return opened(data.chunks[i].query, data.chunks[i].snippets).keeps
-
-    return calibration.scorer_provenance["choice"]["chosen"], measured(data, halving, keep)
-
-
-def cells(label: str, rows: NDArray[np.float64], first: NDArray[np.float64]) -> str:
-    """Return the row of a table."""
-    words, _, coverage = rows.T
-    holds = coverage.mean() >= 1 - ALPHA - 3 * coverage.std(ddof=1) / math.sqrt(len(rows))
-    shown = [f"{100 * v.mean():.1f} ± {100 * v.std(ddof=1):.1f}" for v in rows.T]
-    ratio = f"{words.mean() / first[: len(rows), 0].mean():.2f}"
-    shown = [label, shown[0], ratio, *shown[1:], "yes" if holds else "NO"]
-    return f"| {' | '.join(shown)} |"
+def spread(values: NDArray[np.float64]) -> str:
+    return f"{100 * values.mean():.1f} ± {100 * values.std(ddof=1):.1f}"
 
 
 # --- time -----------------------------------------------------------------------------------------

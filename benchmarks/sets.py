@@ -1,4 +1,6 @@
-"""The labelled sets as lists of snippets with two scores: what `reproduction.py` measures on.
+"""Labelled sets: as lists of snippets with two scores, and one of code that is made here.
+
+`reproduction.py` measures on the lists, and `prior.py` learns from the code, too.
 
 Passages of a BM25 run (scifact, nq-open, pubmedqa: sections of abstracts), scored by the run's
 BM25; all sentences of a query's own pages (wice, ragbench-hotpotqa), scored by BM25 among these
@@ -7,8 +9,12 @@ sentences. Cosines: all-MiniLM-L6-v2.
 
 from __future__ import annotations
 
+import ast
 import gzip
+import hashlib
 import json
+import sysconfig
+import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -157,3 +163,66 @@ SETS: dict[str, Callable[[Path, Path], Data]] = {
     "pubmedqa": abstract_sections,
     "ragbench-hotpotqa": document_sentences,
 }
+
+
+# --- code -----------------------------------------------------------------------------------------
+
+N_QUESTIONS, N_FUNCTIONS = 600, 5000
+ELSEWHERE = {"site-packages", "test", "tests", "idlelib", "lib2to3", "turtledemo"}
+
+
+def standard_library(folder: Path) -> Path:
+    """Write the functions of Python's standard library in the BEIR layout; return the folder.
+
+    A question is the first paragraph of a docstring, and relevant is the function whose it is, of
+    which the corpus has the source without docstrings. Which ones are there depends on the version
+    of Python.
+    """
+    functions, questions = dict[str, str](), dict[str, str]()
+    root = Path(sysconfig.get_paths()["stdlib"])
+    for path in sorted(root.rglob("*.py")):
+        if ELSEWHERE.isdisjoint(path.parts):
+            for line, question, source in functions_in(path):
+                id = f"{path.relative_to(root)}:{line}"
+                if len(source) < 80 or source in functions.values():
+                    continue
+                functions[id] = source
+                if 20 <= len(question) <= 200:
+                    questions.setdefault(question, id)
+    asked = dict(sorted(questions.items(), key=lambda pair: digest(pair[0]))[:N_QUESTIONS])
+    others = [id for id in sorted(functions, key=digest) if id not in asked.values()]
+    corpus = {*asked.values(), *others[: N_FUNCTIONS - len(asked)]}
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = {
+        "corpus": [{"_id": id, "text": functions[id]} for id in functions if id in corpus],
+        "queries": [{"_id": f"q:{id}", "text": text} for text, id in asked.items()],
+    }
+    for name, of in rows.items():
+        with gzip.open(folder / f"{name}.jsonl.gz", "wt", encoding="utf-8") as file:
+            file.writelines(json.dumps(row) + "\n" for row in of)
+    lines = ["query-id\tcorpus-id\tscore", *(f"q:{id}\t{id}\t1" for id in asked.values())]
+    (folder / "qrels.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+def functions_in(path: Path) -> Iterator[tuple[int, str, str]]:
+    """Yield the line of each function, its docstring's first paragraph, and its source without."""
+    try:
+        text = path.read_text("utf-8")
+        tree = ast.parse(text)
+    except (SyntaxError, UnicodeDecodeError):
+        return
+    lines = text.splitlines()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            documented = ast.get_docstring(node) or ""
+            body = node.body[1:] if documented else node.body
+            if body:
+                head = lines[node.lineno - 1 : node.body[0].lineno - 1]
+                source = [*head, *lines[body[0].lineno - 1 : node.end_lineno]]
+                first = " ".join(documented.strip().split("\n\n")[0].split())
+                yield node.lineno, first, textwrap.dedent("\n".join(source))[:1000]
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
