@@ -65,7 +65,7 @@ LICENCES = {
     "wice": "ODC-By 1.0, CC BY-SA 4.0",
     "python-stdlib": "PSF-2.0",
 }
-OF_SENTENCES = ("wice", "ragbench-hotpotqa", "ragbench-covidqa")
+OF_SENTENCES = ("ragbench-hotpotqa", "ragbench-covidqa", "wice")
 RELATIVES = {"hotpotqa-100": {"ragbench-hotpotqa"}, "ragbench-hotpotqa": {"hotpotqa-100"}}
 MOST = 400  # queries of a collection
 RIDGE = 30.0

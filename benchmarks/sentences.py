@@ -293,7 +293,7 @@ def words_at(
     gains = np.concatenate([r / max(1, r.sum()) for r in relevant])
     joined = np.concatenate(scores)
     order = np.argsort(joined, kind="stable")
-    last = np.flatnonzero([*np.diff(joined[order]) > 0, True])  # of equal scores
+    last = np.flatnonzero(np.append(np.diff(joined[order]) > 0, True))  # of equal scores
     recalls = np.cumsum(gains[order])[last] / sum(r.any() for r in relevant)
     kept = np.cumsum(np.concatenate(words)[order])[last]
     return float(np.interp(1 - ALPHA, recalls, kept) / kept[-1])
