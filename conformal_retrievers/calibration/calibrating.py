@@ -51,8 +51,8 @@ def calibrate(
 ) -> Calibration:
     """Score judged queries and return the calibration that their relevant snippets give.
 
-    Without a scorer, the score is learned from the snippets' hits and words: from other
-    collections, and from 20 judged queries on from a quarter of them, which do not calibrate (see
+    Without a scorer, the score is learned from the snippets' hits and words: on other collections,
+    and from 20 judged queries on also on a quarter of them, which do not calibrate (see
     `fitting.py`).
 
     Parameters
@@ -60,8 +60,8 @@ def calibrate(
     judged
         Queries with their retrieved snippets and a judgement for each.
     scorer
-        Scores the snippets of a query; lower = more relevant. From a list, the score is learned
-        from them and the hits; by default from the hits alone.
+        Scores the snippets of a query; lower = more relevant. With a list, the score is learned
+        from its scorers, hits and words; by default from hits and words.
     alpha
         Miscoverage rate in (0, 1); the guarantee holds at 1 − alpha.
     split

@@ -121,7 +121,7 @@ def check_scorers(scorer: object) -> None:
     if isinstance(scorer, str) or not isinstance(scorer, Scorer | Iterable | None):
         raise TypeError(
             f"scorer is {scorer!r:.80}; give a scorer or a list of them, or leave it out: then one "
-            "is learned, unless a simpler one is as good"
+            "is learned"
         )
 
 
