@@ -120,8 +120,8 @@ def check_scorers(scorer: object) -> None:
     """Raise TypeError unless it may be a scorer, an iterable of scorers or None."""
     if isinstance(scorer, str) or not isinstance(scorer, Scorer | Iterable | None):
         raise TypeError(
-            f"scorer is {scorer!r:.80}; give a scorer or a list of them, or leave it out: then one "
-            "is learned"
+            f"scorer is {scorer!r:.80}; give a scorer or a list of them, or leave it out to "
+            "learn one"
         )
 
 

@@ -144,7 +144,7 @@ _CORPUS = "For bm25: the retrievable texts, as in a BEIR corpus.jsonl."
 
 ListedCorpus = Annotated[
     Path | None,
-    option("FILE", f"{_CORPUS} The learned score reads it, too.", exists=True),
+    option("FILE", f"{_CORPUS} It is one more scorer, beside the hits.", exists=True),
 ]
 NeededModel = Annotated[
     str | None,
