@@ -1,7 +1,7 @@
 """What the filter costs in LangChain, beside EmbeddingsFilter, in one run on the same vectors.
 
     overhead    both filters of K documents whose vectors are at hand, as lists and as arrays
-    hits        what `calibrate` chooses by default, from hits, beside EmbeddingsFilter with arrays
+    hits        what `calibrate` makes by default, from hits, beside EmbeddingsFilter with arrays
     parts       where the time of ours goes in these calls
     reuse       the real model: the retriever's own scores, against embedding all candidates again
     concurrent  50 asynchronous calls at once, against the same filter in the default executor
@@ -40,7 +40,6 @@ from conformal_retrievers import (
     ConformalFilter,
     FunctionScorer,
     JudgedQuery,
-    LearnedScorer,
     RetrievalScorer,
     ScoredQuery,
     Scorer,
@@ -49,7 +48,6 @@ from conformal_retrievers import (
 )
 from conformal_retrievers.cli.docstrings import docstring_corpus
 from conformal_retrievers.data.hits import RETRIEVER, Hit
-from conformal_retrievers.scoring import OverlapScorer
 from langchain_conformal import ConformalCompressor, embedding_scorer
 from langchain_conformal.documents import kept_documents, to_score, to_snippets
 from langchain_conformal.documents import with_hits as found_by
@@ -58,7 +56,6 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # the package that EmbeddingsFilter needs says that it is over
     from langchain_classic.retrievers.document_compressors import EmbeddingsFilter
 
-WORDS = [OverlapScorer(unit) for unit in ("words", "pairs", "stems")]
 RESULTS = Path(__file__).parent / "results" / "frameworks_langchain.md"
 DIMENSIONS = 384
 QUERY = "the query"
@@ -193,18 +190,13 @@ def with_hits(k: int, names: tuple[str, ...], seed: int) -> tuple[list[Snippet],
 
 
 def scorers_of(names: tuple[str, ...], k: int) -> dict[str, Scorer]:
-    """Return what `calibrate` may choose by default: two learned ones and a simple one."""
-    judged = [JudgedQuery(f"query {i}", *with_hits(k, names, i)) for i in range(59)]
-    simple = ConformalFilter.of(calibrate(judged, alpha=0.1)).scorer
-    return {
-        "learned": LearnedScorer.fit(judged, alpha=0.1),
-        "learned with words": LearnedScorer.fit(judged, WORDS, alpha=0.1),
-        simple.name.split("(")[0]: simple,
-    }
+    """Return what `calibrate` makes by default."""
+    judged = [JudgedQuery(f"query {i}", *with_hits(k, names, i)) for i in range(40)]
+    return {"learned": ConformalFilter.of(calibrate(judged, alpha=0.1)).scorer}
 
 
 def by_hits(case: Case) -> Iterator[tuple[str, ConformalCompressor, list[Document]]]:
-    """Yield what `calibrate` may choose by default, with 100 documents and their hits."""
+    """Yield what `calibrate` makes by default, with 100 documents and their hits."""
     k = len(case.documents)
     for names in ((RETRIEVER,), ("bm25", "dense")):
         snippets, _ = with_hits(k, names, 99)

@@ -4,7 +4,7 @@ Both are given the same nodes and timed in turn, A B A B …; the ratio is that 
 timings of one call, shown as its median and its quartiles. A fifth of the nodes is kept.
 
     overhead      the retriever's own scores, K = 20, 100, 1,000    against SimilarityPostprocessor
-    from hits     what `calibrate` chooses by default, K = 100      against SimilarityPostprocessor
+    from hits     what `calibrate` makes by default, K = 100        against SimilarityPostprocessor
     a handler     the same with a handler that does nothing, and one of ours
     reuse         K = 100, all-MiniLM-L6-v2: the vectors that the nodes bring, as lists of floats as
                   LlamaIndex has them, and the query's from the model's embeddings_cache; against

@@ -32,8 +32,9 @@ def scorer_for(
 ) -> Scorer:
     """Return the calibration's scorer, given it or the scorers that it is made of, in any order.
 
-    Scorers that were given to `calibrate` may be given although it needs them not, and those that a
-    gate in front needs. Raises `CalibrationMismatch`, naming them, for missing scorers and for others.
+    Scorers that were given to `calibrate` may be given although it needs them not, and those that
+    a gate in front needs. Raises `CalibrationMismatch`, naming them, for missing scorers and for
+    others.
     """
     of_all = [scorers] if isinstance(scorers, Scorer) else [*scorers]
     given = [scorer for scorer in of_all if not isinstance(scorer, QueryScorer)]
