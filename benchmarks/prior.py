@@ -14,9 +14,9 @@ words. Choices: each of the first two alone, both, and all three, 50 snippets ea
 20 and 10. Coefficients of documents and places are of collections that state them; those of a
 scorer are of cosines beside BM25's hits, and of BM25 of stems beside both hits.
 
-The collections are the labelled sets, and functions of Python's standard library, each asked for
-by the first paragraph of its docstring. Sentences are those of `benchmarks/sentences.py`, with hits
-of one or both retrievers.
+The collections are the labelled sets, and functions of numpy, scipy and scikit-learn, each asked
+for by the first paragraph of its docstring. Sentences are those of `benchmarks/sentences.py`, with
+hits of one or both retrievers.
 
     python -m benchmarks.prior --data FOLDER [--cache FOLDER] [--without SET …] [--write]
 """
@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 
 from benchmarks import sentences
 from benchmarks.default import candidates_in, cosines, write_run
-from benchmarks.sets import json_rows, standard_library
+from benchmarks.sets import functions, json_rows
 from conformal_retrievers import JudgedQuery
 from conformal_retrievers.data import read_beir
 from conformal_retrievers.data.beir import read_corpus, read_texts
@@ -63,7 +63,7 @@ LICENCES = {
     "scifact": "CC BY 4.0, ODC-By 1.0",
     "tatqa": "CC BY 4.0",
     "wice": "ODC-By 1.0, CC BY-SA 4.0",
-    "python-stdlib": "PSF-2.0",
+    "numpy-scipy-sklearn": "BSD-3-Clause",
 }
 OF_SENTENCES = ("ragbench-hotpotqa", "ragbench-covidqa", "wice")
 RELATIVES = {"hotpotqa-100": {"ragbench-hotpotqa"}, "ragbench-hotpotqa": {"hotpotqa-100"}}
@@ -197,7 +197,7 @@ def coefficients(item: Item, data: Path, cache: Path) -> list[Coefficients]:
         digest = hashlib.sha256(f"{code}{data / name}".encode()).hexdigest()[:16]
         file = cache / f"coefficients-{item}-{name}-{digest}.json"
         if not file.exists():
-            folder = standard_library(cache / name) if name == "python-stdlib" else data / name
+            folder = functions(cache / name) if name == "numpy-scipy-sklearn" else data / name
             some = of_snippets if item == "snippets" else of_sentences
             file.write_text(json.dumps([one._asdict() for one in some(folder, cache)]))
         made += [Coefficients(**one) for one in json.loads(file.read_text())]

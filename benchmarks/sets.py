@@ -13,12 +13,12 @@ import ast
 import gzip
 import hashlib
 import json
-import sysconfig
 import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -168,33 +168,33 @@ SETS: dict[str, Callable[[Path, Path], Data]] = {
 # --- code -----------------------------------------------------------------------------------------
 
 N_QUESTIONS, N_FUNCTIONS = 600, 5000
-ELSEWHERE = {"site-packages", "test", "tests", "idlelib", "lib2to3", "turtledemo"}
+PACKAGES = ("numpy", "scipy", "sklearn")
 
 
-def standard_library(folder: Path) -> Path:
-    """Write the functions of Python's standard library in the BEIR layout; return the folder.
+def functions(folder: Path) -> Path:
+    """Write the functions of numpy, scipy and scikit-learn in the BEIR layout; return the folder.
 
     A question is the first paragraph of a docstring, and relevant is the function whose it is, of
-    which the corpus has the source without docstrings. Which ones are there depends on the version
-    of Python.
+    which the corpus has the source without docstrings. Which ones are there depends on the versions
+    of the packages.
     """
-    functions, questions = dict[str, str](), dict[str, str]()
-    root = Path(sysconfig.get_paths()["stdlib"])
-    for path in sorted(root.rglob("*.py")):
-        if ELSEWHERE.isdisjoint(path.parts):
+    sources, questions = dict[str, str](), dict[str, str]()
+    root = Path(find_spec("numpy").origin).parents[1]  # type: ignore[union-attr, arg-type]
+    for path in sorted(path for name in PACKAGES for path in (root / name).rglob("*.py")):
+        if "tests" not in path.parts:
             for line, question, source in functions_in(path):
                 id = f"{path.relative_to(root)}:{line}"
-                if len(source) < 80 or source in functions.values():
+                if len(source) < 80 or source in sources.values():
                     continue
-                functions[id] = source
+                sources[id] = source
                 if 20 <= len(question) <= 200:
                     questions.setdefault(question, id)
     asked = dict(sorted(questions.items(), key=lambda pair: digest(pair[0]))[:N_QUESTIONS])
-    others = [id for id in sorted(functions, key=digest) if id not in asked.values()]
+    others = [id for id in sorted(sources, key=digest) if id not in asked.values()]
     corpus = {*asked.values(), *others[: N_FUNCTIONS - len(asked)]}
     folder.mkdir(parents=True, exist_ok=True)
     rows = {
-        "corpus": [{"_id": id, "text": functions[id]} for id in functions if id in corpus],
+        "corpus": [{"_id": id, "text": sources[id]} for id in sources if id in corpus],
         "queries": [{"_id": f"q:{id}", "text": text} for text, id in asked.items()],
     }
     for name, of in rows.items():
