@@ -27,6 +27,7 @@ import hashlib
 import math
 import os
 import tempfile
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -40,7 +41,6 @@ from rich.table import Table
 
 from benchmarks.halvings import encoded
 from conformal_retrievers import (
-    ConformalFilter,
     JudgedQuery,
     RetrievalScorer,
     ScoredQuery,
@@ -49,6 +49,7 @@ from conformal_retrievers import (
     calibrate,
     score_queries,
 )
+from conformal_retrievers.calibration.scorer import scorer_for
 from conformal_retrievers.data import read_beir
 from conformal_retrievers.data.beir import read_corpus, read_runs, read_texts
 from conformal_retrievers.data.copies import without_copies
@@ -71,7 +72,7 @@ SETS = (
 )
 RECALLS = {"nq-open": 0.9}
 RECALL = 0.8  # of other sets
-SIZES = (10, 20, 40, 80, 0)  # judged queries; 0 is half of the set
+SIZES = (10, 15, 20, 40, 80, 0)  # judged queries; 0 is half of the set
 MOST = 1000  # queries of a set
 DEPTH = 50
 OTHERS: dict[str, Scorer] = {
@@ -248,10 +249,12 @@ def halving(
     with (
         patch("conformal_retrievers.scoring.learned.score.prior_of", lambda item: prior),
         patch(module, lambda query: hashlib.sha256((own + query).encode()).hexdigest()),
+        warnings.catch_warnings(),
     ):
+        warnings.simplefilter("ignore")  # that some are near copies, or too few
         calibration = calibrate(given, alpha=round(1 - recall, 9), count_missed=True)
     filtered = [judged[i] for i in order[half:]]
-    scored = score_queries(ConformalFilter.of(calibration).scorer, filtered)
+    scored = score_queries(scorer_for(calibration), filtered)
     keeps = [calibration.keep(q.scores) for q in scored]
     rows = {name: score_queries(scorer, filtered) for name, scorer in OTHERS.items()}
     return Halving(

@@ -43,7 +43,6 @@ from numpy.typing import NDArray
 from benchmarks.halvings import minilm
 from benchmarks.sets import json_rows
 from conformal_retrievers import (
-    ConformalFilter,
     EmbeddingScorer,
     JudgedQuery,
     LearnedScorer,
@@ -52,6 +51,7 @@ from conformal_retrievers import (
     __version__,
     calibrate,
 )
+from conformal_retrievers.calibration.scorer import scorer_for
 from conformal_retrievers.data import read_beir
 from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.hits import Hit
@@ -262,7 +262,7 @@ def halving(data: Data, rng: np.random.Generator, n: int, prior: Prior) -> Halvi
     ):
         warnings.simplefilter("ignore")  # that some are near copies, or too few
         calibration = calibrate(given, alpha=ALPHA, split=lines)
-    scorer = ConformalFilter.of(calibration).scorer
+    scorer = scorer_for(calibration)
     filtered = order[half:].tolist()
     sentences = [data.sentences[i] for i in filtered]
     rows = {
