@@ -146,7 +146,7 @@ def choose(
         chosen=learned.name,
         given=names,
         alpha=alpha if costs else None,
-        costs={name: float(kept.mean()) for name, kept in costs.items() if "without" not in name},
+        costs={n: float(kept.mean()) for n, kept in costs.items() if not n.startswith("without ")},
         best=min(better, key=lambda name: costs[name].mean(), default=LEARNED) if costs else None,
         adds={
             name: Added(

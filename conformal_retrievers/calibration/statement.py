@@ -147,7 +147,7 @@ def _kept(c: Thresholds, made: Choice) -> Iterator[str]:
     than = f", and {', '.join(others)}" if others else ""
     yield (
         f"On these {made.n_fit}, by cross-validation, it keeps {own:.1f} {items} per query at "
-        f"{percent(1 - exact_alpha(c.alpha), exact=True)} of the relevant ones{than}."
+        f"{percent(1 - exact_alpha(made.alpha or c.alpha), exact=True)} of the relevant ones{than}."
     )
     if made.best != "learned":
         yield (
