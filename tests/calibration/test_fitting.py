@@ -1,0 +1,344 @@
+"""The default score: which queries fit it, that no others do, and what is said of it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from lookup import LookupScorer
+
+from conformal_retrievers import (
+    Calibration,
+    ConformalFilter,
+    FunctionScorer,
+    JudgedQuery,
+    LearnedScorer,
+    Snippet,
+    calibrate,
+    compare,
+    diagnose,
+    evaluate,
+    score_queries,
+)
+from conformal_retrievers.calibration import needed_scorers
+from conformal_retrievers.calibration.fitting import choose, kept, split
+from conformal_retrievers.calibration.guarantees import Units
+from conformal_retrievers.data.columns import ScoredQueries
+from conformal_retrievers.data.hits import fuse
+from conformal_retrievers.data.queries import with_hits
+from conformal_retrievers.scoring import RankScorer
+from conformal_retrievers.scoring.learned.features import columns
+from conformal_retrievers.scoring.learned.prior import prior_of
+from conformal_retrievers.scoring.scorer import query_digest
+
+
+def queries(n, seed=0, strength=2.0, depth=12):
+    """Queries with one or two relevant snippets, which two retrievers tend to find early."""
+    rng, judged = np.random.default_rng(seed), []
+    for i in range(n):
+        relevant, lists = np.arange(depth) < 1 + rng.integers(2), {}
+        for name in ("bm25", "dense"):
+            scores = rng.normal(size=depth) + strength * relevant
+            lists[name] = [(int(j), float(scores[j])) for j in np.argsort(-scores)[:-2]]
+        found = fuse(lists)
+        snippets = [Snippet(f"text {j}", hits=hits) for j, hits in found.items()]
+        judged.append(JudgedQuery(f"query {i}", snippets, [relevant[j] for j in found], id=f"q{i}"))
+    return judged
+
+
+JUDGED = queries(120)
+NEW = [replace(q, query=f"new {q.query}", id=f"new {q.id}") for q in queries(40, seed=9)]
+ORACLE = LookupScorer({f"text {j}": float(j > 1) for j in range(12)}, "oracle")
+
+
+def without_relevant(query):
+    return replace(query, relevant=[False] * len(query.snippets))
+
+
+# --- the parts ------------------------------------------------------------------------------------
+
+
+def test_a_quarter_is_the_fit_part_whatever_the_order_and_the_others_calibrate():
+    fit, calibration = split(JUDGED)
+    assert len(fit) == 30
+    assert sorted(q.id for q in (*fit, *calibration)) == sorted(q.id for q in JUDGED)
+    assert [q for q in JUDGED if q in calibration] == calibration
+    assert split(JUDGED[::-1]) == (fit, calibration[::-1])
+    many = [replace(JUDGED[0], query=f"query {i}", id=str(i)) for i in range(1000)]
+    assert len(split(many).fit) == 200
+
+
+def test_copies_of_a_query_are_in_one_part():
+    copies = [replace(query, query=f" {query.query.upper()}", id=None) for query in JUDGED]
+    fit, calibration = split([*JUDGED, *copies])
+    texts = [{q.query.strip().lower() for q in part} for part in (fit, calibration)]
+    assert not texts[0] & texts[1]
+    assert len(fit) == 60
+
+
+def test_the_fit_part_leaves_each_group_the_queries_with_a_relevant_snippet_that_it_needs():
+    judged = [*JUDGED[:10], *map(without_relevant, JUDGED[10:20]), *JUDGED[20:100]]
+    groups = ["small" if i < 20 else "large" for i in range(100)]
+    fit, calibration = split(judged, needed=9, groups=groups)
+    assert sum(any(query.relevant) for query in judged[:20] if query in calibration) >= 9
+    assert len(fit) == 1 + 20
+    assert fit == sorted(fit, key=lambda query: query_digest(query.query))
+
+
+@pytest.mark.parametrize(("n", "without"), [(19, 0), (40, 21)])
+def test_below_20_judged_queries_with_a_relevant_snippet_all_calibrate_the_prior_alone(n, without):
+    judged = [*map(without_relevant, JUDGED[:without]), *JUDGED[without:n]]
+    calibration = calibrate(judged, alpha=0.1)
+    learned = ConformalFilter.of(calibration).scorer
+    assert learned.coefficients == tuple(prior_of("snippets").of(columns(learned.sources))[0])
+    assert (calibration.choice.n_fit, calibration.n_queries) == (0, 19)
+    assert "fitted to no query of this one. That begins at 20 " in calibration.statement
+    assert calibrate(JUDGED[: n + 1], alpha=0.1).choice.n_fit == (n + 1) // 4
+
+
+def test_a_low_alpha_leaves_no_queries_to_fit_on_and_the_statement_has_the_number_that_it_takes():
+    calibration = calibrate(JUDGED[:99], alpha=0.01)
+    assert (calibration.choice.n_fit, calibration.keeps_everything) == (0, False)
+    assert "where more than the 99 for the threshold are left" in calibration.statement
+
+
+def test_groups_keep_their_thresholds():
+    grouped = [replace(query, group="ab"[i % 2]) for i, query in enumerate(JUDGED)]
+    calibration = calibrate(grouped, alpha=0.1, by_group=True)
+    assert sum(calibration.n_units.values()) == 90
+    assert all(math.isfinite(calibration.threshold(group)) for group in "ab")
+
+
+# --- the guarantee --------------------------------------------------------------------------------
+
+
+def test_the_fit_never_sees_the_calibration_part():
+    parts, chosen = split(JUDGED), calibrate(JUDGED, alpha=0.1)
+    others = [
+        replace(query, snippets=other.snippets, relevant=other.relevant)
+        for query, other in zip(parts.calibration, queries(120, 5, strength=1.0), strict=False)
+    ]
+    again = calibrate([*parts.fit, *others], alpha=0.1)
+    assert again.scorer_provenance == chosen.scorer_provenance
+    assert chosen.ids == {query.id for query in parts.calibration}
+    assert not chosen.ids & set(chosen.choice.fit_ids)
+
+
+@pytest.mark.parametrize("alpha", ["1/10", "1/5", "2/5"])
+def test_leaving_out_each_query_of_the_calibration_part_loses_at_most_alpha(alpha):
+    chosen = choose(JUDGED, None, guarantee="query-recall", alpha=0.1, needed=9)
+    scored = ScoredQueries.of(score_queries(chosen.scorer, chosen.calibration)).relevant_only()
+    lost = Fraction(0)
+    for i, query in enumerate(scored):
+        others = Units("query-recall", scored.select(np.arange(len(scored)) != i), False)
+        stays = int((query.scores <= others.threshold(float(Fraction(alpha)), None)).sum())
+        lost += 1 - Fraction(stays, len(query.scores))
+    assert lost <= Fraction(alpha) * len(scored)
+
+
+def test_the_file_is_enough_for_scores_bit_for_bit(tmp_path):
+    calibration = calibrate(JUDGED, alpha=0.1)
+    calibration.save(tmp_path / "calibration.json")
+    loaded = Calibration.load(tmp_path / "calibration.json")
+    assert (loaded, needed_scorers(loaded)) == (calibration, [])
+    fitted, opened = LearnedScorer.fit(split(JUDGED).fit), ConformalFilter.of(loaded)
+    for query in NEW:
+        expected = fitted.score(query.query, query.snippets).tolist()
+        assert opened(query.query, query.snippets).scores.tolist() == expected
+        filtered = asyncio.run(opened.acall(query.query, query.snippets))
+        assert filtered.scores.tolist() == expected
+
+
+def test_a_query_of_the_fit_part_does_not_evaluate():
+    calibration = calibrate(JUDGED, alpha=0.1)
+    scorer, fit = ConformalFilter.of(calibration).scorer, split(JUDGED).fit
+    assert all(map(calibration.chosen_on, fit))
+    assert not any(map(calibration.chosen_on, NEW))
+    scored = [replace(q, id=fit[0].id) for q in score_queries(scorer, NEW[:1])]
+    for measured in (
+        lambda: evaluate(calibration, scored),
+        lambda: diagnose(calibration, scored),
+        lambda: compare(calibration, calibration, scored, rng=np.random.default_rng(0)),
+    ):
+        with pytest.raises(ValueError, match=fit[0].id):
+            measured()
+    assert evaluate(calibration, score_queries(scorer, NEW)).held_out_verified
+    without_ids = calibrate([replace(query, id=None) for query in JUDGED], alpha=0.1)
+    assert without_ids.n_without_id == len(JUDGED)
+    assert all(map(without_ids.chosen_on, fit))
+
+
+def test_an_id_that_occurs_in_both_parts_is_an_error():
+    fit, calibration = split(JUDGED)
+    again = [replace(calibration[0], id=fit[0].id), *fit, *calibration[1:]]
+    with pytest.raises(ValueError, match=fit[0].id):
+        calibrate(again, alpha=0.1)
+
+
+# --- what is said of it ---------------------------------------------------------------------------
+
+
+def test_what_is_kept_by_hand():
+    marks = ([True, False, True], [True, False, False])
+    judged = [JudgedQuery(f"q{i}", ["a", "b", "c"], relevant) for i, relevant in enumerate(marks)]
+    scores = [[1.0, 2, 4], [3.0, 4, math.nan]]  # masses ¼ at 1 and 4, ½ at 3; NaN is kept
+
+    def at(alpha):
+        return kept(judged, alpha, lambda i, query: np.array(scores[i])).tolist()
+
+    assert [at(alpha) for alpha in (0.75, 0.74, 0.25, 0.24)] == [[1, 1], [2, 2], [2, 2], [3, 3]]
+    scores[1][0] = math.nan  # its mass is there from the start
+    assert [at(alpha) for alpha in (0.5, 0.49)] == [[0, 2], [1, 2]]
+
+
+def test_a_given_scorer_is_asked_once_for_each_query_and_the_statement_says_what_it_adds():
+    asked = []
+
+    def score(query, texts):
+        asked.append(query)
+        return [ORACLE.scores[text] for text in texts]
+
+    oracle = FunctionScorer(score, "oracle")
+    calibration = calibrate(JUDGED, [oracle], alpha=0.1)
+    assert sorted(asked) == sorted(query.query for query in JUDGED)
+    added = calibration.choice.adds["oracle"]
+    assert added.with_it == calibration.choice.costs["learned"] < added.without
+    assert added.without == calibrate(JUDGED, alpha=0.1).choice.costs["learned"]
+    text = f"Without oracle it keeps {added.without:.1f} there, with it {added.with_it:.1f}."
+    assert text in calibration.statement
+    assert needed_scorers(calibration) == ["oracle"]
+    assert ConformalFilter.of(calibration, oracle).scorer.name == calibration.scorer
+    with pytest.raises(ValueError, match="oracle"):
+        ConformalFilter.of(calibration)
+
+
+def test_what_it_keeps_is_found_by_fits_that_did_not_see_the_query():
+    fit = split(JUDGED).fit
+    folds = [LearnedScorer.fit([q for i, q in enumerate(fit) if i % 5 != f]) for f in range(5)]
+    own = kept(fit, 0.1, lambda i, query: folds[i % 5].score(query.query, query.snippets))
+    choice = calibrate(JUDGED, alpha=0.1).choice
+    assert choice.costs["learned"] == own.mean()
+    assert choice.best == "learned"
+    ranks = kept(fit, 0.1, lambda i, query: query.hits["dense"].ranks)
+    assert choice.costs["top k of dense"] == ranks.mean() > own.mean()
+    assert [*choice.costs][1:] == ["top k of bm25", "top k of dense", "top k of the fusion"]
+
+
+def ranked(retriever="retriever"):
+    """Queries with a relevant snippet among the first five: nothing but its rank is of use."""
+    rng, judged = np.random.default_rng(0), []
+    for i in range(100):
+        scores = np.sort(rng.normal(size=20) ** 3)[::-1].tolist()
+        texts = [" ".join(map(str, rng.integers(0, 20, size=rng.integers(1, 60)))) for _ in scores]
+        found = map(Snippet, texts)
+        snippets = [replace(s, retrieval_score=x) for s, x in zip(found, scores, strict=True)]
+        relevant = np.arange(20) == rng.integers(5)
+        judged.append(JudgedQuery(f"{i}: 1 2 3", with_hits(snippets, retriever), relevant))
+    return judged
+
+
+@pytest.mark.parametrize("retriever", ["retriever", "without scores"])
+def test_the_statement_warns_where_a_top_k_keeps_fewer_by_more_than_the_noise(retriever):
+    calibration = calibrate(ranked(retriever), alpha=0.02)
+    assert calibration.choice.best == f"top k of {retriever}"
+    own = calibration.choice.costs["learned"]
+    for text in (
+        f"On these 25, by cross-validation, it keeps {own:.1f} snippets per query at 98 % of the "
+        f"relevant ones, and the top k of {retriever} 5.0.",
+        f"The top k of {retriever} keeps fewer there, by more than the noise",
+    ):
+        assert text in calibration.statement
+        assert text in calibration.at(0.2).statement  # they were found at 0.02
+    assert "more than the noise" not in calibrate(JUDGED, alpha=0.1).statement
+
+
+def test_the_statement_says_how_much_one_retriever_counts_beside_another():
+    text = calibrate(JUDGED, alpha=0.1).statement
+    assert ": dense counts " in text or ": bm25 counts " in text
+    assert "counts" not in calibrate(ranked(), alpha=0.02).statement  # there is one
+
+
+def test_by_rank_alone_the_filter_is_a_calibrated_top_k():
+    calibration = calibrate(ranked(), RankScorer(), alpha=0.02)
+    assert "calibrated top k of 'retriever', k = 5." in calibration.statement
+    assert len(ConformalFilter.of(calibration)("new", with_hits(list("abcdef"))).kept) == 5
+
+
+def test_a_threshold_that_keeps_everything_is_warned_of_and_stated():
+    infinite = FunctionScorer(lambda query, texts: [math.inf] * len(texts), "inf")
+    with pytest.warns(UserWarning, match="threshold is infinite"):
+        none = calibrate(JUDGED, infinite, alpha=0.1)
+    fitted = calibrate(JUDGED, alpha=0.1)
+    none = replace(none, scorer_provenance=fitted.scorer_provenance)
+    texts = [one.statement.count("every snippet is kept") for one in (none, fitted)]
+    assert texts == [2, 0]
+
+
+def test_the_fit_shows_a_bar_on_request(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    calibrate(JUDGED, alpha=0.1, progress=True)
+    assert "Fitting the score" in capsys.readouterr().err
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+def test_the_guarantee_on_snippets_takes_the_only_retrievers_own_score():
+    judged = ranked()
+    calibration = calibrate(judged, alpha=0.1, guarantee="snippet")
+    assert calibration.scorer == "retrieval(retriever, higher)"
+    assert calibration.n_queries == len(judged)
+    assert "does not depend on the query's other snippets" in calibration.statement
+    for queries, given in ((JUDGED, None), (judged, [ORACLE])):
+        with pytest.raises(ValueError, match=r"guarantee is 'snippet'.*give one scorer"):
+            calibrate(queries, given, alpha=0.1, guarantee="snippet")
+
+
+def test_nothing_to_score_by_is_an_error_that_says_what_to_do():
+    plain = [JudgedQuery(f"query {i}", ["a", "b"], [True, False]) for i in range(80)]
+    with pytest.raises(ValueError, match=r"judge_retriever.*scorer="):
+        calibrate(plain, alpha=0.1)
+    with pytest.raises(ValueError, match="none of the 7 .* is retrieved yet; .* judge_retriever"):
+        calibrate([JudgedQuery(f"query {i}", [], []) for i in range(7)], alpha=0.1)
+    for scorers in (None, [], ORACLE):
+        with pytest.raises(ValueError, match="judged is empty"):
+            calibrate([], scorers, alpha=0.1)
+    with pytest.raises(ValueError, match="query 79"):
+        calibrate([*JUDGED[:60], *plain[79:]], alpha=0.1)
+
+
+@pytest.mark.parametrize("scorer", ["learned", 0.1])
+def test_what_is_no_scorer_is_named_whole(scorer):
+    with pytest.raises(TypeError, match=f"^scorer is {scorer!r}; .* leave it out"):
+        calibrate(JUDGED[:9], scorer, alpha=0.1)
+
+
+def test_given_scorers_have_different_names_and_were_not_fitted_on_the_queries():
+    for given, match in (
+        ([ORACLE] * 2, "each scorer once"),
+        ([LearnedScorer.fit(JUDGED)], "fitted"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            calibrate(JUDGED, given, alpha=0.1)
+    with pytest.raises(TypeError, match="scorer"):
+        calibrate(JUDGED, [3], alpha=0.1)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("costs", {"a": "b"}), ("costs", {"other": 0.5})),  # without that of the best
+        *((field, {"a": "b"}) for field in ("n_fit", "fit_ids", "chosen")),
+    ],
+)
+def test_a_choice_of_another_shape_is_an_error_that_names_its_field(field, value):
+    calibration = calibrate(JUDGED, alpha=0.1)
+    provenance = calibration.scorer_provenance
+    choice = {**provenance["choice"], field: value}
+    broken = replace(calibration, scorer_provenance={**provenance, "choice": choice})
+    with pytest.raises(ValueError, match=field):
+        Calibration.from_json(broken.to_json())
