@@ -29,7 +29,7 @@ KINDS: Mapping[str, Callable[[Provenance, Given], Scorer | QueryScorer]] = {
     "zscore": lambda p, given: QueryZScore(_made(p["scorer"], given)),
     "tiebreak": lambda p, given: TieBreak(_made(p["scorer"], given), then=_made(p["then"], given)),
     learned.FORMAT: lambda p, given: learned.LearnedScorer.from_provenance(
-        p, [given[name] for name in p["scorers"]]
+        p, [OVERLAPS.get(name) or given[name] for name in p["scorers"]]
     ),
     learned_gate.FORMAT: lambda p, given: learned_gate.LearnedQueryScorer.from_provenance(
         p, [OVERLAPS.get(name) or given[name] for name in [*p["scorers"], *p["query_scorers"]]]
