@@ -22,7 +22,6 @@ from conformal_retrievers.scoring import (
     QueryZScore,
     RankScorer,
     RetrievalScorer,
-    ZFusionScorer,
 )
 from conformal_retrievers.scoring.scorer import score_snippets
 
@@ -46,12 +45,11 @@ def judged(rng, lengths=(K,)):
     ]
 
 
-RELATIVE = [QueryZScore(RetrievalScorer()), ZFusionScorer({"retriever": "similarity"})]
+Z_SCORE = QueryZScore(RetrievalScorer())
 
 
-@pytest.mark.parametrize("scorer", [*RELATIVE, None], ids=["z-score", "z-fusion", "default"])
-def test_a_list_shorter_than_any_calibrated_is_kept_whole_and_warned_of_once(scorer, rng):
-    calibration = calibrate(judged(rng), scorer, alpha=0.05)
+def test_a_list_shorter_than_any_calibrated_is_kept_whole_and_warned_of_once(rng):
+    calibration = calibrate(judged(rng), Z_SCORE, alpha=0.05)
     keep = ConformalFilter.of(calibration)
     assert calibration.fewest == K
     assert 0 < len(keep("q", listed(similarities(rng))).kept) < 5
@@ -65,13 +63,24 @@ def test_a_list_shorter_than_any_calibrated_is_kept_whole_and_warned_of_once(sco
 
 
 def test_lists_as_short_as_calibrated_ones_are_filtered(rng):
-    calibration = calibrate(judged(rng, lengths=(5, K, 8)), RELATIVE[0], alpha=0.05)
+    calibration = calibrate(judged(rng, lengths=(5, K, 8)), Z_SCORE, alpha=0.05)
     keep = ConformalFilter.of(calibration)
     assert calibration.fewest == 5
     for n in (5, 8, K):
         assert 0 < len(keep("q", listed(similarities(rng, n))).kept) < 5
     with pytest.warns(UserWarning, match="shorter than the 5 snippets"), UNSCORED:
         assert len(keep("q", listed(similarities(rng, 4))).kept) == 4
+
+
+@pytest.mark.parametrize("n", [1, 3, 5, 10])
+def test_by_default_a_list_that_is_cut_keeps_its_best_under_the_threshold_of_full_lists(n, rng):
+    keep = ConformalFilter.of(calibrate(judged(rng), alpha=0.05))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(5):
+            found = similarities(rng)
+            assert keep("q", listed(found)).kept.tolist() == [0, 1]
+            assert keep("q", listed(found[:n])).kept.tolist() == [0, 1][:n]
 
 
 UNSCORED = pytest.warns(UserWarning, match="could not score any")
@@ -87,7 +96,7 @@ def test_scores_that_mean_the_same_in_any_list_filter_short_ones(scorer, rng):
     assert keep("q", listed(similarities(rng)[:3])).kept.tolist() == [0, 1]
 
 
-@pytest.mark.parametrize("scorer", [RELATIVE[0], None], ids=["z-score", "default"])
+@pytest.mark.parametrize("scorer", [Z_SCORE, None], ids=["z-score", "default"])
 def test_the_same_vectors_by_similarity_and_by_distance_give_the_same_survivors(scorer, rng):
     keep = ConformalFilter.of(calibrate(judged(rng), scorer, alpha=0.05))
     for _ in range(20):
@@ -129,6 +138,6 @@ def test_ten_queries_in_a_row_of_which_all_or_none_are_kept_are_warned_of():
 def test_a_query_for_which_a_retriever_has_no_scores_is_kept_whole(rng):
     keep = ConformalFilter.of(calibrate(judged(rng), alpha=0.05))
     snippets = listed(np.full(K, np.nan))
-    assert np.isnan(score_snippets(RELATIVE[0], "q", listed(similarities(rng)))).sum() == 0
+    assert np.isnan(score_snippets(Z_SCORE, "q", listed(similarities(rng)))).sum() == 0
     with pytest.warns(UserWarning, match="ranks and no scores"), UNSCORED:
         assert keep("q", snippets).keeps.all()

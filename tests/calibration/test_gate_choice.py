@@ -15,6 +15,7 @@ from conformal_retrievers.calibration.gate_choice import (
     costs_of,
     default_gate,
     folds_of,
+    pick,
     resamples,
 )
 from conformal_retrievers.data.hits import Hit
@@ -141,6 +142,13 @@ def test_what_is_learned_wins_if_it_is_better():
     assert chosen.costs[chosen.best] < min(hits.costs.values())
     assert isinstance(chosen.scorer, LearnedQueryScorer)
     assert chosen.scorer.parts == (verdict,)
+
+
+def test_noise_is_not_preferred_to_what_is_simpler():
+    logs = np.array([[0.0, 0.0, 0.0], [-0.05, 0.3, -0.3], [-0.3, -0.2, -0.4]])
+    assert pick(logs) == (2, 2)  # standard errors of 0.1 and 0.2
+    logs[1, 0] = -0.15
+    assert pick(logs) == (2, 1)
 
 
 def test_every_given_scorer_scores_a_query_once():

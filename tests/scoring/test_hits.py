@@ -18,7 +18,6 @@ from conformal_retrievers.scoring import (
     RankScorer,
     RetrievalScorer,
     TieBreak,
-    ZFusionScorer,
     ascore_snippets,
     relative_to_query,
     retrievers_of,
@@ -154,8 +153,6 @@ def test_a_score_list_in_the_other_direction_is_turned_round_where_scores_are_on
     for scorer in (
         QueryZScore(RetrievalScorer("dense")),
         QueryZScore(RetrievalScorer("dense", higher_is_better=False)),
-        ZFusionScorer({"dense": "similarity"}),
-        ZFusionScorer({"dense": "distance"}),
     ):
         z = scorer.score("q", similarities)
         assert z.argmin() == 0

@@ -22,6 +22,7 @@ from conformal_retrievers.scoring import (
     retrievers_of,
     score_query,
 )
+from conformal_retrievers.scoring.learned.regression import regress
 from conformal_retrievers.scoring.learned_gate import (
     feature_names,
     query_features,
@@ -29,7 +30,6 @@ from conformal_retrievers.scoring.learned_gate import (
     table_of,
 )
 from conformal_retrievers.scoring.rebuild import needs, query_scorer_of
-from conformal_retrievers.scoring.regression import regress
 from conformal_retrievers.scoring.scorer import check_not_fitted_on
 from conformal_retrievers.scoring.sources import Sources
 
