@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pages import NAME, NUMBER, asked
 
-from conformal_retrievers import Calibration, ScoredQuery, calibrate
-from conformal_retrievers.calibration.candidates import candidates_of
+from conformal_retrievers import Calibration, FunctionScorer, ScoredQuery, calibrate
 from conformal_retrievers.calibration.subjects import SENTENCES
 from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, with_hits
 from conformal_retrievers.pruning import SentenceFilter
+from conformal_retrievers.scoring.learned.prior import prior_of
 
 JUDGED = [
     asked("one", [[1, 9], [8]], {0: [0]}),
@@ -156,8 +156,9 @@ def test_the_default_tells_sentences_of_a_document_apart(n):
     prune = SentenceFilter.of(calibration)
     kept = [prune(q.query, q.snippets) for q in judged[n:]]
     assert np.mean([one.m2 for one in kept]) < 0.25  # 2 of 16 are relevant
-    assert calibration.choice is not None
-    assert ("learned(hits of retriever, words)" in calibration.choice.costs) == (n == 120)
+    assert calibration.choice.n_fit == n // 4
+    assert (calibration.choice.best, [*calibration.choice.costs]) == ("learned", ["learned"])
+    assert f"prior {prior_of('sentences').name}" in calibration.statement
 
 
 @pytest.mark.parametrize("guarantee", ["query-recall", "all", "any"])
@@ -173,7 +174,8 @@ def test_a_single_document_whose_sentences_have_equal_hits_is_not_kept_whole(gua
         )
     calibration = calibrate(judged, alpha=0.1, split="sentences", guarantee=guarantee)
     prune = SentenceFilter.of(calibration)
-    assert all(prune(q.query, q.snippets).m2 == 0.25 for q in judged)
+    # The one that answers of four, or none: a share alpha may be lost.
+    assert all(prune(q.query, q.snippets).m2 <= 0.25 for q in judged)
 
 
 @pytest.mark.parametrize("hits", [True, False])
@@ -196,9 +198,8 @@ def test_snippets_without_hits_are_scored_by_what_they_share_with_the_query():
     for query in (worded(i, rng) for i in range(100)):
         snippets = [replace(s, hits=()) for s in query.snippets]
         bare.append(replace(query, snippets=snippets))
-    assert "learned(words)" in calibrate(bare, alpha=0.1, split="sentences").choice.costs
-    bare = bare[:30]
-    assert calibrate(bare, alpha=0.1, split="sentences").scorer.startswith("tiebreak(overlap")
+    calibration = calibrate(bare, alpha=0.1, split="sentences")
+    assert calibration.scorer.startswith("learned(words; context=document+position, fit=")
     with pytest.raises(ValueError, match="hit"):
         calibrate(bare, alpha=0.1)
 
@@ -206,36 +207,6 @@ def test_snippets_without_hits_are_scored_by_what_they_share_with_the_query():
 def test_a_list_of_scorers_works_for_sentences_too():
     rng = random.Random(0)
     judged = [worded(i, rng) for i in range(120)]
-    length = replace_name(NUMBER, "length")
-    chosen = calibrate(judged, [length], alpha=0.2, split="sentences").choice
-    assert any("length" in name for name in chosen.costs)
-
-
-def replace_name(scorer, name):
-    return type(scorer)(lambda query, texts: [float(len(text)) for text in texts], name)
-
-
-def test_the_scores_that_sentences_are_chosen_among_are_these():
-    rng = random.Random(0)
-    judged = []
-    for query in (worded(i, rng) for i in range(40)):
-        scored = [replace(s, retrieval_score=1 / (i + 1)) for i, s in enumerate(query.snippets)]
-        judged.append(replace(query, snippets=with_hits(scored, "bm25")))
-    sentences = by_sentence(judged, "sentences")
-    candidates = candidates_of(sentences, [NUMBER], "query-recall")
-    assert [one.name for one in candidates] == [
-        "tiebreak(overlap(pieces), then=order(rank(bm25)))",
-        "tiebreak(rank(bm25), then=overlap(pieces))",
-        "tiebreak(retrieval(bm25, higher), then=overlap(pieces))",
-        "tiebreak(zscore(retrieval(bm25, higher)), then=overlap(pieces))",
-        "tiebreak(zfusion(bm25 higher, overlap(pieces)), then=order(rank(bm25)))",
-        "learned(hits of bm25, words)",
-        "number",
-        "zscore(number)",
-        "learned(hits of bm25, words, number)",
-    ]
-    words = [f"overlap({unit})" for unit in ("words", "pairs", "stems", "pieces")]
-    assert [part.name for part in candidates[-1].parts] == [*words, "number"]
-    assert candidates[-1].given == (NUMBER,)
-    absolute = candidates_of(sentences, [], "snippet")
-    assert [one.name for one in absolute] == ["retrieval(bm25, higher)"]
+    length = FunctionScorer(lambda query, texts: [float(len(text)) for text in texts], "length")
+    choice = calibrate(judged, [length], alpha=0.2, split="sentences").choice
+    assert choice.adds["length"].with_it == choice.costs["learned"]
