@@ -100,27 +100,16 @@ def test_a_run_whose_path_has_an_equals_sign_is_a_path(beir, tmp_path):
     assert Calibration.load(out).scorer == "rank(retriever)"
 
 
-def test_without_a_scorer_one_is_chosen_and_the_file_holds_it(beir, tmp_path):
+def test_without_a_scorer_one_is_learned_and_the_file_holds_it(beir, tmp_path):
     out = tmp_path / "c.json"
     done = run("calibrate", beir, *RUNS, "--alpha", "0.1", "--hold-out", "0.4", "--out", out)
     made = Calibration.load(out)
-    assert {"score", "choice"} <= set(made.scorer_provenance)
+    assert made.scorer_provenance["score"]["prior"].startswith("snippets ")
     assert " ".join(made.statement.split()) in " ".join(done.stdout.split())
     found = as_json("evaluate", out, beir, *RUNS)
     assert found["evaluation"]["n_queries"] + found["left_out"] == N
-    assert found["left_out"] > len(made.ids) > 0  # those that chose are left out too
+    assert found["left_out"] > len(made.ids) > 0  # those of the fit are left out too
     assert "choice" in as_json("show", out)["scorer_provenance"]
-
-
-def test_a_learned_score_is_fitted_on_queries_that_do_not_calibrate(beir, tmp_path):
-    out = tmp_path / "c.json"
-    command = ("calibrate", beir, *RUNS, "--alpha", "0.2", "--hold-out", "0.3", "--out", out)
-    run(*command, "--scorer", "learned")
-    made = Calibration.load(out)
-    assert made.scorer.startswith("learned(")
-    found = as_json("evaluate", out, beir, *RUNS)
-    assert found["left_out"] > len(made.ids) > 0
-    assert found["evaluation"]["n_queries"] + found["left_out"] == N
 
 
 def test_a_model_that_the_file_needs_is_asked_for_and_another_is_refused(beir, tmp_path):
@@ -155,6 +144,6 @@ def test_hits_are_needed_where_a_score_is_made_of_them(tmp_path):
     ]
     write_jsonl(queries, path)
     given = ("calibrate", path, "--alpha", "0.1", "--out", out)
-    for name in ("rank", "fusion", "learned"):
+    for name in ("rank", "fusion"):
         assert "hits" in error_of(*given, "--scorer", name)
     assert "hit" in error_of(*given)

@@ -54,7 +54,9 @@ def test_the_coverage_is_near_its_target_on_average_and_the_spread_is_no_standar
     assert "not a standard error" in flowing
     assert "of 10 splits" in flowing
     assert f"coverage is {100 * found.coverage.estimate:.1f} %" in flowing
-    assert "chosen or learned" in flowing  # 100 queries allow a choice, and 50 do not
+    assert "it is fitted" not in flowing
+    fewer = str(try_splits(judged_queries(38, rng), alpha=0.2, splits=2))  # 19 fit no score
+    assert "On all 38 judged queries it is fitted" in " ".join(fewer.split())
 
 
 def test_the_same_seed_draws_the_same_halves(rng):
