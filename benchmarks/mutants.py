@@ -42,6 +42,7 @@ TESTS = {
     "calibration/reduced.py": ["calibration/test_reduced.py"],
     "data/queries.py": ["data/test_queries.py", "scoring/test_scoring.py"],
     "calibration": ["calibration", "theory"],
+    "calibration/fitting.py": ["calibration/test_fitting.py"],
     "calibration/planning.py": ["calibration/test_planning.py"],
     "filtering.py": ["test_filtering.py", "calibration"],
     "evaluation": ["evaluation"],
@@ -49,6 +50,10 @@ TESTS = {
     "labels": ["labels"],
     "llm": ["llm"],
     "scoring": ["scoring"],
+    **{
+        f"scoring/learned/{part}.py": ["scoring/test_learned.py"]
+        for part in ("features", "layout", "prior", "regression", "score")
+    },
 }
 
 # By file: what occurs once in it, what replaces that, and which mistake that is.
@@ -339,38 +344,36 @@ MUTANTS = {
             "queries that missed everything forgotten",
         ),
     ],
-    "calibration/choosing.py": [
+    "calibration/fitting.py": [
         (
             "for i, digest in enumerate(digests) if digest not in chosen]",
             "for i, digest in enumerate(digests)]",
-            "the queries of the choice calibrate, too",
+            "the queries of the fit calibrate, too",
         ),
         (
-            "np.argmax(logs[:, 0] <= logs[best, 0] + noise * _errors(logs, best))",
-            "best",
-            "noise preferred to what is simpler",
+            "max(0, spare))",
+            "len(judged))",
+            "a fit part that leaves too few for a threshold",
         ),
         (
-            "logs[:, 0] + NOISE * _errors(logs, -1) <=",
-            "logs[:, 0] <=",
-            "a simpler score taken as good without a proof",
+            "[q for i, q in enumerate(fit) if i % FOLDS != fold]",
+            "fit",
+            "what is kept measured on the queries that fit",
         ),
         (
-            "proves & (logs[:, 0] <= lowest + SAME)",
-            "proves",
-            "a score taken that is simpler and worse than another that proves as good",
-        ),
-    ],
-    "calibration/candidates.py": [
-        (
-            "if i % FOLDS != fold]",
-            "]",
-            "candidates compared on the queries that fit them",
+            "more.mean() > NOISE * more.std() / len(more) ** 0.5",
+            "more.mean() < NOISE * more.std() / len(more) ** 0.5",
+            "a warning of noise, and none of a better top k",
         ),
         (
-            'if guarantee == "snippet":  # only',
-            "if False:  # only",
-            "relative scores compete for the guarantee on snippets",
+            "np.full(len(of), 1 / (len(judged) * len(of)))",
+            "np.full(len(of), 1 / sum(map(len, relevant)))",
+            "snippets weigh the same, not queries",
+        ),
+        (
+            "np.where(np.isnan(of), -np.inf, of)",
+            "np.where(np.isnan(of), np.inf, of)",
+            "what has no score counted as dropped",
         ),
     ],
     "calibration/record.py": [
@@ -558,6 +561,61 @@ MUTANTS = {
             '" ".join(normalize("NFC", query).casefold().split())',
             "query",
             "a space hides a query that was fitted on",
+        ),
+    ],
+    "scoring/learned/features.py": [
+        (
+            "/ sd - np.log(DEPTH / k), 0.0)",
+            "/ sd, 0.0)",
+            "z-scores that mean something else in short lists",
+        ),
+        (
+            "inside = np.arange(x.shape[1]) < k",
+            "inside = np.arange(x.shape[1]) <= k",
+            "what a retriever did not find in the mean of its list",
+        ),
+        (
+            "(z[:r] if r else z).min(axis=0)",
+            "z.min(axis=0)",
+            "a scorer among the retrievers, of which the best counts",
+        ),
+        (
+            "by_score = np.lexsort((mean, document))",
+            "by_score = layout.order",
+            "features that depend on the order of snippets",
+        ),
+    ],
+    "scoring/learned/layout.py": [
+        (
+            "new[1:] |= position_in_order[1:] != position_in_order[:-1]",
+            "new[1:] = True",
+            "two snippets at one position as neighbours",
+        ),
+    ],
+    "scoring/learned/prior.py": [
+        (
+            "means.append(coefficients[own].mean / times)",
+            "means.append(coefficients[own].mean)",
+            "several retrievers that count several times",
+        ),
+    ],
+    "scoring/learned/regression.py": [
+        (
+            "precision = 1 / np.square(sd)",
+            "precision = 1 / sd",
+            "a standard deviation taken for a variance",
+        ),
+        (
+            "step = step / 2",
+            "break",
+            "a step that goes too far ends the fit",
+        ),
+    ],
+    "scoring/learned/score.py": [
+        (
+            "np.array(query.relevant, dtype=np.bool_)[known]",
+            "np.array(query.relevant, dtype=np.bool_)[: known.sum()]",
+            "judgements of other snippets where one cannot be scored",
         ),
     ],
     "scoring/embedding.py": [

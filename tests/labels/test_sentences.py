@@ -180,5 +180,5 @@ def test_labelled_sentences_calibrate():
     labelled = label_by_answer(queries, split="sentences")
     calibration = calibrate(labelled.judged, alpha=0.1, labels=labelled.labels)
     assert calibration.split == NAME
-    assert calibration.n_relevant == 20
-    assert calibration.threshold() < 1
+    assert calibration.n_relevant == 20 - calibration.choice.n_fit == 15
+    assert not calibration.keeps_everything
