@@ -102,7 +102,7 @@ def test_a_run_whose_path_has_an_equals_sign_is_a_path(beir, tmp_path):
 
 def test_without_a_scorer_one_is_learned_and_the_file_holds_it(beir, tmp_path):
     out = tmp_path / "c.json"
-    done = run("calibrate", beir, *RUNS, "--alpha", "0.1", "--hold-out", "0.4", "--out", out)
+    done = run("calibrate", beir, *RUNS, "--alpha", "0.2", "--hold-out", "0.4", "--out", out)
     made = Calibration.load(out)
     assert made.scorer_provenance["score"]["prior"].startswith("snippets ")
     assert " ".join(made.statement.split()) in " ".join(done.stdout.split())
