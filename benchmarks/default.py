@@ -3,7 +3,7 @@
 Each data set is a folder in the BEIR layout, of which the runs are not read; queries retrieve from
 their lines of candidates.tsv, if there are any. A dense retriever (all-MiniLM-L6-v2 over the whole
 corpus) and BM25 (bm25s) return 50 snippets each, and their union is judged. Of queries with a known
-relevant snippet, without copies, at most 1,000 (by a hash), random halves are drawn: of one half,
+relevant snippet, without copies, at most 600 (by a hash), random halves are drawn: of one half,
 some are judged and given to `calibrate(…, alpha=1 - recall, count_missed=True)`, and the other half
 is filtered. The prior of the score is made without the set and its relatives, see
 `benchmarks/prior.py`. Which queries fit the score is drawn anew in each halving.
@@ -73,7 +73,7 @@ SETS = (
 RECALLS = {"nq-open": 0.9}
 RECALL = 0.8  # of other sets
 SIZES = (10, 15, 20, 40, 80, 0)  # judged queries; 0 is half of the set
-MOST = 1000  # queries of a set
+MOST = 600  # queries of a set
 DEPTH = 50
 OTHERS: dict[str, Scorer] = {
     "dense": RankScorer("dense"),
@@ -138,12 +138,16 @@ def sections(arguments: argparse.Namespace) -> Iterator[str | Table]:
             recall = recall_of(name, judged)
             yield f"\n## {name}, recall {recall:g}\n\n{described(judged)}"
             table = empty_table()
+            others = {
+                name: in_order(score_queries(scorer, judged), name)
+                for name, scorer in OTHERS.items()
+            }
             with scored_once():
                 for size in arguments.sizes:
                     rngs = np.random.default_rng([arguments.seed, size]).spawn(arguments.halvings)
                     if size > len(judged) // 2:
                         continue
-                    halvings = [halving(judged, recall, rng, size, prior) for rng in rngs]
+                    halvings = [halving(judged, others, recall, rng, size, prior) for rng in rngs]
                     ratios[size].append(add_row(table, size, halvings, recall))
             yield table
     yield "\n## Medians\n"
@@ -239,7 +243,12 @@ def recall_of(name: str, judged: Sequence[JudgedQuery]) -> float:
 
 
 def halving(
-    judged: list[JudgedQuery], recall: float, rng: np.random.Generator, n: int, prior: Prior
+    judged: list[JudgedQuery],
+    others: dict[str, list[ScoredQuery]],
+    recall: float,
+    rng: np.random.Generator,
+    n: int,
+    prior: Prior,
 ) -> Halving:
     order = rng.permutation(len(judged))
     half = len(order) // 2
@@ -256,12 +265,14 @@ def halving(
     filtered = [judged[i] for i in order[half:]]
     scored = score_queries(scorer_for(calibration), filtered)
     keeps = [calibration.keep(q.scores) for q in scored]
-    rows = {name: score_queries(scorer, filtered) for name, scorer in OTHERS.items()}
     return Halving(
         calibration.scorer_provenance["choice"]["n_fit"],
         {
             "filter": snippets_at(recall, scored),
-            **{name: snippets_at(recall, in_order(rows[name], name)) for name in rows},
+            **{
+                name: snippets_at(recall, [of[i] for i in order[half:]])
+                for name, of in others.items()
+            },
         },
         float(np.mean([share(q, keep) for q, keep in zip(scored, keeps, strict=True)])),
         float(np.mean([keep.sum() for keep in keeps])),

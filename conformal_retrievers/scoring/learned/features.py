@@ -39,7 +39,7 @@ WORDS = (OverlapScorer("stems"), OverlapScorer("pairs"), OverlapScorer("pieces")
 OF_SNIPPETS = ("best z-score", *(unit.unit for unit in WORDS), "length", "intercept")
 OF_DOCUMENTS = ("best of document", "mean of document", "size of document")
 STEPS = {"two before": -2, "before": -1, "after": 1, "two after": 2}
-OF_PLACES = (*STEPS, "place")
+OF_PLACES = (*STEPS, "place", "first", "last")
 
 
 class Column(NamedTuple):
@@ -171,9 +171,10 @@ def in_documents(mean: Values, layout: Layout) -> list[Values]:
 
 
 def in_places(mean: Values, layout: Layout) -> list[Values]:
-    """Return the scores of neighbours less its own, by `STEPS`, and the place in it, 0 to 1.
+    """Return the scores of neighbours less its own, by `STEPS`, and the place in the document.
 
-    Of scores (n,); 0 where there is no neighbour.
+    Of scores (n,); 0 where there is no neighbour. The place is from 0 to 1; then, whether it is the
+    first, such as a title, or the last.
 
     >>> snippets = [Snippet("a", document="d", position=p) for p in (0, 9)]
     >>> in_places(np.array([1.0, 3.0]), layout_of(snippets, "document+position"))[1:3]
@@ -187,4 +188,6 @@ def in_places(mean: Values, layout: Layout) -> list[Values]:
         found.append(
             np.where(inside, of_places[np.where(inside, layout.place + step, 0)] - mean, 0)
         )
-    return [*found, layout.number / np.maximum(layout.places - 1, 1)]
+    last = layout.places - 1
+    ends = (layout.number == 0) * 1.0, (layout.number == last) * 1.0
+    return [*found, layout.number / np.maximum(last, 1), *ends]
