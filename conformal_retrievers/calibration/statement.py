@@ -116,8 +116,9 @@ def _choice(c: Thresholds) -> Iterator[str]:
         )
         return
     yield (
-        f"learned from other collections (prior {prior}), and fitted to {made.n_fit} judged "
-        f"queries that do not calibrate{_counts(score)}."
+        f"learned from other collections (prior {prior}), and fitted to "
+        f"{_count(made.n_fit, 'judged query', 'judged queries')} that do not calibrate"
+        f"{_counts(score)}."
     )
     if made.costs:
         yield from _kept(c, made)

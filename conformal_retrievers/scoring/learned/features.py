@@ -6,7 +6,8 @@ hits have no scores,
     z-score       (x − mean) / sd − log(50 / k)
     gap to best   (x − min) / sd
     log rank      log(1 + rank), from 0
-    found         1, or 0 if the retriever did not find the snippet, which then has its worst x
+    found         1, or 0 if the retriever did not find the snippet: then it has the worst x and
+                  is behind the last
 
 Mean and sd are those of the list. Where the scores of a collection fall exponentially, as they
 nearly do, the best k of 50 are log(50 / k) standard deviations above the mean of the 50, and
