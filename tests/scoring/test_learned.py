@@ -118,11 +118,13 @@ def test_the_features_of_documents_and_places_by_hand():
         "after": [0, x70 - x30, x30 - x10, 0, 0, y - y5, x70 - x30b],
         "two after": [0, 0, x70 - x10, 0, 0, 0, 0],
         "place": [1, 0.5, 0, 0, 1, 0, 0.5],
+        "first": [0, 0, 1, 1, 0, 1, 0],
+        "last": [1, 0, 0, 1, 1, 0, 0],
     }
-    assert list(found)[-8:] == [*of_documents, *of_places]
+    assert list(found)[-10:] == [*of_documents, *of_places]
     same(found, of_documents | of_places)
     documents = by_name(Sources((), ("s",), "document"), [scores], snippets)
-    assert list(documents) == list(found)[:-5]
+    assert list(documents) == list(found)[:-7]
     same(documents, {name: found[name] for name in documents})
 
 
