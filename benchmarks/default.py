@@ -150,11 +150,14 @@ def sections(arguments: argparse.Namespace) -> Iterator[str | Table]:
                     halvings = [halving(judged, others, recall, rng, size, prior) for rng in rngs]
                     ratios[size].append(add_row(table, size, halvings, recall))
             yield table
-    yield "\n## Medians\n"
+    yield "\n## Medians over the sets\n"
     for size, found in ratios.items():
         if found:
-            medians = np.nanmedian(found, axis=0)
-            of = (f"of {name} {r:.2f}" for name, r in zip(OTHERS, medians, strict=True))
+            columns = zip(OTHERS, np.array(found).T, strict=True)
+            of = (
+                f"of {name} {np.median(r):.2f} [{r.min():.2f}, {r.max():.2f}]"
+                for name, r in columns
+            )
             yield f"- {size or 'half'} judged, {len(found)} sets: {', '.join(of)}"
 
 
@@ -253,11 +256,15 @@ def halving(
     order = rng.permutation(len(judged))
     half = len(order) // 2
     own = str(rng.integers(2**60))
+
+    def digest(query: str) -> str:  # one question may be about several contracts, in both halves
+        return hashlib.sha256((own + query).encode()).hexdigest()
+
     given = [judged[i] for i in order[:half][: n or None]]
-    module = "conformal_retrievers.calibration.fitting.query_digest"
     with (
         patch("conformal_retrievers.scoring.learned.score.prior_of", lambda item: prior),
-        patch(module, lambda query: hashlib.sha256((own + query).encode()).hexdigest()),
+        patch("conformal_retrievers.calibration.fitting.query_digest", digest),
+        patch("conformal_retrievers.scoring.learned.score.query_digest", digest),
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")  # that some are near copies, or too few
