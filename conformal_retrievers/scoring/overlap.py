@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from math import log1p
 from typing import ClassVar, Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from conformal_retrievers.data.hits import texts_in
@@ -28,6 +28,7 @@ from conformal_retrievers.scoring.scorer import Scores
 Unit = Literal["words", "pairs", "stems", "pieces"]
 WORD = re.compile(r"\w+")
 SPACES = "".join(c if WORD.match(c) else " " for c in map(chr, range(128)))
+MARKS = 16381  # that a text may have: two kilobytes of bits, and a prime, which mixes them
 STOP_WORDS = frozenset(
     WORD.findall(
         "a an and are as at be been by can did do does during for from had has have how in into "
@@ -65,33 +66,19 @@ class OverlapScorer:
 
     def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Return the score of each snippet, from −1 to 0, (n,)."""
-        words = tuple(word for word in _joined(query).split() if word not in STOP_WORDS)
-        texts, places = _searched(words, tuple(texts_in(as_snippets(snippets))))
-        n, total = len(texts), 0.0
-        shared = [0.0] * n
-        for unit in self._asked(words):  # a text has a unit only if it has the first stem
-            among = range(n) if self.unit == "pieces" else places[f" {unit.split()[0][:5]}"]
-            if self.unit != "stems":
-                among = [i for i in among if unit in texts[i]]
-            weight, m = 1.0, len(among)
-            if self.unit in ("stems", "pieces"):
-                weight = log1p((n - m + 0.5) / (m + 0.5)) if m else 0.0
-            total += weight
-            for i in among:
-                shared[i] += weight
-        return -np.array(shared) / (total or 1.0)
-
-    def _asked(self, words: Sequence[str]) -> list[str]:
-        """Return the query's units as they stand in a text of words with spaces around each."""
-        units = {f" {word} " for word in words}
-        if self.unit == "pairs":
-            units = {f" {one} {other} " for one, other in pairwise(words)}
-        if self.unit == "stems":
-            units = {f" {word[:5]}" for word in words}
-        if self.unit == "pieces":  # a word of fewer letters is a piece with the spaces around it
-            units = {w[i : i + 4] for w in words for i in range(len(w) - 3)}
-            units |= {f" {word} " for word in words if len(word) < 4}
-        return sorted(units)
+        words = tuple(word for word in _read(query)[0].split() if word not in STOP_WORDS)
+        texts = tuple(texts_in(as_snippets(snippets)))
+        units = _units(self.unit, words)
+        if not (units and texts):
+            return np.zeros(len(texts))
+        having = _having(words, texts)
+        has = np.array([having[unit] for unit in units])
+        n, m = len(texts), has.sum(axis=1, keepdims=True)
+        weights = np.ones(m.shape)
+        if self.unit in ("stems", "pieces"):
+            weights = np.log1p((n - m + 0.5) / (m + 0.5)) * (m > 0)
+        # Unit by unit: no score depends on another, even in its last bit.
+        return np.asarray(-(weights * has).sum(axis=0) / (weights.sum() or 1.0))
 
 
 STEMS = OverlapScorer("stems")  # says most of what the others do
@@ -99,18 +86,47 @@ STEMS = OverlapScorer("stems")  # says most of what the others do
 OVERLAPS = {scorer.name: scorer for scorer in map(OverlapScorer, get_args(Unit))}
 
 
-@lru_cache(4096)  # each unit reads the same texts, and a chunk comes back for other queries
-def _joined(text: str) -> str:
-    """Return the words of a text in lower case, with a space around each."""
+@lru_cache(4096)  # a chunk comes back for other queries
+def _read(text: str) -> tuple[str, bytes]:
+    """Return the words of a text in lower case with a space around each, and what marks it."""
     lower = text.lower()
     words = lower.translate(SPACES).split() if lower.isascii() else WORD.findall(lower)
-    return f" {' '.join(words)} "
+    joined, marks = f" {' '.join(words)} ", np.zeros(MARKS, np.bool_)
+    marks[_marks(joined.encode())] = True
+    return joined, np.packbits(marks, bitorder="little").tobytes()
 
 
-@lru_cache(4)  # words, pairs and stems of a query begin alike
-def _searched(
-    words: tuple[str, ...], texts: tuple[str, ...]
-) -> tuple[list[str], dict[str, list[int]]]:
-    """Return the joined texts, and by the stem of each word, a space before it, where it is."""
-    joined, stems = [*map(_joined, texts)], {f" {word[:5]}" for word in words}
-    return joined, {stem: [i for i, text in enumerate(joined) if stem in text] for stem in stems}
+def _marks(encoded: bytes) -> NDArray[np.uint32]:
+    """Return a number below `MARKS` for each four bytes in a row."""
+    fours = np.ndarray(max(len(encoded) - 3, 0), np.uint32, encoded, strides=1)
+    return fours % np.uint32(MARKS)
+
+
+def _units(unit: Unit, words: Sequence[str]) -> list[str]:
+    """Return the query's units as they stand in a text of words with spaces around each."""
+    units = {f" {word} " for word in words}
+    if unit == "pairs":
+        units = {f" {one} {other} " for one, other in pairwise(words)}
+    if unit == "stems":
+        units = {f" {word[:5]}" for word in words}
+    if unit == "pieces":  # a word of fewer letters is a piece with the spaces around it
+        units = {w[i : i + 4] for w in words for i in range(len(w) - 3)}
+        units |= {f" {word} " for word in words if len(word) < 4}
+    return sorted(units)
+
+
+@lru_cache(4)  # all kinds of units of a query are looked for at once
+def _having(words: tuple[str, ...], texts: tuple[str, ...]) -> dict[str, NDArray[np.bool_]]:
+    """Return which of the texts have each unit of the words, (n,)."""
+    units = [unit for kind in get_args(Unit) for unit in _units(kind, words)]
+    joined, packed = zip(*map(_read, texts), strict=True)
+    marks = np.frombuffer(b"".join(packed), np.uint8).reshape(len(texts), -1)
+    # A text that lacks a mark of a unit's beginning, middle or end does not have the unit.
+    padded = [unit.encode().ljust(4) for unit in units]
+    parts = [u[i : i + 4] for u in padded for i in (0, len(u) // 2 - 2, len(u) - 4)]
+    at = _marks(b"".join(parts))[::4]
+    marked = marks[:, at >> 3] >> (at & 7) & 1
+    has = (marked[:, ::3] & marked[:, 1::3] & marked[:, 2::3]) > 0
+    has |= [len(unit) < 4 for unit in units]
+    has[has] = [units[u] in joined[i] for i, u in np.argwhere(has).tolist()]
+    return dict(zip(units, has.T, strict=True))
