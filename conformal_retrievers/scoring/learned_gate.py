@@ -28,7 +28,7 @@ import numpy as np
 import pydantic
 from pydantic import JsonValue
 
-from conformal_retrievers.data.hits import texts_in
+from conformal_retrievers.data.hits import C, texts_in
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.llm.prompt import short_hash
 from conformal_retrievers.scoring.answerability import (
@@ -299,10 +299,10 @@ def query_features(
     fusion = np.empty(0)
     of_order = values[0] if len(values) else np.arange(len(snippets), dtype=np.float64)
     if r > 1:
-        fusion, of_order = values[r].min(keepdims=True), values[r]
-        values, ranks = np.delete(values, r, axis=0), np.delete(ranks, r, axis=0)
-    ordered = np.sort(values, axis=1)
+        of_order = -(numbers.found / (C + 1 + numbers.ranks[:r])).sum(axis=0)
+        fusion = of_order.min(keepdims=True)
     words = [*dict.fromkeys(w for w in WORD.findall(query.lower()) if w not in STOP_WORDS)]
+    ordered = numbers.ordered
     best, last = ordered[:, 0], ordered[:, -1]
     fall = (ordered[:, :TENTH][:, -1] - best) / (1 + np.log1p(len(words)))
     elsewhere = _elsewhere(values, ranks) if len(values) > 1 else np.empty(0)

@@ -1,9 +1,8 @@
-"""The numbers that a learned score is made of: hits of retrievers, their fusion, and scorers.
+"""The numbers that a learned score is made of: hits of retrievers, and scorers.
 
 Each source gives a snippet a value, lower = more relevant, and a rank among those of its query:
 
     retriever   its score in its direction, or log(1 + rank) if its hits have no scores
-    fusion      −Σ 1 / (61 + rank) over the retrievers that found the snippet, if there are several
     scorer      its score; equal scores share the mean of their ranks
 
 A list whose own order contradicts the direction of the calibration is of another store or
@@ -20,7 +19,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from conformal_retrievers.data.hits import C, HitColumns, documents_in, hits_in, positions_in, slope
+from conformal_retrievers.data.hits import HitColumns, documents_in, hits_in, positions_in, slope
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.scoring.hits import WITHOUT_SCORES, check_found, named, turned
 
@@ -41,8 +40,7 @@ class Sources(NamedTuple):
     @property
     def names(self) -> list[str]:
         """The name of each source."""
-        fusion = ["fusion"] * (len(self.retrievers) > 1)
-        return [*(name for name, _ in self.retrievers), *fusion, *self.scorers]
+        return [*(name for name, _ in self.retrievers), *self.scorers]
 
 
 class Numbers(NamedTuple):
@@ -146,9 +144,6 @@ def numbers_of(
         known &= found.any(axis=0)
     if not known.all():
         of_scorers, hits, found = of_scorers[:, known], hits[..., known], found[:, known]
-    fused = []
-    if r > 1:
-        fused.append(-(1 / (C + 1 + hits[RANKS])).sum(axis=0, keepdims=True))  # 1 / inf = 0
     if not complete:
         last = hits.max(axis=2, keepdims=True, where=found, initial=-np.inf)
         last[RANKS] += 1
@@ -156,7 +151,7 @@ def numbers_of(
     if only_ranks := [i for i, (_, kind) in enumerate(sources.retrievers) if kind == "rank"]:
         hits[SCORES, only_ranks] = np.log1p(hits[RANKS, only_ranks])
     # In one layout, since sums depend on it in their last bits.
-    values = np.ascontiguousarray(np.concatenate([hits[SCORES], *fused, of_scorers]))
+    values = np.ascontiguousarray(np.concatenate([hits[SCORES], of_scorers]))
     ordered = np.sort(values, axis=1)
     of_rest = [average_ranks(values[i], ordered[i]) for i in range(r, len(values))]
     return known, Numbers(values, ordered, np.vstack([hits[RANKS], *of_rest]), found)
