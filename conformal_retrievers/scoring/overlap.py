@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import ClassVar, Literal, get_args
 
 import numpy as np
@@ -26,6 +26,7 @@ from conformal_retrievers.data.queries import Snippet, as_snippets
 from conformal_retrievers.scoring.scorer import Scores
 
 Unit = Literal["words", "pairs", "stems", "pieces"]
+TOGETHER: tuple[Unit, ...] = ("stems", "pairs", "pieces")  # what a learned score asks for
 WORD = re.compile(r"\w+")
 SPACES = "".join(c if WORD.match(c) else " " for c in map(chr, range(128)))
 MARKS = 16381  # that a text may have: two kilobytes of bits, and a prime, which mixes them
@@ -68,20 +69,14 @@ class OverlapScorer:
         """Return the score of each snippet, from −1 to 0, (n,)."""
         words = tuple(word for word in _read(query)[0].split() if word not in STOP_WORDS)
         texts = tuple(texts_in(as_snippets(snippets)))
-        units = _units(self.unit, words)
-        if not (units and texts):
-            return np.zeros(len(texts))
-        having = _having(words, texts)
-        has = np.array([having[unit] for unit in units])
-        n, m = len(texts), has.sum(axis=1, keepdims=True)
-        weights = np.ones(m.shape)
-        if self.unit in ("stems", "pieces"):
-            weights = np.log1p((n - m + 0.5) / (m + 0.5)) * (m > 0)
-        # Unit by unit: no score depends on another, even in its last bit.
-        return np.asarray(-(weights * has).sum(axis=0) / (weights.sum() or 1.0))
+        kinds = TOGETHER if self.unit in TOGETHER else (self.unit,)
+        return -_shares(kinds, words, texts)[self.unit] if words and texts else np.zeros(len(texts))
+
+    async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
+        """Return what `score` returns; a thread would cost more."""
+        return self.score(query, snippets)
 
 
-STEMS = OverlapScorer("stems")  # says most of what the others do
 # Those that a file may name: they need nothing but the texts.
 OVERLAPS = {scorer.name: scorer for scorer in map(OverlapScorer, get_args(Unit))}
 
@@ -115,10 +110,13 @@ def _units(unit: Unit, words: Sequence[str]) -> list[str]:
     return sorted(units)
 
 
-@lru_cache(4)  # all kinds of units of a query are looked for at once
-def _having(words: tuple[str, ...], texts: tuple[str, ...]) -> dict[str, NDArray[np.bool_]]:
-    """Return which of the texts have each unit of the words, (n,)."""
-    units = [unit for kind in get_args(Unit) for unit in _units(kind, words)]
+@lru_cache(4)
+def _shares(
+    kinds: tuple[Unit, ...], words: tuple[str, ...], texts: tuple[str, ...]
+) -> dict[Unit, Scores]:
+    """Return which share of the units of each kind, by weight, each text has, (n,)."""
+    units_of = {kind: _units(kind, words) for kind in kinds}
+    units = [*chain(*units_of.values())]
     joined, packed = zip(*map(_read, texts), strict=True)
     marks = np.frombuffer(b"".join(packed), np.uint8).reshape(len(texts), -1)
     # A text that lacks a mark of a unit's beginning, middle or end does not have the unit.
@@ -129,4 +127,12 @@ def _having(words: tuple[str, ...], texts: tuple[str, ...]) -> dict[str, NDArray
     has = (marked[:, ::3] & marked[:, 1::3] & marked[:, 2::3]) > 0
     has |= [len(unit) < 4 for unit in units]
     has[has] = [units[u] in joined[i] for i, u in np.argwhere(has).tolist()]
-    return dict(zip(units, has.T, strict=True))
+    has = has.T.copy()  # unit by unit: no score depends on another, even in its last bit
+    n, m = len(texts), has.sum(axis=1, keepdims=True)
+    rare = np.log1p((n - m + 0.5) / (m + 0.5)) * (m > 0)
+    shares, last = dict[Unit, Scores](), 0
+    for kind, own in units_of.items():
+        first, last = last, last + len(own)
+        weights = rare[first:last] if kind in ("stems", "pieces") else np.ones((len(own), 1))
+        shares[kind] = (weights * has[first:last]).sum(axis=0) / (weights.sum() or 1.0)
+    return shares
