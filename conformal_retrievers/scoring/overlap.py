@@ -94,7 +94,7 @@ def _read(text: str) -> tuple[str, bytes]:
 def _marks(encoded: bytes) -> NDArray[np.uint32]:
     """Return a number below `MARKS` for each four bytes in a row."""
     fours = np.ndarray(max(len(encoded) - 3, 0), np.uint32, encoded, strides=1)
-    return fours % np.uint32(MARKS)
+    return np.asarray(fours % np.uint32(MARKS))
 
 
 def _units(unit: Unit, words: Sequence[str]) -> list[str]:
