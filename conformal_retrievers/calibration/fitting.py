@@ -11,7 +11,7 @@ fit part is found by cross-validation, and stands in the statement beside what a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from pydantic import JsonValue
 
 from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.record import Added, Choice
-from conformal_retrievers.data.queries import JudgedQuery
+from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.llm.ask import with_bar
 from conformal_retrievers.scoring.hits import FusionScorer, RankScorer, RetrievalScorer
 from conformal_retrievers.scoring.learned.prior import Item
@@ -29,7 +29,6 @@ from conformal_retrievers.scoring.once import scored_once
 from conformal_retrievers.scoring.scorer import (
     Named,
     Scorer,
-    Scores,
     check_not_fitted_on,
     check_scorer,
     provenance_of,
@@ -43,7 +42,7 @@ FEWEST = 20  # judged queries with a relevant snippet, of which some fit
 SHARE = 4  # the fit part is one of so many
 MOST = 200  # queries in the fit part
 FOLDS = 5
-NOISE = 2.0  # standard errors
+RESAMPLES, SURE = 100, 0.9  # of queries; in this share a top k must keep fewer, too
 
 
 class Parts(NamedTuple):
@@ -140,19 +139,18 @@ def choose(
             for one in given:
                 score_snippets(one, query.query, query.snippets)
         learned = fitted(sources, given, fit, item)
-        costs = dict(_costs(sources, given, fit, item, alpha))
-    better = [name for name in costs if name.startswith("top k of") and _better(costs, name)]
+        scored = dict(_scored(sources, given, fit, item))
+    costs = {name: float(kept(of, alpha).mean()) for name, of in scored.items()}
+    top = [name for name in costs if name.startswith("top k of")]
+    better = [name for name in top if _better(scored[name], scored[LEARNED], alpha)]
     choice = Choice(
         chosen=learned.name,
         given=names,
         alpha=alpha if costs else None,
-        costs={n: float(kept.mean()) for n, kept in costs.items() if not n.startswith("without ")},
-        best=min(better, key=lambda name: costs[name].mean(), default=LEARNED) if costs else None,
+        costs={name: costs[name] for name in ([LEARNED, *top] if costs else ())},
+        best=min(better, key=costs.__getitem__, default=LEARNED) if costs else None,
         adds={
-            name: Added(
-                with_it=float(costs[LEARNED].mean()),
-                without=float(costs[f"without {name}"].mean()),
-            )
+            name: Added(with_it=costs[LEARNED], without=costs[f"without {name}"])
             for name in names
             if f"without {name}" in costs
         },
@@ -166,10 +164,19 @@ def choose(
 LEARNED = "learned"  # the name of its cost
 
 
-def _better(costs: Mapping[str, Values], name: str) -> bool:
-    """Return whether a top k keeps fewer snippets than what is learned, by more than the noise."""
-    more = costs[LEARNED] - costs[name]
-    return bool(more.mean() > NOISE * more.std() / len(more) ** 0.5)
+def _better(top: Sequence[ScoredQuery], own: Sequence[ScoredQuery], alpha: float) -> bool:
+    """Return whether a top k keeps fewer snippets than what is learned, by more than the noise.
+
+    It does in most resamples of the queries, too: each of them has thresholds of its own.
+    """
+
+    def fewer(drawn: Iterable[int]) -> bool:
+        costs = [kept([one[i] for i in drawn], alpha).mean() for one in (top, own)]
+        return bool(costs[0] < costs[1])
+
+    n = len(own)
+    drawn = np.random.default_rng(0).integers(n, size=(RESAMPLES, n)).tolist()
+    return fewer(range(n)) and float(np.mean([fewer(of) for of in drawn])) > SURE
 
 
 def check_given(judged: Sequence[JudgedQuery], given: Sequence[Scorer]) -> None:
@@ -211,10 +218,10 @@ def _absolute(sources: Sources) -> Scorer:
 # --- what it keeps on the fit part ----------------------------------------------------------------
 
 
-def _costs(
-    sources: Sources, given: Sequence[Scorer], fit: Sequence[JudgedQuery], item: Item, alpha: float
-) -> Iterator[tuple[str, Values]]:
-    """Yield how many snippets of each query are kept at a recall of 1 − alpha of the fit, (n,).
+def _scored(
+    sources: Sources, given: Sequence[Scorer], fit: Sequence[JudgedQuery], item: Item
+) -> Iterator[tuple[str, list[ScoredQuery]]]:
+    """Yield the scores of the fit part's queries that have a relevant snippet.
 
     By what is learned with all scorers, and without each, by cross-validation, and by a top k of
     each retriever and of their fusion.
@@ -222,13 +229,12 @@ def _costs(
     some = [query for query in fit if any(query.relevant)]
     if len(some) < FOLDS:
         return
-    yield LEARNED, kept(some, alpha, _cross_validated(sources, given, some, item))
+    yield LEARNED, _cross_validated(sources, given, some, item)
     for one in given:
         others = [scorer for scorer in given if scorer is not one]
         fewer = sources._replace(scorers=tuple(scorer.name for scorer in others))
         if fewer.names:
-            scores = _cross_validated(fewer, others, some, item)
-            yield f"without {one.name}", kept(some, alpha, scores)
+            yield f"without {one.name}", _cross_validated(fewer, others, some, item)
     if item == "sentences":  # those of a document have one rank
         return
     retrievers = [name for name, _ in sources.retrievers]
@@ -237,40 +243,38 @@ def _costs(
         ranked["the fusion"] = FusionScorer(retrievers)
     for name, scorer in ranked.items():
         if all(name in query.hits or name == "the fusion" for query in some):
-            yield f"top k of {name}", kept(some, alpha, _by_rank(scorer))
-
-
-def _by_rank(scorer: Scorer) -> Callable[[int, JudgedQuery], Scores]:
-    def score(_: int, query: JudgedQuery) -> Scores:
-        scores = np.asarray(scorer.score(query.query, query.snippets))
-        return np.argsort(np.argsort(scores, kind="stable")).astype(np.float64)
-
-    return score
+            found = (score_snippets(scorer, query.query, query.snippets) for query in some)
+            places = (np.argsort(np.argsort(of, kind="stable")).astype(float) for of in found)
+            yield f"top k of {name}", [*map(_with_scores, some, places)]
 
 
 def _cross_validated(
     sources: Sources, given: Sequence[Scorer], fit: Sequence[JudgedQuery], item: Item
-) -> Callable[[int, JudgedQuery], Scores]:
-    """Return scores of the i-th query, by a score that was not fitted on its fold."""
+) -> list[ScoredQuery]:
+    """Return queries with scores, each by a score that was not fitted on its fold."""
     folds = [
         fitted(sources, given, [q for i, q in enumerate(fit) if i % FOLDS != fold], item)
         for fold in range(FOLDS)
     ]
-    return lambda i, query: score_snippets(folds[i % FOLDS], query.query, query.snippets)
+    return [
+        _with_scores(query, score_snippets(folds[i % FOLDS], query.query, query.snippets))
+        for i, query in enumerate(fit)
+    ]
 
 
-def kept(
-    judged: Sequence[JudgedQuery], alpha: float, score: Callable[[int, JudgedQuery], Scores]
-) -> Values:
+def _with_scores(query: JudgedQuery, scores: Values) -> ScoredQuery:
+    return ScoredQuery(scores, np.array(query.relevant))
+
+
+def kept(scored: Sequence[ScoredQuery], alpha: float) -> Values:
     """Return how many snippets of each query have a score up to t, (n,).
 
     t is the lowest score at which a share 1 − alpha of the relevant snippets have one, on average
     over queries. One without a score, NaN, is kept.
     """
-    scores = [score(i, query) for i, query in enumerate(judged)]
-    known = [np.where(np.isnan(of), -np.inf, of) for of in scores]
-    relevant = [of[np.array(q.relevant)] for of, q in zip(known, judged, strict=True)]
-    masses = np.concatenate([np.full(len(of), 1 / (len(judged) * len(of))) for of in relevant])
+    known = [np.where(np.isnan(of.scores), -np.inf, of.scores) for of in scored]
+    relevant = [of[query.relevant] for of, query in zip(known, scored, strict=True)]
+    masses = np.concatenate([np.full(len(of), 1 / (len(scored) * len(of))) for of in relevant])
     pooled = np.concatenate(relevant)
     order = np.argsort(pooled, kind="stable")
     reached = np.searchsorted(np.cumsum(masses[order]), 1 - alpha - 1e-9)

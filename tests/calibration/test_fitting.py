@@ -17,6 +17,7 @@ from conformal_retrievers import (
     FunctionScorer,
     JudgedQuery,
     LearnedScorer,
+    ScoredQuery,
     Snippet,
     calibrate,
     compare,
@@ -184,11 +185,10 @@ def test_an_id_that_occurs_in_both_parts_is_an_error():
 
 def test_what_is_kept_by_hand():
     marks = ([True, False, True], [True, False, False])
-    judged = [JudgedQuery(f"q{i}", ["a", "b", "c"], relevant) for i, relevant in enumerate(marks)]
     scores = [[1.0, 2, 4], [3.0, 4, math.nan]]  # masses ¼ at 1 and 4, ½ at 3; NaN is kept
 
     def at(alpha):
-        return kept(judged, alpha, lambda i, query: np.array(scores[i])).tolist()
+        return kept([*map(ScoredQuery, scores, marks)], alpha).tolist()
 
     assert [at(alpha) for alpha in (0.75, 0.74, 0.25, 0.24)] == [[1, 1], [2, 2], [2, 2], [3, 3]]
     scores[1][0] = math.nan  # its mass is there from the start
@@ -219,11 +219,14 @@ def test_a_given_scorer_is_asked_once_for_each_query_and_the_statement_says_what
 def test_what_it_keeps_is_found_by_fits_that_did_not_see_the_query():
     fit = split(JUDGED).fit
     folds = [LearnedScorer.fit([q for i, q in enumerate(fit) if i % 5 != f]) for f in range(5)]
-    own = kept(fit, 0.1, lambda i, query: folds[i % 5].score(query.query, query.snippets))
+    scores = [folds[i % 5].score(q.query, q.snippets) for i, q in enumerate(fit)]
+    own, ranks = (
+        kept([ScoredQuery(s, q.relevant) for s, q in zip(of, fit, strict=True)], 0.1)
+        for of in (scores, [query.hits["dense"].ranks for query in fit])
+    )
     choice = calibrate(JUDGED, alpha=0.1).choice
     assert choice.costs["learned"] == own.mean()
     assert choice.best == "learned"
-    ranks = kept(fit, 0.1, lambda i, query: query.hits["dense"].ranks)
     assert choice.costs["top k of dense"] == ranks.mean() > own.mean()
     assert [*choice.costs][1:] == ["top k of bm25", "top k of dense", "top k of the fusion"]
 
@@ -254,6 +257,11 @@ def test_the_statement_warns_where_a_top_k_keeps_fewer_by_more_than_the_noise(re
         assert text in calibration.statement
         assert text in calibration.at(0.2).statement  # they were found at 0.02
     assert "more than the noise" not in calibrate(JUDGED, alpha=0.1).statement
+
+
+def test_a_top_k_that_keeps_fewer_on_ten_queries_by_chance_is_rarely_warned_of():
+    calibrations = [calibrate(queries(40, seed, strength=0.7), alpha=0.1) for seed in range(20)]
+    assert sum("more than the noise" in one.statement for one in calibrations) <= 2
 
 
 def test_the_statement_says_how_much_one_retriever_counts_beside_another():
