@@ -366,8 +366,8 @@ MUTANTS = {
             "a warning of noise",
         ),
         (
-            "np.full(len(of), 1 / (len(scored) * len(of)))",
-            "np.full(len(of), 1 / sum(map(len, relevant)))",
+            "np.full(len(of), 1 / max(1, len(of)))",
+            "np.ones(len(of))",
             "snippets weigh the same, not queries",
         ),
         (

@@ -221,31 +221,31 @@ def _absolute(sources: Sources) -> Scorer:
 def _scored(
     sources: Sources, given: Sequence[Scorer], fit: Sequence[JudgedQuery], item: Item
 ) -> Iterator[tuple[str, list[ScoredQuery]]]:
-    """Yield the scores of the fit part's queries that have a relevant snippet.
+    """Yield the scores of the fit part's queries, if enough of them have a relevant snippet.
 
     By what is learned with all scorers, and without each, by cross-validation, and by a top k of
     each retriever and of their fusion.
     """
-    some = [query for query in fit if any(query.relevant)]
-    if len(some) < FOLDS:
+    if sum(any(query.relevant) for query in fit) < FOLDS:
         return
-    yield LEARNED, _cross_validated(sources, given, some, item)
+    yield LEARNED, _cross_validated(sources, given, fit, item)
     for one in given:
         others = [scorer for scorer in given if scorer is not one]
         fewer = sources._replace(scorers=tuple(scorer.name for scorer in others))
         if fewer.names:
-            yield f"without {one.name}", _cross_validated(fewer, others, some, item)
+            yield f"without {one.name}", _cross_validated(fewer, others, fit, item)
     if item == "sentences":  # those of a document have one rank
         return
     retrievers = [name for name, _ in sources.retrievers]
     ranked: dict[str, Scorer] = {name: RankScorer(name) for name in retrievers}
     if len(retrievers) > 1:
         ranked["the fusion"] = FusionScorer(retrievers)
+    lists = [{*query.hits} for query in fit if query.snippets]
     for name, scorer in ranked.items():
-        if all(name in query.hits or name == "the fusion" for query in some):
-            found = (score_snippets(scorer, query.query, query.snippets) for query in some)
+        if name == "the fusion" or all(name in found for found in lists):
+            found = (score_snippets(scorer, query.query, query.snippets) for query in fit)
             places = (np.argsort(np.argsort(of, kind="stable")).astype(float) for of in found)
-            yield f"top k of {name}", [*map(_with_scores, some, places)]
+            yield f"top k of {name}", [*map(_with_scores, fit, places)]
 
 
 def _cross_validated(
@@ -270,13 +270,13 @@ def kept(scored: Sequence[ScoredQuery], alpha: float) -> Values:
     """Return how many snippets of each query have a score up to t, (n,).
 
     t is the lowest score at which a share 1 − alpha of the relevant snippets have one, on average
-    over queries. One without a score, NaN, is kept.
+    over queries that have any. One without a score, NaN, is kept.
     """
     known = [np.where(np.isnan(of.scores), -np.inf, of.scores) for of in scored]
     relevant = [of[query.relevant] for of, query in zip(known, scored, strict=True)]
-    masses = np.concatenate([np.full(len(of), 1 / (len(scored) * len(of))) for of in relevant])
+    masses = np.concatenate([np.full(len(of), 1 / max(1, len(of))) for of in relevant])
     pooled = np.concatenate(relevant)
     order = np.argsort(pooled, kind="stable")
-    reached = np.searchsorted(np.cumsum(masses[order]), 1 - alpha - 1e-9)
-    t = pooled[order][min(int(reached), len(pooled) - 1)]
+    reached = np.searchsorted(np.cumsum(masses[order]), (1 - alpha - 1e-9) * masses.sum())
+    t = pooled[order][min(int(reached), len(pooled) - 1)] if len(pooled) else -np.inf
     return np.array([np.count_nonzero(of <= t) for of in known], dtype=np.float64)

@@ -193,6 +193,9 @@ def test_what_is_kept_by_hand():
     assert [at(alpha) for alpha in (0.75, 0.74, 0.25, 0.24)] == [[1, 1], [2, 2], [2, 2], [3, 3]]
     scores[1][0] = math.nan  # its mass is there from the start
     assert [at(alpha) for alpha in (0.5, 0.49)] == [[0, 2], [1, 2]]
+    marks, scores = (*marks, [False] * 2), [*scores, [2.0, 3]]  # no mass, and a cost
+    assert [at(alpha) for alpha in (0.5, 0.49)] == [[0, 2, 0], [1, 2, 0]]
+    assert at(0.2) == [3, 3, 2]
 
 
 def test_a_given_scorer_is_asked_once_for_each_query_and_the_statement_says_what_it_adds():
@@ -216,15 +219,16 @@ def test_a_given_scorer_is_asked_once_for_each_query_and_the_statement_says_what
         ConformalFilter.of(calibration)
 
 
-def test_what_it_keeps_is_found_by_fits_that_did_not_see_the_query():
-    fit = split(JUDGED).fit
+@pytest.mark.parametrize("judged", [JUDGED, [*JUDGED[:90], *map(without_relevant, JUDGED[90:])]])
+def test_what_it_keeps_is_found_by_fits_that_did_not_see_the_query(judged):
+    fit = split(judged).fit
     folds = [LearnedScorer.fit([q for i, q in enumerate(fit) if i % 5 != f]) for f in range(5)]
     scores = [folds[i % 5].score(q.query, q.snippets) for i, q in enumerate(fit)]
     own, ranks = (
         kept([ScoredQuery(s, q.relevant) for s, q in zip(of, fit, strict=True)], 0.1)
         for of in (scores, [query.hits["dense"].ranks for query in fit])
     )
-    choice = calibrate(JUDGED, alpha=0.1).choice
+    choice = calibrate(judged, alpha=0.1).choice
     assert choice.costs["learned"] == own.mean()
     assert choice.best == "learned"
     assert choice.costs["top k of dense"] == ranks.mean() > own.mean()
