@@ -46,11 +46,11 @@ class HitColumns(NamedTuple):
     scores: NDArray[np.float64]  # (n,); NaN for a snippet without a score of this retriever
 
 
-def slope(columns: HitColumns) -> int:
+def slope(columns: HitColumns, fewest: int = 3) -> int:
     """Return how a list's scores go along its ranks: 1 if they rise, −1 if they fall, 0 if neither.
 
     Similarities fall and distances rise. Two scores do either by chance if the list is in no order
-    of scores; three or more, all in one order, show which ones they are.
+    of scores; three or more, all in one order, show which ones they are. Of `fewest`, less is 0.
 
     >>> slope(HitColumns(np.array([0.0, 2.0, 1.0]), np.array([0.9, 0.1, 0.5])))
     -1
@@ -58,7 +58,7 @@ def slope(columns: HitColumns) -> int:
     known = np.isfinite(columns.scores)
     order = columns.ranks[known].argsort(kind="stable")
     steps, apart = np.diff(columns.scores[known][order]), np.diff(columns.ranks[known][order]) > 0
-    if steps[~apart].any() or np.count_nonzero(apart) < 2 or not steps.any():
+    if steps[~apart].any() or np.count_nonzero(apart) < fewest - 1 or not steps.any():
         return 0  # sentences of one snippet share its rank and score
     return 1 if (steps >= 0).all() else -1 if (steps <= 0).all() else 0
 

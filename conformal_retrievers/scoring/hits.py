@@ -190,10 +190,11 @@ def turned(
     array([0.1, 0.2, 0.4])
     """
     scores = -columns.scores if higher_is_better else columns.scores
+    fewest = 2 if only_compared else 3  # two, as a filter on metadata leaves, are a good guess
     # Of most lists, the first has the best score, which is quickly seen.
-    if len(scores) < 3 or scores[columns.ranks.argmin()] <= np.fmin.reduce(scores):
+    if len(scores) < fewest or scores[columns.ranks.argmin()] <= np.fmin.reduce(scores):
         return scores
-    if slope(columns) != (1 if higher_is_better else -1):
+    if slope(columns, fewest) != (1 if higher_is_better else -1):
         return scores
     if only_compared:
         return -scores

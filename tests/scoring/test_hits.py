@@ -148,8 +148,9 @@ def listed(*scores):
     return [Snippet(str(i), hits=(Hit("dense", i, score),)) for i, score in enumerate(scores)]
 
 
-def test_a_score_list_in_the_other_direction_is_turned_round_where_scores_are_only_compared():
-    similarities, distances = listed(0.9, 0.5, 0.4), listed(0.1, 0.5, 0.6)
+@pytest.mark.parametrize("n", [2, 3])
+def test_a_score_list_in_the_other_direction_is_turned_round_where_scores_are_only_compared(n):
+    similarities, distances = listed(*(0.9, 0.5, 0.4)[:n]), listed(*(0.1, 0.5, 0.6)[:n])
     for scorer in (
         QueryZScore(RetrievalScorer("dense")),
         QueryZScore(RetrievalScorer("dense", higher_is_better=False)),
