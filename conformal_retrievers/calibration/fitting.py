@@ -205,7 +205,7 @@ def _absolute(sources: Sources) -> Scorer:
     """Return the one score that does not depend on the query's other snippets."""
     scored = [(name, kind) for name, kind in sources.retrievers if kind != "rank"]
     if len(scored) != 1 or sources.scorers:
-        names = [*sources.scorers, *(name for name, _ in scored)]
+        names = [*sources.scorers, *(name for name, _ in sources.retrievers)]
         raise ValueError(
             f"guarantee is 'snippet', and {names} give no single score that does not depend on the "
             "query's other snippets; give one scorer, such as RetrievalScorer(retriever), or use "

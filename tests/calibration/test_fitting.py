@@ -305,8 +305,11 @@ def test_the_guarantee_on_snippets_takes_the_only_retrievers_own_score():
     assert calibration.scorer == "retrieval(retriever, higher)"
     assert calibration.n_queries == len(judged)
     assert "does not depend on the query's other snippets" in calibration.statement
-    for queries, given in ((JUDGED, None), (judged, [ORACLE])):
-        with pytest.raises(ValueError, match=r"guarantee is 'snippet'.*give one scorer"):
+    ranks = [
+        replace(query, snippets=with_hits([s.text for s in query.snippets])) for query in judged
+    ]
+    for queries, given in ((JUDGED, None), (judged, [ORACLE]), (ranks, None)):
+        with pytest.raises(ValueError, match=r"guarantee is 'snippet'.*\['.*give one scorer"):
             calibrate(queries, given, alpha=0.1, guarantee="snippet")
 
 
