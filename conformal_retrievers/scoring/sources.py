@@ -132,8 +132,9 @@ def numbers_of(
     if sources.context == "document+position":
         places.append(positions_in(snippets))
     for of_each in places:
-        if None in of_each:
-            known &= np.array([one is not None for one in of_each], dtype=bool)
+        stated = np.array([one is not None for one in of_each], dtype=bool)
+        if stated.any():  # none of another framework's may be: then each is a document of its own
+            known &= stated
     hits = _of_hits(sources.retrievers, snippets, only_compared)
     found = hits[RANKS] < np.inf
     complete = bool(np.isfinite(hits).all())  # all retrievers found, and scored, all snippets

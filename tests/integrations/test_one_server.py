@@ -14,12 +14,12 @@ from frameworks import SIZE, MiniLMEmbedding, MiniLMEmbeddings, documents, halve
 from langchain_core.documents import Document
 from langchain_postgres import PGVector
 from llama_index.core import StorageContext, VectorStoreIndex
-from llama_index.core.schema import TextNode
+from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
 from llama_index.vector_stores.postgres import PGVectorStore
 
 import langchain_conformal
 import llama_index.postprocessor.conformal as llama_index_conformal
-from conformal_retrievers import Calibration, LearnedScorer, calibrate
+from conformal_retrievers import Calibration, RetrievalScorer, calibrate
 
 K = 20
 ALPHA = 0.1
@@ -45,8 +45,9 @@ def retrievers(tmp_path_factory):
         table_name="snippets",
         embed_dim=SIZE,
     )
+    source = {NodeRelationship.SOURCE: RelatedNodeInfo(node_id="s")}  # as in LangChain
     index = VectorStoreIndex(
-        [TextNode(text=s.text, id_=s.id) for s in snippets()],
+        [TextNode(text=s.text, id_=s.id, relationships=source) for s in snippets()],
         storage_context=StorageContext.from_defaults(vector_store=of_llama_index),
         embed_model=MiniLMEmbedding(),
     )
@@ -107,9 +108,8 @@ def test_one_file_serves_both_frameworks_on_one_server(calibrated, hybrid, retri
 def test_a_score_that_the_direction_changes_is_refused_in_the_other_framework(retrievers, tmp_path):
     queries, new = halves()
     judged = langchain_conformal.judge_retriever(retrievers.langchain, queries)
-    learned = LearnedScorer.fit(judged[:20])
     path = tmp_path / "calibration.json"
-    calibrate(judged[20:], learned, alpha=ALPHA).save(path)
+    calibrate(judged, RetrievalScorer(higher_is_better=False), alpha=ALPHA).save(path)
     assert Calibration.load(path).fewest == K
     assert survivors(path, retrievers, "langchain", new[0].query, hybrid=False)
     with pytest.raises(ValueError, match="similarities by the order .* is of distances"):
