@@ -29,8 +29,8 @@ FILE = Path(__file__).parent / "assets" / "slider.json"
 ALPHAS = [n / 100 for n in range(1, 51)]
 EVERY = 4  # of the snippets in order of score, beside the relevant ones
 QUESTIONS = (  # picked by hand: few and many relevant snippets, found early and late
-    "statistics.variance",
     "typing.get_type_hints",
+    "statistics.variance",
     "threading.Condition.wait",
     "difflib.get_close_matches",
     "subprocess.check_output",

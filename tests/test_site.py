@@ -124,7 +124,7 @@ def test_the_slider_shows_what_the_library_computes(site, browser):
         assert browser.js(shown) == figures, alpha
         n_kept = sum(score <= calibration.threshold() for score in data["questions"][0]["scores"])
         summary = browser.js("document.querySelector('#slider > p').textContent")
-        assert summary.startswith(f"Keeps {n_kept} of 25 "), alpha
+        assert summary.startswith(f"Keeps {n_kept} of {data['questions'][0]['n']} "), alpha
         assert f"at most {written(calibration.threshold())}. " in summary
         now = "document.querySelector('#slider .now').getAttribute('x1')"
         assert float(browser.js(now)) == pytest.approx(400 * (alpha - 0.01) / 0.49), alpha
