@@ -319,6 +319,19 @@ def test_a_retriever_that_found_nothing_for_a_query_is_no_error(kept):
     assert found.tolist() == scores[~np.isnan(scores)].tolist()
 
 
+def test_snippets_of_which_none_states_a_document_are_documents_of_their_own():
+    learned, snippets = LearnedScorer.fit(JUDGED[:30]), NEW[0].snippets
+    assert learned.sources.context == "document+position"
+    bare = [replace(s, document=None, position=None) for s in snippets]
+    own = [replace(s, document=f"own {i}", position=0) for i, s in enumerate(bare)]
+    scores = learned.score("q", bare)
+    assert np.isfinite(scores).all()
+    assert scores.tolist() == learned.score("q", own).tolist()
+    assert scores.tolist() != learned.score("q", snippets).tolist()
+    some = learned.score("q", [own[0], *bare[1:]])
+    assert np.isnan(some).tolist() == [False] + [True] * (len(bare) - 1)
+
+
 def test_a_query_without_the_hits_that_the_fit_had_is_an_error_that_names_the_retriever():
     renamed = Snippet("a", hits=(Hit("near", 0, 1.0), Hit("other", 0, 1.0)))
     for snippets in (["a"], [Snippet("a", hits=(Hit("other", 0, 1.0),))], [renamed]):

@@ -3,8 +3,8 @@
 For each feature, the mean and the standard deviation of the coefficients that whole collections
 give (`snippets.json` and `sentences.json`, which `benchmarks/prior.py` makes). All retrievers have
 the same prior: it does not know which one is dense. With R of them, their means are divided by R,
-and the standard deviations are not: measured with one, two and three retrievers, the sum of their
-coefficients is the same, and their spread does not fall.
+and the standard deviations are not: with two and three retrievers, the sum of their coefficients is
+about the same, and their spread does not fall. One alone has numbers of its own.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class LearnedScorer(CombinedScorer):
     A snippet that none of the retrievers found, or that lacks a score, document or position that
     the fit had, or with a part's score that is NaN or infinite, is unscorable: NaN. It does not
     enter the features of the others, but a part that compares snippets reads it. If no snippet has
-    the hits, that is a ValueError.
+    the hits, that is a ValueError; if none has a document, each is one of its own.
 
     >>> from conformal_retrievers.data.queries import with_hits
     >>> fit_part = [JudgedQuery("q", with_hits(["a", "b", "c"]), [True, False, False])]
