@@ -18,7 +18,7 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.gate import Gate, Gated, gate_for, lacks, statement_with
 from conformal_retrievers.calibration.scorer import scorer_for
 from conformal_retrievers.calibration.statement import why_none
-from conformal_retrievers.calibration.subjects import RETRIEVED, SNIPPETS, OnUnscorable
+from conformal_retrievers.calibration.subjects import FILTERED, SNIPPETS, OnUnscorable
 from conformal_retrievers.data.hits import list_length
 from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
 from conformal_retrievers.data.sentences import Splitter
@@ -96,7 +96,7 @@ class ConformalFilter:
     ) -> None:
         if isinstance(scorer, Calibration):
             raise TypeError("scorer is a Calibration; swap the two arguments")
-        checks.check_subject(calibration, *RETRIEVED)
+        checks.check_subject(calibration, *FILTERED)
         checks.check_split(calibration.split, self.splitter.name if self.splitter else None)
         check_scorer(scorer)
         checks.check_same_scorer(scorer.name, calibrated=calibration.scorer)
@@ -137,7 +137,7 @@ class ConformalFilter:
         CalibrationMismatch
             If a scorer is missing, naming it, or is another than the calibration's.
         """
-        checks.check_subject(calibration, *RETRIEVED)
+        checks.check_subject(calibration, *FILTERED)
         given = [scorers] if isinstance(scorers, Scorer) else [*scorers]
         gate = gate_for(calibration, gate, given)
         return cls(

@@ -30,7 +30,7 @@ LAYERS = [
     ("evaluation", "lookback"),
     ("monitoring",),
     ("partwise", "distributed"),
-    ("claims",),
+    ("answers", "claims"),
     ("__init__",),
     ("integrations",),
     ("cli", "__main__"),

@@ -159,6 +159,19 @@ class ClaimDetails(Fields):
     n_unscorable: int = pydantic.Field(default=0, ge=0)
 
 
+class AnswerDetails(Fields):
+    """What only calibrations of answers have, as `calibrate_answers` writes it."""
+
+    right: bool  # compared with reference answers, not with the answer from all snippets
+    count_wrong: bool = False
+    same: Name  # what compared them
+    chain: Name  # what answered
+    n_questions: int = pydantic.Field(ge=1)  # that were answered
+    n_failing: int = pydantic.Field(ge=0)  # that fail with all snippets
+    n_needing_all: int = pydantic.Field(ge=0)
+    failed: list[str] = []  # questions that were left out, since a call failed
+
+
 class FlagDetails(Fields):
     """What only calibrations of flags have, as `calibrate_flag` writes it."""
 
@@ -191,6 +204,7 @@ class GateDetails(Fields):
 DETAILS: dict[str, type[Fields]] = {
     "snippets": Fields,
     "sentences": Fields,
+    "answers": AnswerDetails,
     "claims": ClaimDetails,
     "flags": FlagDetails,
     "queries": GateDetails,
@@ -202,7 +216,7 @@ class Record(Fields):
 
     format: str = KIND.format  # files.py checks both
     version: int = KIND.version
-    subject: Literal["snippets", "sentences", "claims", "flags", "queries"]
+    subject: Literal["snippets", "sentences", "answers", "claims", "flags", "queries"]
     guarantee: Guarantee
     alpha: float
     delta: float | None

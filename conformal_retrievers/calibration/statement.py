@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from conformal_retrievers.calibration import answered
 from conformal_retrievers.calibration.guarantees import Units
 from conformal_retrievers.calibration.labelled import judged_by
 from conformal_retrievers.calibration.record import Choice
 from conformal_retrievers.calibration.speech import false_speech, sources_of
-from conformal_retrievers.calibration.subjects import QUERIES, RETRIEVED
+from conformal_retrievers.calibration.subjects import ANSWERS, QUERIES, RETRIEVED
 from conformal_retrievers.calibration.thresholds import Thresholds
 from conformal_retrievers.data.text import visible
 from conformal_retrievers.scoring.learned.score import weights_in
@@ -48,14 +49,15 @@ def _guarantee(c: Thresholds) -> str:
     if share == "100 %":
         claims = "all kept claims of an answer"
     target = percent(1 - exact_alpha(c.alpha), exact=True)
-    text = c.subject.guarantees[c.guarantee].format(
-        target=target, which=which, that=that, claims=claims
-    )
+    named = {"target": target, "which": which, "that": that, "claims": claims, **answered.terms(c)}
+    text = c.subject.guarantees[c.guarantee].format(**named)
     if c.delta is not None:
         confident = percent(1 - exact_alpha(c.delta), exact=True)
         text += f". This holds for at least {confident} of calibrations like this one"
     if c.out_of_reach:
         at = "at this depth" if c.k is None else f"at K = {c.k}"
+        if c.subject == ANSWERS:
+            return f"Out of reach {at}: no threshold {text}."
         if c.units().reach <= 1 - c.alpha and not _dropped_by_scorer(c.units()):
             at += ", so retrieve deeper"
         return f"Out of reach {at}: no threshold {text}."
@@ -110,7 +112,11 @@ def _choice(c: Thresholds) -> Iterator[str]:
         return
     if not made.n_fit:
         yield (
-            f"learned from other collections (prior {prior}), and fitted to no query of this one. "
+            f"learned from other collections (prior {prior}), and fitted to no query of this one."
+        )
+        if c.subject == ANSWERS:
+            return
+        yield (
             f"That begins at 20 judged queries with a relevant retrieved {c.subject.item}, where "
             f"more than the {c.n_needed} for {'each' if c.by_group else 'the'} threshold are left."
         )
@@ -192,7 +198,10 @@ def _no_rule(c: Thresholds, group: str | None) -> str:
         return f"{none}: {why_none(c, group)}"
     if c.subject.name == "claims":
         return none
-    return f"{none} unless it has no score: {WHY_NONE_KEPT.format(c.subject.name)}"
+    why = WHY_NONE_KEPT.format(c.subject.name)
+    if c.subject == ANSWERS:
+        why = "enough questions need none"
+    return f"{none} unless it has no score: {why}"
 
 
 def _effect(c: Thresholds, infinite: float) -> str:
@@ -208,6 +217,8 @@ def why_none(c: Thresholds, group: str | None) -> str:
     if n < c.n_needed and (reached or not c.count_missed):
         needed = _count(c.n_needed, *_unit(c))
         return f"at least {needed} are needed, and {n} calibrate: {c.n_needed - n} too few"
+    if c.subject == ANSWERS:
+        return answered.why_none(c)
     if c.subject not in RETRIEVED:
         return "no finite threshold gives this guarantee"
     found = len(units.queries.scores)
@@ -258,6 +269,8 @@ def _basis(c: Thresholds) -> list[str]:
     if c.subject in RETRIEVED:
         return [f"guarantee = {c.guarantee!r}, {level}.", *_snippets(c)]
     units = _count(c.n_queries, *_unit(c))
+    if c.subject == ANSWERS:
+        return [f"{level}. {units}.", *answered.basis(c)]
     if c.subject.name == "claims":
         return [f"{level}. {units}.", *_claims(c)]
     if c.subject == QUERIES:

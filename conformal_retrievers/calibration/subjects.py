@@ -1,9 +1,10 @@
-"""What a calibration is about: snippets, sentences, claims, answers to flag, or whole queries.
+"""What a calibration is about: snippets, sentences, answers, claims, answers to flag, or queries.
 
 The theorem is the same for all; their nouns and their comparison differ:
 
     snippets  kept     iff  score ≤ threshold        a snippet without a score is kept
     sentences                                        as snippets, which they are cut from
+    answers                                          as snippets, which they are made from
     claims    kept     iff  relevance > threshold    a claim without a relevance is dropped
     flags     flagged  iff  confidence ≤ threshold   an answer without a confidence is flagged
     queries   passed   iff  score ≤ threshold        a query without a score passes the gate
@@ -37,7 +38,7 @@ def above(scores: Scores, threshold: float | Scores) -> NDArray[np.bool_]:
 class Subject:
     """The nouns of a calibration, and the comparison that decides what it keeps."""
 
-    name: Literal["snippets", "sentences", "claims", "flags", "queries"]
+    name: Literal["snippets", "sentences", "answers", "claims", "flags", "queries"]
     unit: str  # the guarantee is about a new one
     units: str
     judged_unit: str  # one unit of a calibration
@@ -58,8 +59,9 @@ class Subject:
 
     @property
     def item(self) -> str:
-        """One of the items that a calibration is about."""
-        return "query" if self.name == "queries" else self.name.removesuffix("s")
+        """One of the items that are kept or not."""
+        others = {"queries": "query", "answers": "snippet"}
+        return others.get(self.name, self.name.removesuffix("s"))
 
     def worded(self, text: str) -> str:
         """Return a text about snippets with the noun of this subject; quoted names stay."""
@@ -112,6 +114,26 @@ SENTENCES = replace(
     known="(retrieved or not, with each piece of evidence that was not wholly retrieved as one)",
 )
 RETRIEVED = (SNIPPETS, SENTENCES)  # what a retriever returns, whole or cut
+ANSWERS = replace(
+    SNIPPETS,
+    name="answers",
+    unit="question",
+    units="questions",
+    judged_unit="answered question",
+    judged="answered questions",
+    made_by="calibrate_answers",
+    measure="share of questions whose answer will do",
+    guarantees={
+        "all": "keeps snippets from which the chain's answer {answer}, with probability at least "
+        "{target}{whose}"
+    },
+    new="questions",
+    same="the same kind of question, retriever, depth, chunking and scorer, and the same chain: "
+    "its model, prompt and order of snippets",
+    not_covered="answers that are wrong from all retrieved snippets, and whether a snippet is "
+    "relevant",
+)
+FILTERED = (*RETRIEVED, ANSWERS)  # what a filter of snippets takes
 CLAIMS = Subject(
     "claims",
     unit="answer",
@@ -166,4 +188,4 @@ QUERIES = Subject(
     "relevant",
     not_covered="queries for which nothing relevant was retrieved",
 )
-SUBJECTS = {subject.name: subject for subject in (*RETRIEVED, CLAIMS, FLAGS, QUERIES)}
+SUBJECTS = {subject.name: subject for subject in (*FILTERED, CLAIMS, FLAGS, QUERIES)}

@@ -21,6 +21,7 @@ from conformal_retrievers.calibration import checks, guarantees
 from conformal_retrievers.calibration.behind import check_behind
 from conformal_retrievers.calibration.record import Choice
 from conformal_retrievers.calibration.subjects import (
+    ANSWERS,
     QUERIES,
     RETRIEVED,
     SENTENCES,
@@ -222,8 +223,11 @@ class Thresholds:
 
     @property
     def out_of_reach(self) -> bool:
-        """Whether missed snippets count and no threshold gives the guarantee; False by group."""
-        return self.count_missed and not self.by_group and self.keeps_everything
+        """Whether keeping everything does not give the guarantee, since missed snippets count, or
+        answers fail with all of them; False by group.
+        """
+        may_fail = self.count_missed or self.subject == ANSWERS
+        return may_fail and not self.by_group and self.keeps_everything
 
     @property
     def k(self) -> int | None:

@@ -40,7 +40,7 @@ from conformal_retrievers.calibration.checks import (
     check_subject,
 )
 from conformal_retrievers.calibration.guarantees import in_hashed_order, loss
-from conformal_retrievers.calibration.subjects import QUERIES, RETRIEVED
+from conformal_retrievers.calibration.subjects import FILTERED, QUERIES
 from conformal_retrievers.data.files import Kind, explain, read_envelope, write_envelope
 from conformal_retrievers.data.queries import ScoredQuery, as_scores
 from conformal_retrievers.monitoring.state import State
@@ -62,7 +62,7 @@ class Monitor:
     """
 
     def __init__(self, calibration: Calibration, level: float = 0.05, *, seed: int = 0) -> None:
-        check_subject(calibration, *RETRIEVED, QUERIES)
+        check_subject(calibration, *FILTERED, QUERIES)
         check_probability("level", level, "the probability of a false alarm")
         if not isinstance(seed, (int, np.integer)):
             raise TypeError(f"seed is {seed!r:.40}; give an integer")
@@ -174,7 +174,7 @@ class Monitor:
 
         Raises ValueError if the file is not a monitor, was changed, or is for another calibration.
         """
-        check_subject(calibration, *RETRIEVED, QUERIES)
+        check_subject(calibration, *FILTERED, QUERIES)
         try:
             fields = read_envelope(path, KIND)
             del fields["format"], fields["version"]

@@ -18,7 +18,7 @@ from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_subject
 from conformal_retrievers.calibration.reduced import Reduced
-from conformal_retrievers.calibration.subjects import RETRIEVED
+from conformal_retrievers.calibration.subjects import FILTERED
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.parquet import read_parquet
 from conformal_retrievers.data.parts import MANIFEST, Folder, files_in, local_copy
@@ -108,7 +108,7 @@ def diagnosed_log(
     calibration: Calibration, source: str | Path, each: Each, level: float = 0.95
 ) -> Diagnosis:
     """Return the diagnosis of a filter log in files; see `distributed.diagnose_log_dataset`."""
-    check_subject(calibration, *RETRIEVED)
+    check_subject(calibration, *FILTERED)
     files, seen, first = files_in(source, ("",)), set[str](), []
     for file, (ids, said) in zip(files, each(partial(_asked, calibration), files), strict=True):
         first.append((file, tuple(id not in seen for id in ids)))

@@ -1,0 +1,126 @@
+"""Whether two answers are the same: what a guarantee about answers is about.
+
+same_text     equal, after SQuAD's normalisation: no case, punctuation or a, an, the
+has_answer    the words of the reference stand in the answer in a row
+llm_same      an LLM says that both answer the question in the same way
+"""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from conformal_retrievers.llm.ask import LLM, ask_verdicts, check_llm
+from conformal_retrievers.llm.cache import Cache
+from conformal_retrievers.llm.prompt import Prompt, check_fields
+from conformal_retrievers.llm.reply import VERDICT
+
+Same: TypeAlias = Callable[[str, str, str], bool]  # of a question, an answer and a reference
+ARTICLE, PUNCTUATION = re.compile(r"\b(a|an|the)\b"), str.maketrans("", "", string.punctuation)
+
+
+def words_of(answer: str) -> list[str]:
+    """Return the words of an answer as SQuAD's evaluation compares them (Rajpurkar et al. 2016).
+
+    >>> words_of("The  Eiffel-Tower, in Paris.")
+    ['eiffeltower', 'in', 'paris']
+    """
+    return ARTICLE.sub(" ", answer.lower().translate(PUNCTUATION)).split()
+
+
+def same_text(question: str, answer: str, reference: str) -> bool:
+    """Return whether two answers have the same words in the same order.
+
+    >>> same_text("Where?", "the Eiffel Tower!", "Eiffel tower"), same_text("Who?", "A.", "?!")
+    (True, False)
+    """
+    words = words_of(answer)
+    return words == words_of(reference) and (bool(words) or answer.strip() == reference.strip())
+
+
+def has_answer(question: str, answer: str, reference: str) -> bool:
+    """Return whether the words of a reference stand in an answer in a row.
+
+    >>> has_answer("Where?", "It stands in Paris.", "Paris"), has_answer("Age?", "In 1990.", "19")
+    (True, False)
+    """
+    if not words_of(reference):
+        return reference.strip() in answer
+    return f" {' '.join(words_of(reference))} " in f" {' '.join(words_of(answer))} "
+
+
+def f1(answer: str, reference: str) -> float:
+    """Return SQuAD's F1 of an answer: the harmonic mean of its words' precision and recall.
+
+    >>> f1("in Paris", "Paris")
+    0.6666666666666666
+    """
+    ours, theirs = words_of(answer), words_of(reference)
+    if not ours or not theirs:
+        return float(same_text("", answer, reference))
+    shared = (Counter(ours) & Counter(theirs)).total()
+    return 2 * shared / (len(ours) + len(theirs))
+
+
+@dataclass(frozen=True)
+class llm_same:  # noqa: N801, it is called as a function is
+    """Lets an LLM say whether two answers to a question are the same in substance.
+
+    A call raises RuntimeError if the reply has no verdict, which leaves its question out of a scan.
+    `Scans.verdicts` gives the verdicts to a person on the judging page.
+
+    >>> from conformal_retrievers.llm import Reply
+    >>> always = LLM(lambda request: Reply('{"reasoning": "…", "verdict": "yes"}'), "toy")
+    >>> llm_same(always)("Where?", "Paris", "in Paris, France")
+    True
+    """
+
+    llm: LLM
+    prompt: Prompt | None = None  # with the fields $question, $answer and $reference
+    cache: Cache | None = None
+
+    def __post_init__(self) -> None:
+        check_llm(self.llm)
+        check_fields(self._prompt, "question", "answer", "reference")
+
+    @property
+    def name(self) -> str:
+        """The model and the hash of the prompt."""
+        return f"llm_same({self.llm.name}, prompt={self._prompt.hash})"
+
+    def __call__(self, question: str, answer: str, reference: str) -> bool:
+        """Return the verdict; answers of the same text are the same, and no LLM is asked."""
+        if same_text(question, answer, reference):
+            return True
+        values = {"question": question, "answer": answer, "reference": reference}
+        request = self._prompt.request(values, schema=VERDICT)
+        ((verdict,), _) = ask_verdicts(self.llm, [request], cache=self.cache)
+        if isinstance(verdict, str):
+            raise RuntimeError(f"{self.llm.name} did not say whether two answers agree: {verdict}")
+        return verdict
+
+    @property
+    def _prompt(self) -> Prompt:
+        return self.prompt or Prompt.load("same_answer")
+
+
+def name_of(same: object) -> str:
+    """Return what a comparison is called in a file; raise for one that has no name.
+
+    >>> name_of(lambda question, answer, reference: True)
+    Traceback (most recent call last):
+    ValueError: same has no name; give a function that is defined by def, or llm_same(llm)
+    """
+    if not callable(same):
+        raise TypeError(
+            f"same is {same!r:.60}; give same_text, has_answer, llm_same(llm) or a function of a "
+            "question, an answer and a reference"
+        )
+    name = str(getattr(same, "name", None) or getattr(same, "__name__", "<lambda>"))
+    if name == "<lambda>":
+        raise ValueError(
+            "same has no name; give a function that is defined by def, or llm_same(llm)"
+        )
+    return name

@@ -1,0 +1,227 @@
+"""A calibration on a chain's answers keeps its promise, exactly, and says what it is about."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from conformal_retrievers import Calibration, ConformalFilter, JudgedQuery, Snippet
+from conformal_retrievers.answers import (
+    Scans,
+    calibrate_answers,
+    calibrate_scans,
+    same_text,
+    scan_answers,
+)
+from conformal_retrievers.calibration.checks import CalibrationMismatch
+from conformal_retrievers.data import Hit
+from conformal_retrievers.evaluation import evaluate
+from conformal_retrievers.monitoring import Monitor
+from conformal_retrievers.scoring import FunctionScorer
+from conformal_retrievers.theory.ranks import conformal_rank
+from tests.answers.chains import SCORER, Chain, dice, digest, drawn, scored
+
+
+def without(scans: Scans, i: int) -> Scans:
+    return replace(scans, scans=scans.scans[:i] + scans.scans[i + 1 :])
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+@pytest.mark.parametrize("alpha", [0.1, 0.25])
+def test_left_out_questions_are_answered_as_from_everything_exactly_as_often_as_promised(
+    alpha, noise
+):
+    """Each of n + 1 questions is the new one in turn, which is exact for exchangeable ones.
+
+    With ties, unscorable snippets, empty lists, and a chain that throws dice.
+    """
+    n = 59
+    queries, places = drawn(n + 1, seed=11)
+    chain = Chain(places, noise)
+    scans = scan_answers(queries, chain, scorer=SCORER)
+    held = 0
+    for i, scan in enumerate(scans.scans):
+        calibration = calibrate_scans(without(scans, i), alpha=alpha)
+        kept = ConformalFilter(SCORER, calibration)(queries[i].query, queries[i].snippets).kept
+        context = [queries[i].snippets[j] for j in kept]
+        will_do = same_text("", chain(scan.query.query, context), scan.references[0])
+        assert will_do or scan.needed > calibration.threshold()
+        held += will_do
+    assert held >= conformal_rank(n, alpha)  # of n + 1
+
+
+def test_without_ties_it_is_no_more_than_promised():
+    rng = np.random.default_rng(12)
+    n, alpha = 39, 0.2
+    queries = [scored(rng.normal(size=8).tolist(), i) for i in range(n + 1)]
+    scans = scan_answers(
+        queries, Chain({q.query: int(rng.integers(8)) for q in queries}), scorer=SCORER
+    )
+    within = [
+        scan.needed <= calibrate_scans(without(scans, i), alpha=alpha).threshold()
+        for i, scan in enumerate(scans.scans)
+    ]
+    assert sum(within) == conformal_rank(n, alpha)
+
+
+def test_right_answers_stay_right_among_those_that_are_right_from_everything():
+    n, alpha = 40, 0.1
+    queries, places = drawn(3 * n, seed=13)
+    expected = {query.query: "Paris" for query in queries}
+    chain = Chain(places)
+    scans = scan_answers(queries, chain, scorer=SCORER, expected=expected)
+    right = [scan for scan in scans.scans if scan.levels[0].same]
+    assert n < len(right) < 3 * n
+    held = 0
+    for scan in right:
+        i = scans.scans.index(scan)
+        calibration = calibrate_scans(without(scans, i), alpha=alpha)
+        assert calibration.n_queries == len(right) - 1
+        kept = ConformalFilter(SCORER, calibration)(scan.query.query, scan.query.snippets).kept
+        held += chain(scan.query.query, [scan.query.snippets[j] for j in kept]) == "Paris"
+    assert held >= conformal_rank(len(right) - 1, alpha)
+
+
+def test_wrong_questions_count_if_asked():
+    queries = [scored([0.1, 0.2], i) for i in range(40)]
+    places = {query.query: (5 if i < 4 else 1) for i, query in enumerate(queries)}  # 5: not there
+    expected = {query.query: "Paris" for query in queries}
+    scans = scan_answers(queries, Chain(places), scorer=SCORER, expected=expected)
+    ours = calibrate_scans(scans, alpha=0.2, count_wrong=True)
+    assert (ours.n_queries, ours.n_without_relevant, ours.threshold()) == (40, 0, 0.2)
+    lost = calibrate_scans(scans, alpha=0.05, count_wrong=True)
+    assert lost.out_of_reach
+    assert lost.threshold() == math.inf
+    assert "the chain is wrong in 10.0 % of the questions" in lost.statement
+    theirs = calibrate_scans(scans, alpha=0.05)
+    assert (theirs.n_queries, theirs.n_without_relevant, theirs.threshold()) == (36, 4, 0.2)
+    assert theirs.ids == {f"q{i}" for i in range(40)}
+    with pytest.raises(ValueError, match="count_wrong is True without expected answers"):
+        calibrate_answers(queries, Chain(1), alpha=0.1, scorer=SCORER, count_wrong=True)
+
+
+def test_a_chain_that_contradicts_itself_is_said_to():
+    queries = [scored([0.1, 0.2], i) for i in range(100)]
+
+    def moody(question, snippets, asked=[]):  # noqa: B006, it remembers
+        asked.append(question)
+        return f"{asked.count(question)}" if dice(question) < 0.2 else "the same"
+
+    calibration = calibrate_answers(queries, moody, alpha=0.1, scorer=SCORER)
+    n = sum(dice(query.query) < 0.2 for query in queries)
+    assert n >= 11
+    first, second, *_ = calibration.statement.splitlines()
+    assert first.startswith("Out of reach at this depth: no threshold keeps snippets from which")
+    assert f"contradicts itself on the same snippets in {n}.0 % of the questions" in second
+    assert "alpha = 0.1 cannot be had. Set its temperature to 0" in second
+    without_any = calibration.at(0.4)
+    assert without_any.threshold() == -math.inf
+    assert (
+        "no snippet is kept unless it has no score: enough questions need" in without_any.statement
+    )
+
+
+def test_the_statement_says_what_is_guaranteed_of_which_answers():
+    queries, places = drawn(60, seed=14)
+    unchanged = calibrate_answers(queries, Chain(places), alpha=0.1, scorer=SCORER)
+    assert unchanged.statement.startswith(
+        "Keeps snippets from which the chain's answer is the one from all retrieved snippets (by "
+        "same_text), with probability at least 90 %.\n"
+    )
+    expected = {query.query: "Paris" for query in queries}
+    right = calibrate_answers(
+        queries, Chain(places), alpha=0.1, scorer=SCORER, expected=expected, chain="gpt, prompt 7"
+    )
+    assert right.statement.startswith(
+        "Keeps snippets from which the chain's answer is right (by has_answer), with probability "
+        "at least 90 %, if it is right from all retrieved ones.\n"
+    )
+    for text in ("The chain is gpt, prompt 7.", "its model, prompt and order of snippets"):
+        assert text in right.statement
+
+
+def test_a_file_gives_it_back_and_a_changed_one_is_refused(tmp_path):
+    queries, places = drawn(60, seed=15)
+    path = tmp_path / "answers.json"
+    calibration = calibrate_answers(queries, Chain(places), alpha=0.1, scorer=SCORER)
+    calibration.save(path)
+    assert Calibration.load(path) == calibration
+    assert Calibration.load(path).statement == calibration.statement
+    path.write_text(path.read_text().replace('"n_failing": 0', '"n_failing": -1'))
+    with pytest.raises(ValueError, match="answers.json"):
+        Calibration.load(path)
+
+
+def test_the_default_score_is_the_prior_alone_and_needs_nothing_in_the_filter(tmp_path):
+    rng = np.random.default_rng(16)
+    queries, places = [], {}
+    for i in range(40):
+        texts = [f"{digest(i, j)[:8]} place {j}" for j in range(10)]
+        scores = np.sort(rng.normal(size=10))[::-1].tolist()
+        snippets = [
+            Snippet(text, hits=[Hit("dense", j, score)])
+            for j, (text, score) in enumerate(zip(texts, scores, strict=True))
+        ]
+        queries.append(JudgedQuery(f"thing {digest(i)[:8]}", snippets, [False] * 10, id=f"q{i}"))
+        places[queries[-1].query] = int(rng.integers(3))
+    calibration = calibrate_answers(queries, Chain(places), alpha=0.2)
+    assert "fitted to no query of this one." in calibration.statement
+    assert "20 judged queries" not in calibration.statement
+    calibration.save(tmp_path / "answers.json")
+    loaded = ConformalFilter.of(Calibration.load(tmp_path / "answers.json"))
+    kept = [len(loaded(query.query, query.snippets).kept) for query in queries]
+    assert 1 < np.mean(kept) < 6
+
+
+def test_it_holds_within_groups_and_for_most_calibrations():
+    rng = np.random.default_rng(17)
+    queries = [scored(rng.normal(size=6).tolist(), i, group="ab"[i % 2]) for i in range(80)]
+    places = {query.query: int(rng.integers(6)) for query in queries}
+    scans = scan_answers(queries, Chain(places), scorer=SCORER)
+    by_group = calibrate_scans(scans, alpha=0.2, by_group=True)
+    needed = [scan.needed for scan in scans.scans]
+    assert by_group.threshold("a") == sorted(needed[::2])[conformal_rank(40, 0.2) - 1]
+    assert by_group.threshold("b") == sorted(needed[1::2])[conformal_rank(40, 0.2) - 1]
+    sure = calibrate_scans(scans, alpha=0.2, delta=0.1)
+    assert sure.threshold() > calibrate_scans(scans, alpha=0.2).threshold()
+    assert "This holds for at least 90 % of calibrations" in sure.statement
+
+
+def test_questions_that_a_score_was_fitted_on_are_refused():
+    query = scored([0.1])
+
+    class Fitted(FunctionScorer):
+        from conformal_retrievers.scoring.scorer import query_digest
+
+        fitted_on = frozenset([query_digest(query.query)])
+
+    scorer = Fitted(lambda query, texts: [0.0 for _ in texts], "fitted")
+    with pytest.raises(ValueError, match="was fitted on query 'What is thing 0"):
+        calibrate_answers([query], Chain(), alpha=0.5, scorer=scorer)
+
+
+def test_a_chain_that_is_never_right_is_an_error():
+    queries = [scored([0.1], i) for i in range(5)]
+    expected = {query.query: "Rome" for query in queries}
+    with pytest.raises(ValueError, match="the chain is right in none of 5 questions"):
+        calibrate_answers(queries, Chain(0), alpha=0.5, scorer=SCORER, expected=expected)
+
+
+def test_relevance_is_not_evaluated_with_it_but_it_is_monitored():
+    queries, places = drawn(40, seed=18)
+    calibration = calibrate_answers(queries, Chain(places), alpha=0.2, scorer=SCORER)
+    with pytest.raises(CalibrationMismatch, match="this calibration is about answers"):
+        evaluate(calibration, [])
+    Monitor(calibration)
+
+
+def test_judgements_are_not_read():
+    queries, places = drawn(40, seed=19)
+    marked = [replace(q, relevant=tuple(i == 0 for i in range(len(q.snippets)))) for q in queries]
+    ours, theirs = (
+        calibrate_answers(of, Chain(places), alpha=0.2, scorer=SCORER) for of in (queries, marked)
+    )
+    assert ours.threshold() == theirs.threshold()

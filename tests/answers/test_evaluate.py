@@ -1,0 +1,124 @@
+"""Filters are compared by what the chain answers, paired by question."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from conformal_retrievers import ConformalFilter
+from conformal_retrievers.answers import (
+    calibrate_answers,
+    evaluate_answers,
+    f1,
+    plain_chain,
+    scan_answers,
+)
+from conformal_retrievers.llm import LLM, Cache, Reply
+from tests.answers.chains import SCORER, Chain, dice, scored
+
+
+def questions(n, seed, first=0):
+    rng = np.random.default_rng(seed)
+    queries = [scored(rng.normal(size=8).tolist(), first + i) for i in range(n)]
+    places = {
+        query.query: int(
+            np.argsort([float(s.text.split()[0]) for s in query.snippets])[rng.integers(3)]
+        )
+        for query in queries
+    }
+    return queries, places
+
+
+def test_what_the_filter_keeps_is_compared_with_a_top_k_of_as_many():
+    queries, places = questions(60, seed=1)
+    new, of_new = questions(200, seed=2, first=1000)
+    chain = Chain(places | of_new)
+    calibration = calibrate_answers(queries, chain, alpha=0.1, scorer=SCORER)
+    expected = {query.query: "Paris" for query in new}
+    found = evaluate_answers(
+        {"answers": ConformalFilter(SCORER, calibration)}, new, chain, expected=expected
+    )
+    names = [way.name for way in found.ways]
+    assert names[:2] == ["all snippets", "answers"]
+    assert names[2].startswith("top ")
+    kept = ConformalFilter(SCORER, calibration)
+    by_hand = [
+        chain(q.query, [q.snippets[i] for i in kept(q.query, q.snippets).kept]) == "Paris"
+        for q in new
+    ]
+    assert found["answers"].measures["right"].tolist() == by_hand
+    assert found["answers"].unchanged.estimate == pytest.approx(np.mean(by_hand))
+    assert found["all snippets"].unchanged.estimate == 1.0
+    assert found["answers"].unchanged.estimate > found[names[2]].unchanged.estimate + 0.2
+    gap = found.difference("answers", names[2], "right")
+    assert gap.low > 0
+    assert found.questions_to_tell("answers", names[2], "right") < 200
+    lines = str(found).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].split() == ["snippets", "tokens", "unchanged,", "%", "right,", "%", "f1,", "%"]
+
+
+def test_without_references_it_says_what_is_unchanged():
+    queries, places = questions(30, seed=3)
+    chain = Chain(places)
+    calibration = calibrate_answers(queries, chain, alpha=0.1, scorer=SCORER)
+    new, of_new = questions(20, seed=4, first=1000)
+    found = evaluate_answers({"f": ConformalFilter(SCORER, calibration)}, new, Chain(of_new))
+    assert {*found.ways[0].measures} == {"snippets", "tokens", "seconds", "unchanged"}
+    with pytest.raises(ValueError, match="'q0' was used to calibrate"):
+        evaluate_answers({"f": ConformalFilter(SCORER, calibration)}, queries, chain)
+    with pytest.raises(TypeError, match=r"filters\['f'\] is .*; give a ConformalFilter"):
+        evaluate_answers({"f": calibration}, new, chain)
+
+
+def test_a_chain_that_throws_dice_shows_in_the_row_of_all_snippets():
+    queries, places = questions(30, seed=5)
+    calibration = calibrate_answers(queries, Chain(places), alpha=0.1, scorer=SCORER)
+    new, _ = questions(40, seed=6, first=1000)
+    asked: list[str] = []
+
+    def moody(question, snippets):
+        asked.append(question)
+        return str(dice(question, len(asked)) < 0.5)
+
+    found = evaluate_answers({"f": ConformalFilter(SCORER, calibration)}, new, moody, concurrency=1)
+    assert found["all snippets"].unchanged.estimate < 0.8
+
+
+def test_the_scan_and_the_evaluation_share_a_cache(tmp_path):
+    queries, places = questions(30, seed=7)
+    calibration = calibrate_answers(queries, Chain(places), alpha=0.1, scorer=SCORER)
+    new, of_new = questions(10, seed=8, first=1000)
+    cache, chain = Cache(tmp_path / "answers.db"), Chain(of_new)
+    scan_answers(new, chain, scorer=SCORER, cache=cache)
+    n = len(chain.calls)
+    options = {"scorer": SCORER, "cache": cache}
+    scan_answers(new, chain, **options)
+    assert len(chain.calls) == n
+    evaluate_answers({"f": ConformalFilter(SCORER, calibration)}, new, chain, cache=cache)
+    assert all(len(ids) < 8 for _, ids in chain.calls[n:])
+
+
+def test_f1_is_that_of_squad():
+    assert f1("the tower in Paris", "Paris") == 0.5
+    assert f1("a b b", "b b c") == pytest.approx(0.8)
+    assert f1("x", "y") == 0.0
+
+
+def test_a_plain_chain_puts_the_snippets_before_the_question():
+    requests = []
+
+    def complete(request):
+        requests.append(request)
+        return Reply(" Paris\n")
+
+    chain = plain_chain(LLM(complete, "toy"), max_tokens=9)
+    query = scored([0.1, 0.2])
+    assert chain(query.query, query.snippets) == "Paris"
+    text = requests[0].user
+    assert text.index("0.1 place 0") < text.index("0.2 place 1") < text.index("What is thing 0")
+    assert chain.name.startswith("toy, prompt=")
+    assert chain.name.endswith("max_tokens=9")
+    refusing = plain_chain(LLM(lambda request: Reply("no", "refusal"), "toy"))
+    with pytest.raises(RuntimeError, match="toy gave no answer: refused"):
+        refusing(query.query, query.snippets)

@@ -1,0 +1,314 @@
+"""What a question needs is found from all snippets downwards."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+
+from conformal_retrievers.answers import has_answer, llm_same, same_text, scan_answers
+from conformal_retrievers.answers.scan import levels_of
+from conformal_retrievers.data import read_jsonl, write_jsonl
+from conformal_retrievers.llm import LLM, Cache, Reply
+from conformal_retrievers.scoring.scorer import score_snippets
+from tests.answers.chains import SCORER, Chain, drawn, scored
+
+
+def scan_of(query, answer, **options):
+    (scan,) = scan_answers([query], answer, scorer=SCORER, **options).scans
+    return scan
+
+
+def brute_force(query, chain, reference):
+    """Return the needed score, from the answer at every level, by its definition."""
+    scores = score_snippets(SCORER, query.query, query.snippets)
+    needed = math.inf
+    for level in levels_of(scores):
+        kept = [s for s, score in zip(query.snippets, scores, strict=True) if not score > level]
+        if not same_text(query.query, chain(query.query, kept), reference):
+            break
+        needed = level
+    return needed
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.2])
+def test_the_needed_score_is_that_of_its_definition(noise):
+    queries, places = drawn(200, seed=1)
+    scans = scan_answers(queries, Chain(places, noise), scorer=SCORER, chain="c").scans
+    again = Chain(places, noise)
+    for query, scan in zip(queries, scans, strict=True):
+        whole = again(query.query, query.snippets)
+        assert scan.needed == brute_force(query, again, whole)
+
+
+def test_the_scan_stops_at_the_first_level_that_fails():
+    chain = Chain(1)
+    scan = scan_of(scored([0.1, 0.2, 0.3, 0.4]), chain)
+    # All twice, then without the worst, without the two worst, and without what is needed.
+    assert [len(ids) for _, ids in chain.calls] == [4, 4, 3, 2, 1]
+    assert (scan.needed, scan.kept) == (0.2, 2)
+    assert scan.lost == (False, True, False, False)
+
+
+def test_a_lucky_answer_from_a_small_context_counts_for_nothing():
+    def moody(question, snippets):
+        return "no" if len(snippets) == 2 else "yes"
+
+    assert scan_of(scored([0.1, 0.2, 0.3]), moody).needed == 0.3
+
+
+def test_snippets_are_given_in_the_order_of_the_retriever():
+    chain = Chain(2)
+    scan_of(scored([0.3, 0.2, 0.1]), chain)
+    assert chain.calls[2][1] == ["0-1", "0-2"]
+
+
+def test_an_unscorable_snippet_is_in_every_context():
+    chain = Chain(0)
+    scan = scan_of(scored([math.nan, 0.2, 0.1]), chain)
+    assert scan.needed == -math.inf
+    assert all("0-0" in ids for _, ids in chain.calls)
+
+
+def test_a_question_without_snippets_needs_nothing_unless_the_chain_contradicts_itself():
+    assert scan_of(scored([]), Chain()).needed == -math.inf
+    answers = iter(["one thing", "another"])
+    assert scan_of(scored([]), lambda q, s: next(answers), chain="moody").needed == math.inf
+
+
+def test_one_of_several_references_suffices():
+    query = scored([0.1, 0.2])
+    scan = scan_of(query, Chain(0), expected={query.query: ["London", "in paris", "Paris"]})
+    assert scan.needed == 0.1
+    assert scan_of(query, Chain(0), expected={query.query: "Rome"}).needed == math.inf
+
+
+def test_an_asynchronous_chain_gives_what_a_synchronous_one_gives():
+    queries, places = drawn(30, seed=2)
+    loops = set()
+
+    async def answer(question, snippets):
+        loops.add(id(asyncio.get_running_loop()))
+        await asyncio.sleep(0)
+        return Chain(places)(question, snippets)
+
+    ours = scan_answers(queries, answer, scorer=SCORER)
+    theirs = scan_answers(queries, Chain(places), scorer=SCORER)
+    assert [s.levels for s in ours.scans] == [s.levels for s in theirs.scans]
+    assert len(loops) == 1
+
+    async def within_a_loop():
+        return scan_answers(queries, answer, scorer=SCORER)
+
+    assert len(asyncio.run(within_a_loop()).scans) == 30
+
+
+def test_no_more_questions_are_asked_at_once_than_allowed():
+    inside, most, lock = 0, 0, threading.Lock()
+
+    def answer(question, snippets):
+        nonlocal inside, most
+        with lock:
+            inside += 1
+            most = max(most, inside)
+        threading.Event().wait(0.002)
+        with lock:
+            inside -= 1
+        return "the same"
+
+    scan_answers(drawn(20, 3)[0], answer, scorer=SCORER, concurrency=3)
+    assert most == 3
+
+
+def test_a_failing_call_leaves_its_question_out_and_names_it(caplog):
+    queries = [scored([0.1], i) for i in range(3)]
+
+    def answer(question, snippets):
+        if question == queries[1].query:
+            raise TimeoutError("the server sleeps")
+        return " " if question == queries[2].query else "yes"
+
+    scans = scan_answers(queries, answer, scorer=SCORER)
+    assert [scan.query.id for scan in scans.scans] == ["q0"]
+    assert [*scans.failed] == [queries[1].query, queries[2].query]
+    assert "the server sleeps" in scans.failed[queries[1].query]
+    assert "returned ' ' from 1 snippets" in scans.failed[queries[2].query]
+    assert "2 of 3 questions are left out" in caplog.text
+
+
+def test_if_all_questions_fail_that_is_an_error():
+    def answer(question, snippets):
+        raise ConnectionError("nobody there")
+
+    with pytest.raises(ValueError, match=r"all 2 questions failed: ConnectionError.'nobody there"):
+        scan_answers([scored([0.1], i) for i in range(2)], answer, scorer=SCORER)
+
+
+def test_an_answer_that_is_no_text_stops_the_scan():
+    with pytest.raises(TypeError, match=r"answer returned None to the question 'What is thing 0"):
+        scan_answers([scored([0.1], i) for i in range(3)], lambda q, s: None, chain="c")
+
+
+def test_a_cache_answers_what_was_asked_and_another_chain_asks_anew(tmp_path):
+    queries, places = drawn(20, seed=4)
+    cache = Cache(tmp_path / "answers.db")
+    first, second, third = Chain(places), Chain(places), Chain(places)
+    ours = scan_answers(queries, first, scorer=SCORER, cache=cache)
+    again = scan_answers(queries, second, scorer=SCORER, cache=cache)
+    assert second.calls == []
+    assert [s.levels for s in ours.scans] == [s.levels for s in again.scans]
+    scan_answers(queries, third, scorer=SCORER, cache=cache, chain="another prompt")
+    assert len(third.calls) == len(first.calls) > 20
+
+
+def test_the_whole_context_is_asked_twice_also_with_a_cache(tmp_path):
+    answers = iter(["one", "two"])
+    query = scored([0.1])
+    cache = Cache(tmp_path / "answers.db")
+    scan = scan_of(query, lambda q, s: next(answers), chain="moody", cache=cache)
+    assert (scan.references, scan.needed) == (("one",), math.inf)
+
+
+@pytest.mark.slow
+def test_after_a_kill_nothing_is_asked_twice(tmp_path):
+    script = textwrap.dedent(
+        f"""
+        import os, sys
+        from conformal_retrievers.answers import scan_answers
+        from conformal_retrievers.llm import Cache
+        from tests.answers.chains import SCORER, Chain, drawn
+        queries, places = drawn(40, seed=5)
+        chain = Chain(places)
+        def answer(question, snippets):
+            found = chain(question, snippets)
+            with open({str(tmp_path / "calls")!r}, "a") as file:
+                file.write(repr((question, [s.id for s in snippets])) + chr(10))
+            if len(sys.argv) > 1 and len(chain.calls) == 30:
+                os.kill(os.getpid(), 9)
+            return found
+        cache = Cache({str(tmp_path / "answers.db")!r})
+        scan_answers(queries, answer, scorer=SCORER, chain="c", cache=cache, concurrency=1)
+        """
+    )
+    killed = subprocess.run([sys.executable, "-c", script, "kill"], env={**os.environ}, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    subprocess.run([sys.executable, "-c", script], check=True)
+    calls = (tmp_path / "calls").read_text().splitlines()
+    queries, places = drawn(40, seed=5)
+    whole = Chain(places)
+    scan_answers(queries, whole, scorer=SCORER)
+    assert len(calls) == len(whole.calls) + 1  # the one under way when the process was killed
+
+
+def test_the_number_of_calls_is_said_before_the_first(caplog):
+    caplog.set_level("INFO")
+    chain, queries = Chain(), [scored([0.1, 0.2, 0.3], 1), scored([0.1, 0.1], 2)]
+    with pytest.raises(ValueError, match=r"most_calls is 0, but 2 questions take at most 8 calls"):
+        scan_answers(queries, chain, scorer=SCORER, most_calls=0)
+    assert chain.calls == []
+    scan_answers([scored([0.1, 0.2])], chain, scorer=SCORER)
+    assert "1 questions take at most 4 calls of chain that needs one place" in caplog.text
+    assert "some 13 tokens of snippets" in caplog.text  # of (22 + 22 + 11) / 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"expected": {}}, r"expected\['What is thing 0.*\] is \(\); give a reference answer"),
+        ({"expected": "Paris"}, "expected is 'Paris'; give reference answers by question, a dict"),
+        ({"same": "text"}, "same is 'text'; give same_text, has_answer"),
+        ({"same": lambda q, a, r: True}, "same has no name; give a function that is defined"),
+        ({"chain": "bell\a"}, r"chain is 'bell\\x07'; give the chain's name"),
+        ({"concurrency": 0}, "concurrency is 0; give a whole number"),
+        ({"scorer": 3}, "scorer is 3; give an object with a name"),
+    ],
+)
+def test_bad_arguments_are_named(options, message):
+    chain = Chain()
+    with pytest.raises((TypeError, ValueError), match=message):
+        scan_answers([scored([0.1])], chain, **{"scorer": SCORER, **options})
+    assert chain.calls == []
+
+
+def test_a_reference_that_is_blank_is_named():
+    query = scored([0.1])
+    for empty in ("", " ", ["Paris", ""], []):
+        with pytest.raises(ValueError, match=r"give a reference answer, or leave the question out"):
+            scan_answers([query], Chain(), scorer=SCORER, expected={query.query: empty})
+
+
+def test_a_question_that_repeats_is_refused():
+    with pytest.raises(ValueError, match="independent queries"):
+        scan_answers([scored([0.1]), scored([0.1])], Chain(), scorer=SCORER)
+
+
+def test_what_the_answer_needed_can_be_read_as_judged_queries():
+    queries, places = drawn(50, seed=6)
+    scans = scan_answers(queries, Chain(places), scorer=SCORER)
+    marked = [q for q in scans.judged if any(q.relevant)]
+    assert len(marked) > 10
+    for query in marked:
+        needed = [s.text for s, lost in zip(query.snippets, query.relevant, strict=True) if lost]
+        assert any(text.endswith(f"place {places[query.query]}") for text in needed)
+
+
+def test_verdicts_go_to_the_judging_page(tmp_path):
+    queries, places = drawn(20, seed=7)
+    scans = scan_answers(queries, Chain(places), scorer=SCORER)
+    write_jsonl(scans.verdicts, tmp_path / "verdicts.jsonl")
+    read = read_jsonl(tmp_path / "verdicts.jsonl")
+    texts = {(s.text, r) for q in read for s, r in zip(q.snippets, q.relevant, strict=True)}
+    assert texts <= {("Paris", True), ("unknown", True), ("unknown", False)}
+    assert any("Reference: Paris" in query.query for query in read)
+
+
+# --- comparisons ----------------------------------------------------------------------------------
+
+
+def test_an_llm_compares_what_differs_in_words_only():
+    asked = []
+
+    def complete(request):
+        asked.append(request)
+        return Reply('{"reasoning": "both name it", "verdict": "yes"}')
+
+    same = llm_same(LLM(complete, "judge"))
+    assert same("Where?", "Paris.", "paris")
+    assert not asked
+    assert same("Where?", "It is in France's capital", "Paris")
+    assert len(asked) == 1
+    assert "capital" in asked[0].user
+    assert same.name.startswith("llm_same(judge, prompt=")
+
+
+def test_a_comparison_without_a_verdict_leaves_the_question_out():
+    same = llm_same(LLM(lambda request: Reply("perhaps"), "judge"))
+    queries = [scored([0.1, 0.2], 1), scored([], 2)]
+    chain = Chain(0)
+    scans = scan_answers(queries, chain, scorer=SCORER, same=same)
+    assert [*scans.failed] == [query.query for query in queries[:1]]
+    assert "did not say whether two answers agree" in scans.failed[queries[0].query]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference", "same", "has"),
+    [
+        ("The Eiffel Tower.", "eiffel tower", True, True),
+        ("It is the Eiffel Tower, in Paris", "Eiffel Tower", False, True),
+        ("19", "1990", False, False),
+        ("1990", "19", False, False),
+        ("?", "!", False, False),
+        ("東京", "東京", True, True),
+        ("a", "the", False, False),
+    ],
+)
+def test_texts_are_compared_as_squad_compares_them(answer, reference, same, has):
+    assert same_text("", answer, reference) is same
+    assert has_answer("", answer, reference) is has
