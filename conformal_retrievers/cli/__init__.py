@@ -13,6 +13,7 @@ require("cli", "typer", "rich")
 import typer
 
 from conformal_retrievers.cli import options
+from conformal_retrievers.cli.answers import answers
 from conformal_retrievers.cli.calibrate import calibrate
 from conformal_retrievers.cli.claims import app as claims
 from conformal_retrievers.cli.diagnose import diagnose
@@ -79,7 +80,7 @@ def demo(alpha: options.Alpha = 0.1, force: options.Force = False) -> None:
     run(alpha)
 
 
-for command in (judge, calibrate, gate, show, evaluate, diagnose, plan, demo):
+for command in (judge, calibrate, answers, gate, show, evaluate, diagnose, plan, demo):
     app.command()(command)
 app.command("try")(try_splits)
 app.add_typer(claims, name="claims")

@@ -169,6 +169,7 @@ Json = Annotated[bool, flag("--json", "Print JSON.")]
 Force = Annotated[bool, flag("--force", "Replace a file that this command did not write.")]
 # What is in the first lines of the files that commands write.
 CALIBRATION, CLAIMS, GATE = rb'"subject": "s', rb'"subject": "claims"', rb'"subject": "queries"'
+ANSWERS = rb'"subject": "answers"'
 REPORT = b'content="conformal_retrievers'
 
 
