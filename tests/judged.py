@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from conformal_retrievers.data import Evidence, Hit, JudgedQuery, Snippet
+from conformal_retrievers.data.retrieval import Hybrid, Retrieval
 
 QUERIES = [
     JudgedQuery(
@@ -26,7 +27,13 @@ QUERIES = [
         evidence=[Evidence("d", 0, 1)],
     ),
     JudgedQuery("nothing retrieved", [], []),
-    JudgedQuery("nothing missed", [], [], missed=0),
+    JudgedQuery(
+        "nothing missed",
+        [],
+        [],
+        missed=0,
+        retriever=Hybrid({"a; b: c": Retrieval("BM25()"), "d": Retrieval("store(model)", 3)}),
+    ),
     JudgedQuery("nothing answers", ["a"], [False], missed=0, answerable=False),
     JudgedQuery.from_ids("by ids", ["a", "ü"]),
     JudgedQuery("sentences", [Snippet("a", id="c:0", document="d")], [True], split="sentences"),

@@ -7,12 +7,11 @@ calibrating query counts as silenced above the (k − 1)-th, and no query loses 
 n + 1 queries at most (n + 1) α_gate are silent, so some threshold reaches every α ≥ α_gate.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import floor
 from typing import Any
 
 import numpy as np
-from pydantic import JsonValue
 
 from conformal_retrievers.calibration.checks import CalibrationMismatch
 from conformal_retrievers.calibration.subjects import QUERIES
@@ -79,15 +78,14 @@ def answerable_in(gate: Any) -> frozenset[str]:
     return frozenset(map(str, known) if isinstance(known, list) else ())
 
 
-def check_same_retrieval(gate: Any, retrieval: Mapping[str, JsonValue] | None, what: str) -> None:
+def check_same_retrieval(gate: Any, calibration: Any, what: str) -> None:
     """Raise `CalibrationMismatch` for a gate of another retriever, depth or splitter."""
-    ours, theirs = retrieval or {}, gate.retrieval or {}
     for name in ("retriever", "k", "split"):
-        known = None not in (ours.get(name), theirs.get(name)) or name == "split"
-        if known and ours.get(name) != theirs.get(name):
+        ours, theirs = getattr(calibration, name), getattr(gate, name)
+        if ours != theirs and (None not in (ours, theirs) or name == "split"):
             raise CalibrationMismatch(
-                f"{what} has {name} {ours.get(name)!r}, but the gate was calibrated with "
-                f"{theirs.get(name)!r}; calibrate both on what the same retriever returns"
+                f"{what} has {name} {ours!r}, but the gate was calibrated with {theirs!r}; "
+                "calibrate both on what the same retriever returns"
             )
 
 

@@ -142,7 +142,7 @@ def calibrate(
     unscored = Calibration.from_scores(_unscored(judged, gate), scorer="none yet", **rule)
     check_copies(judged)
     if gate is not None:
-        check_same_retrieval(gate.calibration, unscored.retrieval, "judged")
+        check_same_retrieval(gate.calibration, unscored, "judged")
     if isinstance(scorer, Scorer):
         check_relative(guarantee, relative_to_query(scorer), scorer.name)
         check_not_fitted_on(scorer, judged)

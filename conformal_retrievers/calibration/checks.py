@@ -6,16 +6,17 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from pydantic import JsonValue
 
 from conformal_retrievers.calibration.reduced import Reduced
 from conformal_retrievers.calibration.subjects import QUERIES, SENTENCES, Subject
-from conformal_retrievers.data.checks import check_names
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.hits import list_length
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
+from conformal_retrievers.data.retrieval import as_json, as_retriever
 from conformal_retrievers.data.retrieved import retrieved
 from conformal_retrievers.scoring.scorer import Scorer
 
@@ -256,10 +257,13 @@ def with_retrieval(
     `lengths` are those of the lists that were retrieved, each with its number of queries. Raises
     ValueError if retriever or k differ between queries, or from what is given.
     """
-    found = json_copy("retrieval", retrieval) or {}
+    found: dict[str, Any] = json_copy("retrieval", retrieval) or {}
     check_retrieval(found)
-    for name in ("retriever", "k"):
-        known = {found.get(name), *(getattr(query, name) for query in judged)} - {None}
+    for name, given in (
+        ("retriever", as_retriever("", found.get("retriever"))),
+        ("k", found.get("k")),
+    ):
+        known = {given, *(getattr(query, name) for query in judged)} - {None}
         if len(known) > 1:
             raise ValueError(
                 f"judged queries differ in {name}: {', '.join(sorted(map(repr, known)))}. A "
@@ -270,7 +274,7 @@ def with_retrieval(
     lists = [query.snippets for query in judged if query.snippets and retrieved(query)]
     if lengths := Counter(map(list_length, lists)):
         found["lengths"] = {str(n): lengths[n] for n in sorted(lengths)}
-    return found or None
+    return json_copy("retrieval", found or None)
 
 
 def check_retrieval(
@@ -283,7 +287,7 @@ def check_retrieval(
     k, split = (retrieval or {}).get("k"), (retrieval or {}).get("split")
     if subject == SENTENCES and not (isinstance(split, str) and split.isprintable() and split):
         raise ValueError(f"retrieval: split is {split!r}; give the name of what cut the sentences")
-    check_names("retrieval", retriever=(retrieval or {}).get("retriever"))
+    as_retriever("retrieval", (retrieval or {}).get("retriever"))
     if k is not None and (isinstance(k, bool) or not isinstance(k, int) or k < 1):
         raise ValueError(f"retrieval: k is {k!r}; give the number of snippets that are asked for")
 
@@ -296,7 +300,7 @@ def json_copy(name: str, value: Mapping[str, JsonValue] | None) -> dict[str, Jso
     if not isinstance(value, Mapping | None):
         raise TypeError(f"{name} is {value!r:.80}; give a mapping, such as a dict")
     try:
-        text = json.dumps(value, allow_nan=False, ensure_ascii=False).encode("utf-8")
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False, default=as_json).encode()
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"{name} is {value!r:.80}, which is not JSON ({error}); give text, numbers or lists"

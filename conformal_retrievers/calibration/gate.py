@@ -206,7 +206,7 @@ def gate_for(
     if gate is None:
         return None if calibrated is None else Gate.of(calibrated, scorers)
     check_gate(gate)
-    check_same_retrieval(gate.calibration, calibration.retrieval, "the filter's calibration")
+    check_same_retrieval(gate.calibration, calibration, "the filter's calibration")
     if calibrated is not None and gate.calibration != calibrated:
         raise checks.CalibrationMismatch(
             f"gate is {gate.calibration!r}, but the filter was calibrated behind {calibrated!r}; "

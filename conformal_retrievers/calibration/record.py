@@ -21,9 +21,9 @@ from conformal_retrievers.calibration.subjects import KeepsAt
 from conformal_retrievers.data import files
 from conformal_retrievers.data.checks import MAX_COUNT
 from conformal_retrievers.data.columns import ScoredQueries
-from conformal_retrievers.data.text import printable
+from conformal_retrievers.data.retrieval import Name
 
-KIND = files.Kind("conformal-retrievers/calibration", 2, "Calibration.save", "calibration")
+KIND = files.Kind("conformal-retrievers/calibration", 3, "Calibration.save", "calibration")
 
 # The fields that a calibration and its record have alike.
 SHARED = (
@@ -43,7 +43,6 @@ Score = Annotated[
     pydantic.PlainSerializer(lambda score: NAMES.get(score, score)),
 ]
 Threshold = float | KeepsAt
-Name = Annotated[str, pydantic.AfterValidator(printable)]
 
 
 class Fields(pydantic.BaseModel):

@@ -30,6 +30,7 @@ from conformal_retrievers.calibration.subjects import (
 )
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.queries import JudgedQuery, as_scores
+from conformal_retrievers.data.retrieval import Retriever, as_retriever
 from conformal_retrievers.scoring.scorer import query_digest
 from conformal_retrievers.theory import ranks
 from conformal_retrievers.theory.intervals import effective_n
@@ -228,6 +229,11 @@ class Thresholds:
         """
         may_fail = self.count_missed or self.subject == ANSWERS
         return may_fail and not self.by_group and self.keeps_everything
+
+    @property
+    def retriever(self) -> Retriever | None:
+        """The retriever, if `retrieval` states it."""
+        return as_retriever("retrieval", (self.retrieval or {}).get("retriever"))
 
     @property
     def k(self) -> int | None:

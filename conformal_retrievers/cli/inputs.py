@@ -210,7 +210,7 @@ def cut_as(calibration: Calibration, judged: Iterable[JudgedQuery]) -> list[Judg
 def warn_if_retrieved_otherwise(queries: Iterable[JudgedQuery], calibration: Calibration) -> None:
     """Warn if queries name another retriever or depth than the calibration."""
     for name in ("retriever", "k"):
-        calibrated = (calibration.retrieval or {}).get(name)
+        calibrated = getattr(calibration, name)
         others = {getattr(query, name) for query in queries} - {None, calibrated}
         if calibrated is not None and others:
             warnings.warn(

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_serializer
 from conformal_retrievers.data import files
 from conformal_retrievers.data.hits import Hit, Number
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
+from conformal_retrievers.data.retrieval import Hybrid
 
 T = TypeVar("T", bound=BaseModel)
 MOST_BLANK = 100_000  # lines
@@ -63,7 +64,7 @@ class QueryRow(Row):
     query: str
     group: str | None = None
     missed: Any = None
-    retriever: str | None = None
+    retriever: str | Hybrid | None = None
     k: Any = None
     split: str | None = None
     answerable: Any = None  # written if it is False

@@ -20,6 +20,7 @@ from typing import Any
 
 from conformal_retrievers.data.evidence import LEAST, by_chunk, by_sentence, located
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
+from conformal_retrievers.data.retrieval import Retrieval
 from conformal_retrievers.data.sentences import Split
 
 Found = tuple[Snippet, Mapping[str, Any]]  # with the fields of its metadata
@@ -36,8 +37,7 @@ def judge_retrieved(
     *,
     key: str | None = None,
     split: Split | None = None,
-    retriever: str | None = None,
-    k: int | None = None,
+    asked: Retrieval | None = None,
 ) -> list[JudgedQuery]:
     """Return judged queries with what a retriever returned for each, and judgements of that.
 
@@ -55,7 +55,7 @@ def judge_retrieved(
     fields = _values(everything)
     _check_key(key, fields)
     results = [
-        replace(_judged(query, found, key, split), retriever=retriever, k=k)
+        replace(_judged(query, found, key, split), **(vars(asked) if asked else {}))
         for query, found in zip(judged, retrieved, strict=True)
     ]
     if split is not None:

@@ -4,9 +4,10 @@ Columns have the names of the fields of JSON lines: `id`, `query`, `group`, `mis
 `k`, `split`, `answerable`, `evidence` and `relevant_ids` of the query. What belongs to snippets is
 in lists: `snippet_id`, `text`, `relevant`, `document`, `position`, `retrieval_score`, `hits`, and
 of scored queries `scores`, `tokens`, `document_of` and `unscorable`; these have `token_unit` and
-`silenced`, too. Null is what is unknown.
+`silenced`, too. Null is what is unknown, and the `retriever` of a union is JSON.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
@@ -137,6 +138,8 @@ def _judged(table: Any) -> list[JudgedQuery]:
     for i, size in enumerate(sizes.tolist()):
         start, end = end, end + size
         values = {name: column[i] for name, column in given.items() if column[i] is not None}
+        if str(values.get("retriever")).startswith("{"):
+            values["retriever"] = json.loads(values["retriever"])
         if "evidence" in values:
             values["evidence"] = [Evidence(**one) for one in values["evidence"]]
         queries.append(

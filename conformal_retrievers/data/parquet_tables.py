@@ -8,6 +8,7 @@ import numpy as np
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.hits import HitColumns
 from conformal_retrievers.data.queries import JudgedQuery
+from conformal_retrievers.data.retrieval import Hybrid
 from conformal_retrievers.data.row_groups import FLAG, MARK, NUMBER, TEXT, WHOLE, Kind
 from conformal_retrievers.extras import require
 
@@ -35,7 +36,7 @@ def table_of_judged(queries: Sequence[JudgedQuery]) -> Any:
     snippets = [snippet for query in queries for snippet in query.snippets]
     offsets = np.cumsum([0, *[len(query.snippets) for query in queries]])
     columns = {
-        name: pa.array([getattr(query, name) for query in queries], kind.type)
+        name: pa.array([_stored(getattr(query, name)) for query in queries], kind.type)
         for name, kind in OF_QUERY.items()
         if name not in ("token_unit", "silenced")
     }
@@ -98,6 +99,10 @@ def _hit_lists(hits: Mapping[str, HitColumns], of: slice) -> Any:
         names=[*HIT],
     )
     return _nested(found, np.cumsum([0, *counts]))
+
+
+def _stored(value: Any) -> Any:
+    return value.model_dump_json() if isinstance(value, Hybrid) else value
 
 
 def _of(fields: Mapping[str, Kind]) -> Any:

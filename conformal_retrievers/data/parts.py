@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 from pydantic import JsonValue
 
 from conformal_retrievers.data.files import Kind, envelope_text, parse_envelope, write_whole
+from conformal_retrievers.data.retrieval import as_json
 from conformal_retrievers.extras import require
 
 require("ray", "fsspec")
@@ -246,7 +247,7 @@ class Folder:
                 self.write(result, Path(path).read_bytes())
         elif self.fs.exists(f"{self.root}/{result}"):  # of an actor that died
             self.fs.rm(f"{self.root}/{result}")
-        self.write(f"{name}.json", json.dumps(report, ensure_ascii=False).encode())
+        self.write(f"{name}.json", json.dumps(report, ensure_ascii=False, default=as_json).encode())
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file whole or not at all: by renaming it, or by one put to an object store."""

@@ -31,6 +31,7 @@ from conformal_retrievers.data.checks import (
 from conformal_retrievers.data.hits import Hit, HitColumns, hit_columns
 from conformal_retrievers.data.ranges import Evidence, Quote, as_evidence
 from conformal_retrievers.data.recognition import places_of
+from conformal_retrievers.data.retrieval import Retriever, as_retriever
 from conformal_retrievers.data.snippets import Snippet, as_snippets, retrieved_in, with_hits
 
 __all__ = ["Hit", "JudgedQuery", "ScoredQuery", "Snippet", "as_numbers", "as_scores", "as_snippets"]
@@ -54,7 +55,7 @@ class JudgedQuery:
     id: str | None = None
     group: str | None = None  # a property of the query that is known at run time
     missed: int | None = None  # known relevant snippets that were not retrieved; None if unknown
-    retriever: str | None = None  # what returned the snippets; judge_retriever fills it in
+    retriever: Retriever | None = None  # what returned the snippets; judge_retriever fills it in
     k: int | None = None  # how many snippets it was asked for
     evidence: tuple[Evidence | Quote, ...] = ()  # where documents answer the query
     split: str | None = None  # what cut the snippets into sentences; None: they are whole
@@ -70,7 +71,7 @@ class JudgedQuery:
         id: str | None = None,
         group: str | None = None,
         missed: int | None = None,
-        retriever: str | None = None,
+        retriever: Retriever | None = None,
         k: int | None = None,
         evidence: Iterable[tuple[str, int, int] | tuple[str, str]] = (),
         split: str | None = None,
@@ -81,7 +82,7 @@ class JudgedQuery:
             raise TypeError(f"query is {query!r:.60}; give the text of the query as a str")
         where = query_name(id, query)
         check_texts(where, query=query, id=id)
-        check_names(where, group=group, retriever=retriever, split=split)
+        check_names(where, group=group, split=split)
         values = {
             "query": query,
             "snippets": tuple(as_snippets(snippets)),
@@ -89,7 +90,7 @@ class JudgedQuery:
             "id": id,
             "group": group,
             "missed": as_count(where, "missed", missed, least=0),
-            "retriever": retriever,
+            "retriever": as_retriever(where, retriever),
             "k": as_count(where, "k", k, least=1),
             "evidence": tuple([as_evidence(where, one) for one in evidence]),
             "split": split,
@@ -214,7 +215,7 @@ class JudgedQuery:
         snippets: Iterable[Snippet | str],
         *,
         values: Sequence[str | None] | None = None,
-        retriever: str | None = None,
+        retriever: Retriever | None = None,
         k: int | None = None,
     ) -> JudgedQuery:
         """Return the query and its judgements with what a retriever returned for it, best first.

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from conformal_retrievers.data.checks import as_count
 from conformal_retrievers.data.hits import Hit, fuse, fusion
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
-from conformal_retrievers.data.union import name_and_depth, parts_in
+from conformal_retrievers.data.retrieval import Hybrid, Retrieval
 
 # What each retriever found, best first, by its name: snippets, or documents of sentences, by their
 # number, with the retriever's scores. Without hits, the order is that of a nameless one.
@@ -55,13 +55,16 @@ def without_relevant(query: JudgedQuery, k: int | Mapping[str, int]) -> JudgedQu
         raise TypeError(f"query is {query!r:.60}; give a JudgedQuery")
     order = _order([query])
     whole, rest = _lists(query, order), _lists(query, order, _answers(query, query))
-    parts = parts_in(query.retriever or "")
+    retriever = query.retriever
+    parts = retriever.root if isinstance(retriever, Hybrid) else {}
     depths = _depths(query, k, parts or whole)
     if any(len(rest[name]) < min(len(found), depths[name]) for name, found in whole.items()):
         warnings.warn(SHORTER.format("a query has"), stacklevel=2)
-    asked = name_and_depth({key: (parts.get(key, ("",))[0], n) for key, n in depths.items()})
-    retriever = asked[0] if parts else query.retriever
-    return replace(_cut(query, rest, depths), retriever=retriever, k=asked[1])
+    if parts:
+        retriever = Hybrid(
+            {name: Retrieval(part.retriever, depths[name]) for name, part in parts.items()}
+        )
+    return replace(_cut(query, rest, depths), retriever=retriever, k=sum(depths.values()))
 
 
 def without_answers(

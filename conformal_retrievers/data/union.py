@@ -6,7 +6,6 @@ ids of their own. The union has the order of reciprocal rank fusion, see `fuse`.
 
 import asyncio
 import logging
-import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,7 +21,6 @@ T = TypeVar("T")
 OnError = Literal["raise", "skip"]
 Place: TypeAlias = tuple[str, int]  # a retriever and a rank
 _judging = ContextVar("judging", default=False)
-NAME, PART = "HybridRetriever(", re.compile(r"([^:;]+): (.+?), k = (\d+|None)(?:; |$)")
 
 
 class Item(NamedTuple):
@@ -98,28 +96,6 @@ def check_asked(read: Iterable[str], asked: Collection[str]) -> None:
             f"score needs those of {', '.join(map(repr, missing))}; give the retriever that was "
             "calibrated with"
         )
-
-
-def name_and_depth(parts: Mapping[str, tuple[str, int | None]]) -> tuple[str, int | None]:
-    """Return what a union is called and asked for, from what each retriever in it is.
-
-    >>> name_and_depth({"dense": ("FAISS", 50), "bm25": ("BM25", 30)})
-    ('HybridRetriever(bm25: BM25, k = 30; dense: FAISS, k = 50)', 80)
-    """
-    named = [f"{key}: {name}, k = {k}" for key, (name, k) in sorted(parts.items())]
-    depths = [k for _, k in parts.values() if k is not None]
-    total = sum(depths) if len(depths) == len(parts) else None
-    return f"{NAME}{'; '.join(named)})", total
-
-
-def parts_in(name: str) -> dict[str, tuple[str, int | None]]:
-    """Return what each retriever in a union is, from what the union is called; {} for another name.
-
-    >>> parts_in("HybridRetriever(bm25: BM25, k = 30; dense: FAISS, k = 50)")["bm25"]
-    ('BM25', 30)
-    """
-    inside = name[len(NAME) : -1] if name.startswith(NAME) else ""
-    return {key: (one, None if k == "None" else int(k)) for key, one, k in PART.findall(inside)}
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from typing import Any
 
 from conformal_retrievers.data.checks import all_of
 from conformal_retrievers.data.queries import Snippet
+from conformal_retrievers.data.retrieval import Retrieval
 from conformal_retrievers.data.retrieved import with_questions
 from conformal_retrievers.labels.labeling import AnsweredQuery, Labelled, label_by_llm
 from conformal_retrievers.llm.ask import LLM, check_llm
@@ -35,15 +36,14 @@ def label_questions(
     llm: LLM,
     *,
     answers: Sequence[str | None] | None = None,
-    retriever: str | None = None,
-    k: int | None = None,
+    asked: Retrieval | None = None,
     **options: Any,
 ) -> Labelled:
     """Let an LLM judge what was retrieved for each question, which becomes the query's id.
 
     `label_retriever` of both packages retrieves and calls it. Questions are different; snippets are
     those that were returned for each, best first; an answer is None where there is no reference.
-    `retriever` is its name, and `k` how many snippets it was asked for; the other options are those
+    `asked` is what was asked for them; the other options are those
     of `label_by_llm`. Raises TypeError for anything but texts and an LLM, and ValueError for a
     question that is blank or occurs twice, another number of answers, and as `label_by_llm`.
     """
@@ -51,5 +51,5 @@ def label_questions(
     rows = zip(texts, retrieved, answers or [None] * len(texts), strict=True)
     queries = [AnsweredQuery(text, snippets, answer, id=text) for text, snippets, answer in rows]
     labelled = label_by_llm(queries, llm, **options)
-    judged = tuple(replace(query, retriever=retriever, k=k) for query in labelled.judged)
+    judged = tuple(replace(query, **(vars(asked) if asked else {})) for query in labelled.judged)
     return replace(labelled, judged=judged)

@@ -60,15 +60,18 @@ class Scored:
             warnings.warn(text, UserWarning, stacklevel=4)
             labels["malformed_records"] = n + labels.get("malformed_records", 0)
         by = dict(manifest["by"])
-        facts = {
-            (name, one) for report in reports for name in ("retriever", "k") for one in report[name]
+        retrieved = {
+            JudgedQuery("", (), (), **{name: value})
+            for report in reports
+            for name in ("retriever", "k")
+            for value in report[name]
         }
         return cls(
             files_in(source),
             by.pop("scorer"),
             by,
             labels or None,
-            tuple(JudgedQuery("", (), (), **{name: value}) for name, value in facts),
+            tuple(retrieved),
         )
 
 

@@ -10,6 +10,7 @@ import pytest
 from conformal_retrievers.data import read, write_jsonl
 from conformal_retrievers.data.judging import judge_retrieved
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
+from conformal_retrievers.data.retrieval import Retrieval
 from conformal_retrievers.data.sentences import splitter
 
 TEXT = "".join(f"{i:09d} " for i in range(100))  # a document of 1,000 characters
@@ -52,7 +53,7 @@ def test_a_chunk_is_relevant_that_has_half_of_the_evidence_or_is_half_evidence(
 ):
     judged = JudgedQuery("q", [], [], evidence=[("page", *one) for one in evidence])
     retrieved = [[(chunk(*one), {}) for one in chunks]]
-    (again,) = judge_retrieved([judged], retrieved, key="evidence", retriever="store", k=4)
+    (again,) = judge_retrieved([judged], retrieved, key="evidence", asked=Retrieval("store", 4))
     assert (list(again.relevant), again.missed) == (relevant, missed)
     assert (again.retriever, again.k, again.evidence) == ("store", 4, judged.evidence)
 

@@ -13,9 +13,12 @@ from conformal_retrievers import Evidence, JudgedQuery, Snippet
 from conformal_retrievers.data import by_sentence, without_relevant
 from conformal_retrievers.data.hits import Hit, fuse, fusion
 from conformal_retrievers.data.queries import with_hits
+from conformal_retrievers.data.retrieval import Hybrid, Retrieval
 from conformal_retrievers.data.unanswerable import without_answers
 
-HYBRID = "HybridRetriever(a: BM25(), k = {}; b: FAISS(m, similarity), k = {})"
+
+def hybrid(a, b):
+    return Hybrid({"a": Retrieval("BM25()", a), "b": Retrieval("FAISS(m, similarity)", b)})
 
 
 def texts(query):
@@ -72,20 +75,20 @@ def test_snippets_with_the_very_text_of_a_relevant_one_go_too():
 
 def test_each_list_is_cut_to_its_own_depth_and_united_again():
     lists = {"a": ["x", "y", "z", "u"], "b": ["z", "w", "x", "v"]}
-    query = united(lists, "z", k=8, retriever=HYBRID.format(4, 4))
+    query = united(lists, "z", k=8, retriever=hybrid(4, 4))
     made = without_relevant(query, {"a": 3, "b": 2})
     # a: x y u, b: w x. x: 1/61 + 1/62, w: 1/61, y: 1/62, u: 1/63
     assert texts(made) == ["x", "w", "y", "u"]
     assert made.snippets[0].hits == (Hit("a", 0, 100.0), Hit("b", 1, 98.0))
     assert made.snippets[0].retrieval_score == 1 / 61 + 1 / 62
     assert made.snippets[3].hits == (Hit("a", 2, 97.0),)
-    assert (made.retriever, made.k) == (HYBRID.format(3, 2), 5)
+    assert (made.retriever, made.k) == (hybrid(3, 2), 5)
     both = without_relevant(query, 2)
-    assert (texts(both), both.retriever, both.k) == (["x", "w", "y"], HYBRID.format(2, 2), 4)
+    assert (texts(both), both.retriever, both.k) == (["x", "w", "y"], hybrid(2, 2), 4)
 
 
 def test_depths_count_of_a_retriever_that_found_nothing():
-    found = united({"a": ["x", "y", "z"]}, "y", retriever=HYBRID.format(3, 3), k=6)
+    found = united({"a": ["x", "y", "z"]}, "y", retriever=hybrid(3, 3), k=6)
     assert without_relevant(found, 2).k == 4
     assert without_relevant(united({"a": ["x", "y", "z"]}, "y"), {"a": 2, "b": 5}).k == 7
 

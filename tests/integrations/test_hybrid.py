@@ -39,6 +39,7 @@ from conformal_retrievers import (
     JudgedQuery,
     ScoredQuery,
     Snippet,
+    calibrate,
     calibrate_gate,
 )
 from conformal_retrievers.data.hits import (
@@ -257,7 +258,7 @@ def test_judged_queries_have_the_hits_names_and_depth_of_all(framework):
     assert [s.retrieval_score for s in judged.snippets] == [fusion(h) for h in HITS.values()]
     assert (judged.k, judged.missed) == (6, 1)
     names = ("bm25: ", "; dense: ", "k = 3")
-    assert all(name in judged.retriever for name in names)
+    assert all(name in str(judged.retriever) for name in names)
     own = framework.package.judge_retriever(hybrid_in(framework), [query], name="mine")
     assert own[0].retriever == "mine"
 
@@ -586,6 +587,20 @@ def test_another_retriever_or_depth_in_a_hybrid_one_gives_a_warning():
     one = langchain_conformal.HybridRetriever({"dense": Listed(items=LISTS["dense"])})
     with pytest.warns(UserWarning, match=r"the retriever is HybridRetriever\(dense: Listed"):
         ConformalRetriever(retriever=one, filter=keep).invoke("q")
+
+
+def test_names_of_any_form_are_compared_in_a_hybrid_retriever():
+    names = ("dense: a, k = 1; b", "bm25; dense")
+    hybrid = langchain_conformal.HybridRetriever(
+        {name: RunnableLambda(lambda q: [Document(q)], name=f"f; {name}") for name in names}
+    )
+    judged = langchain_conformal.judge_retriever(hybrid, [JudgedQuery("q", ["q"], [True])])
+    keep = ConformalFilter.of(calibrate(judged, RankScorer(names[0]), alpha=0.5))
+    assert [*keep.calibration.retriever.root] == [*names]
+    ConformalRetriever(retriever=hybrid, filter=keep).invoke("q")
+    other = langchain_conformal.HybridRetriever({**hybrid.retrievers, "third": Other()})
+    with pytest.warns(UserWarning, match="the retriever is HybridRetriever"):
+        ConformalRetriever(retriever=other, filter=keep).invoke("q")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Judged queries as a LangChain retriever returns their documents."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from inspect import signature
 from typing import Any
@@ -16,20 +15,20 @@ from langchain_core.vectorstores import VectorStoreRetriever
 from conformal_retrievers import ConformalFilter, JudgedQuery, Scorer
 from conformal_retrievers.data.hits import RETRIEVER
 from conformal_retrievers.data.judging import judge_retrieved
+from conformal_retrievers.data.retrieval import Hybrid, Retrieval, Retriever
 from conformal_retrievers.data.retrieved import with_questions
 from conformal_retrievers.data.sentences import Split
 from conformal_retrievers.data.sentences import splitter as as_splitter
-from conformal_retrievers.data.union import check_asked, failure, judging, name_and_depth, parts_in
+from conformal_retrievers.data.union import check_asked, failure, judging
 from conformal_retrievers.llm import wire
 from conformal_retrievers.scoring import QueryScorer, retrievers_of
 from langchain_conformal.around import with_scores
 from langchain_conformal.documents import to_snippets
 from langchain_conformal.hybrid import HybridRetriever
 
-# Names that only `name_of` gives: of a class, and of a store.
-OURS = re.compile(
-    r"\w+\(\)|\w+\(.+, (similarity|mmr|similarity_score_threshold)(, metadata filter)?\)"
-)
+# How names end that `retrieval_of` gives: of a class, and of a store.
+SEARCHES = ("similarity", "mmr", "similarity_score_threshold", "metadata filter")
+OURS = ("()", *(f", {search})" for search in SEARCHES))
 # What stores call a condition on metadata, such as a tenant's.
 FILTERS = ("filter", "filters", "expr", "pre_filter", "where", "where_document")
 
@@ -93,7 +92,7 @@ def judge_retriever(
     """
     splitter = None if split is None else as_splitter(split)
     queries = with_questions(judged)
-    retrieved, name, k = retrieve(
+    retrieved, asked = retrieve(
         retriever, [query.query for query in queries], name=name, max_concurrency=max_concurrency
     )
     found = [
@@ -103,7 +102,7 @@ def judge_retriever(
         ]
         for documents in retrieved
     ]
-    return judge_retrieved(queries, found, key=key, split=splitter, retriever=name, k=k)
+    return judge_retrieved(queries, found, key=key, split=splitter, asked=asked)
 
 
 def retrieve(
@@ -112,8 +111,8 @@ def retrieve(
     *,
     name: str | None = None,
     max_concurrency: int | None = None,
-) -> tuple[list[list[Document]], str, int | None]:
-    """Return the documents for each question, the retriever's name, and its depth if it is known.
+) -> tuple[list[list[Document]], Retrieval]:
+    """Return the documents for each question, and what was asked for them.
 
     Raises TypeError for anything but a retriever, ValueError for a filtered one, and RuntimeError,
     naming the query, if one of the retrievers fails.
@@ -127,10 +126,10 @@ def retrieve(
     for text, outcome in zip(questions, retrieved, strict=True):
         if isinstance(outcome, Exception):
             raise failure(text, outcome) from outcome
-    asked = depth_of(retriever)
+    asked = retrieval_of(retriever)
     # A retriever may return more than it is asked for.
-    k = None if asked is None else max([asked, *map(len, retrieved)])
-    return retrieved, name or name_of(retriever), k
+    k = None if asked.k is None else max([asked.k, *map(len, retrieved)])
+    return retrieved, Retrieval(name or asked.retriever, k)
 
 
 def check_retriever(retriever: object) -> None:
@@ -166,7 +165,7 @@ def check_hits(scorer: Scorer | QueryScorer, retriever: RetrieverLike) -> None:
 
 def difference(
     retriever: RetrieverLike,
-    calibrated: str,
+    calibrated: Retriever | None,
     k: int | None,
     *,
     part: str | None = None,
@@ -184,15 +183,19 @@ def difference(
     """
     within, _ = unbound(retriever)
     what = "the retriever" if part is None else f"the retriever {part!r}"
-    parts, known = parts_of(within), parts_in(calibrated)
-    if known and {*parts} == {*known}:
-        each = [difference(one, *known[name], part=name) for name, one in parts.items()]
+    parts, asked = parts_of(within), retrieval_of(retriever)
+    if isinstance(calibrated, Hybrid) and {*parts} == {*calibrated.root}:
+        known = calibrated.root
+        each = [
+            difference(one, known[name].retriever, known[name].k, part=name)
+            for name, one in parts.items()
+        ]
         return "; ".join(text for text in each if text) or None
-    name, comparable = name_of(retriever), bool(known or OURS.fullmatch(calibrated))
-    if comparable and isinstance(within, BaseRetriever) and name != calibrated:
-        text = f"{what} is {name}, but the calibration is of {calibrated}"
+    comparable = str(calibrated).endswith(OURS) or isinstance(calibrated, Hybrid)
+    if comparable and isinstance(within, BaseRetriever) and asked.retriever != calibrated:
+        text = f"{what} is {asked.retriever}, but the calibration is of {calibrated}"
         return f"{text}: calibrate with the one that is filtered"
-    depth = depth_of(retriever)
+    depth = asked.k
     # The filter warns of more documents than k, but does not know who returned them.
     if depth is not None and k is not None and (depth < k or (part and depth > k)):
         text = f"{what} is asked for {depth} documents, but the calibration has k = {k}"
@@ -200,37 +203,32 @@ def difference(
     return None
 
 
-def name_of(retriever: RetrieverLike) -> str:
-    """Return the retriever's name; for a vector store, the store, its model and how it searches.
+def retrieval_of(retriever: RetrieverLike) -> Retrieval:
+    """Return what the retriever is, and how many documents it is asked for, None if unknown.
 
-    A `HybridRetriever` has the names and depths of the retrievers in it, another retriever that of
-    its class, as in "TavilySearchRetriever()", and a function its own.
+    A vector store is named with its model and how it searches, another retriever by its class, as
+    in "TavilySearchRetriever()", and a function by its own name.
     """
     within, bound = unbound(retriever)
     if parts := parts_of(within):
-        return name_and_depth({k: (name_of(p), depth_of(p)) for k, p in parts.items()})[0]
-    if not isinstance(within, VectorStoreRetriever):
-        a_class = isinstance(within, BaseRetriever)
-        return f"{type(within).__name__}()" if a_class else within.get_name()
-    store = within.vectorstore
-    model = wire.model_name(store.embeddings) or type(store.embeddings).__name__
-    settings = {**within.search_kwargs, **bound}
-    by_metadata = ", metadata filter" if any(map(settings.get, FILTERS)) else ""
-    return f"{type(store).__name__}({wire.portable(model)}, {within.search_type}{by_metadata})"
-
-
-def depth_of(retriever: RetrieverLike) -> int | None:
-    """Return how many documents the retriever is asked for, None if that is unknown."""
-    within, bound = unbound(retriever)
-    if parts := parts_of(within):
-        return name_and_depth({k: ("", depth_of(p)) for k, p in parts.items()})[1]
+        hybrid = Hybrid({name: retrieval_of(part) for name, part in parts.items()})
+        return Retrieval(hybrid, hybrid.k)
     settings = getattr(within, "search_kwargs", None)
-    k = settings.get("k") if isinstance(settings, dict) else getattr(within, "k", None)
-    k = bound.get("k", k)
-    if k is None and isinstance(within, VectorStoreRetriever):  # the default of its store
-        known = signature(within.vectorstore.similarity_search).parameters.get("k")
-        k = None if known is None else known.default
-    return k if isinstance(k, int) else None
+    settings = {**settings, **bound} if isinstance(settings, dict) else bound
+    k = settings.get("k", getattr(within, "k", None))
+    if isinstance(within, VectorStoreRetriever):
+        store = within.vectorstore
+        model = wire.model_name(store.embeddings) or type(store.embeddings).__name__
+        by_metadata = ", metadata filter" if any(map(settings.get, FILTERS)) else ""
+        how = f"{wire.portable(model)}, {within.search_type}{by_metadata}"
+        name = f"{type(store).__name__}({how})"
+        if k is None:  # the default of its store
+            known = signature(store.similarity_search).parameters.get("k")
+            k = None if known is None else known.default
+    else:
+        a_class = isinstance(within, BaseRetriever)
+        name = f"{type(within).__name__}()" if a_class else within.get_name()
+    return Retrieval(name, k if isinstance(k, int) else None)
 
 
 def parts_of(retriever: RetrieverLike) -> Mapping[str, RetrieverLike]:

@@ -104,8 +104,7 @@ class ConformalRetriever(FromCalibration, Around):
             retriever = RunnableBinding(bound=retriever, kwargs=kwargs, config=config)
         gate = self.gate or self.filter.gate
         calibrations = [self.filter.calibration, *([gate.calibration] if gate else ())]
-        names = [str((one.retrieval or {}).get("retriever", "")) for one in calibrations]
-        for name, k in {*zip(names, (one.k for one in calibrations), strict=True)}:
-            if text := difference(retriever, name, k):
+        for calibrated, k in {(one.retriever, one.k) for one in calibrations}:
+            if text := difference(retriever, calibrated, k):
                 warnings.warn(text, stacklevel=1)  # Python shows a repeated warning once
         return with_scores(retriever)

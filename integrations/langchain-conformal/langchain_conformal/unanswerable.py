@@ -13,7 +13,7 @@ from conformal_retrievers.data import unanswerable
 from conformal_retrievers.data.retrieved import queries_to_judge
 from conformal_retrievers.data.sentences import Split
 from langchain_conformal.hybrid import HybridRetriever
-from langchain_conformal.judge import depth_of, judge_retriever, name_of
+from langchain_conformal.judge import judge_retriever, retrieval_of
 
 FUSES = "EnsembleRetriever"  # of LangChain, in packages that need not be installed
 
@@ -117,14 +117,13 @@ def _deepened(
         parts = retriever.retrievers.items()
         deep = {name: _deepened(part, more, config) for name, part in parts}
         return retriever.model_copy(update={"retrievers": deep})
-    k = depth_of(retriever)
-    if k is None or not isinstance(retriever, BaseRetriever):
+    asked = retrieval_of(retriever)
+    if asked.k is None or not isinstance(retriever, BaseRetriever):
         raise ValueError(
-            f"retriever is {name_of(retriever)}, whose depth cannot be set; give the same one, "
+            f"retriever is {asked.retriever}, whose depth cannot be set; give the same one, "
             "which returns more documents, as deeper="
         )
     settings = getattr(retriever, "search_kwargs", None)
-    fields = (
-        {"search_kwargs": {**settings, "k": k + more}} if settings is not None else {"k": k + more}
-    )
+    depth = {"k": asked.k + more}
+    fields = depth if settings is None else {"search_kwargs": {**settings, **depth}}
     return retriever.model_copy(update=fields)

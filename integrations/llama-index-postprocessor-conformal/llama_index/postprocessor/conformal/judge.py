@@ -10,10 +10,11 @@ from llama_index.core.schema import NodeWithScore
 
 from conformal_retrievers import JudgedQuery
 from conformal_retrievers.data.judging import judge_retrieved
+from conformal_retrievers.data.retrieval import Hybrid, Retrieval
 from conformal_retrievers.data.retrieved import with_questions
 from conformal_retrievers.data.sentences import Split
 from conformal_retrievers.data.sentences import splitter as as_splitter
-from conformal_retrievers.data.union import failure, judging, name_and_depth
+from conformal_retrievers.data.union import failure, judging
 from conformal_retrievers.llm import wire
 from llama_index.postprocessor.conformal.hybrid import HybridRetriever
 from llama_index.postprocessor.conformal.nodes import to_snippets
@@ -78,11 +79,11 @@ def judge_retriever(
     """
     splitter = None if split is None else as_splitter(split)
     queries = with_questions(judged)
-    retrieved, name, k = retrieve(
+    retrieved, asked = retrieve(
         retriever, [query.query for query in queries], name=name, max_concurrency=max_concurrency
     )
     found = [[*zip(to_snippets(nodes), map(_fields, nodes), strict=True)] for nodes in retrieved]
-    return judge_retrieved(queries, found, key=key, split=splitter, retriever=name, k=k)
+    return judge_retrieved(queries, found, key=key, split=splitter, asked=asked)
 
 
 def _fields(found: NodeWithScore) -> dict[str, Any]:
@@ -96,8 +97,8 @@ def retrieve(
     *,
     name: str | None = None,
     max_concurrency: int | None = None,
-) -> tuple[list[list[NodeWithScore]], str, int | None]:
-    """Return the nodes for each question, the retriever's name, and its depth if it is known.
+) -> tuple[list[list[NodeWithScore]], Retrieval]:
+    """Return the nodes for each question, and what was asked for them.
 
     Raises TypeError for anything but a retriever, and RuntimeError, naming the query, if one of
     the retrievers fails.
@@ -118,17 +119,20 @@ def retrieve(
         # Each in a copy of the context, which holds LlamaIndex's current span.
         running = [threads.submit(copy_context().run, ask, text) for text in questions]
         found = [one.result() for one in running]
-    known, asked = _name_and_depth(retriever)
+    asked = retrieval_of(retriever)
     # A node that stands for several is returned as those: more than were asked for.
-    k = None if asked is None else max([asked, *map(len, found)])
-    return found, name or known, k
+    k = None if asked.k is None else max([asked.k, *map(len, found)])
+    return found, Retrieval(name or asked.retriever, k)
 
 
-def _name_and_depth(retriever: BaseRetriever) -> tuple[str, int | None]:
+def retrieval_of(retriever: BaseRetriever) -> Retrieval:
+    """Return what the retriever is, and how many nodes it is asked for, None if unknown."""
     if isinstance(retriever, HybridRetriever):
         parts = retriever.retrievers.items()
-        return name_and_depth({key: _name_and_depth(part) for key, part in parts})
+        hybrid = Hybrid({name: retrieval_of(part) for name, part in parts})
+        return Retrieval(hybrid, hybrid.k)
     store = getattr(retriever, "_vector_store", None)
     model = wire.portable(wire.model_name(getattr(retriever, "_embed_model", None)) or "")
     inside = ", ".join(part for part in (store and type(store).__name__, model) if part)
-    return f"{type(retriever).__name__}({inside})", getattr(retriever, "similarity_top_k", None)
+    k = getattr(retriever, "similarity_top_k", None)
+    return Retrieval(f"{type(retriever).__name__}({inside})", k)

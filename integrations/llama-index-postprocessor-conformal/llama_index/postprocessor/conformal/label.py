@@ -65,14 +65,13 @@ def label_retriever(
         `most_calls`, and as in `judge_retriever` and `label_by_llm`.
     """
     texts = checked_questions(questions, answers, llm)
-    retrieved, known, k = retrieve(retriever, texts, name=name, max_concurrency=max_concurrency)
+    retrieved, asked = retrieve(retriever, texts, name=name, max_concurrency=max_concurrency)
     return label_questions(
         texts,
         [to_snippets(nodes) for nodes in retrieved],
         llm,
         answers=answers,
-        retriever=known,
-        k=k,
+        asked=asked,
         split=split,
         prompt=prompt,
         concurrency=concurrency,
