@@ -5,18 +5,27 @@ from __future__ import annotations
 import logging
 import math
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Any, Literal, TypeVar, get_args
+from pathlib import Path
+from typing import Any, Generic, Literal, TypedDict, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
+from typing_extensions import Self, Unpack
 
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.gate import Gate, Gated, gate_for, lacks, statement_with
-from conformal_retrievers.calibration.scorer import scorer_for
+from conformal_retrievers.calibration.gate import (
+    Gate,
+    Gated,
+    gate_for,
+    lacks,
+    scorer_and_gate,
+    statement_with,
+)
 from conformal_retrievers.calibration.statement import why_none
 from conformal_retrievers.calibration.subjects import FILTERED, SNIPPETS, OnUnscorable
 from conformal_retrievers.data.hits import list_length
@@ -39,47 +48,21 @@ logger = logging.getLogger("conformal_retrievers")
 
 OnEmpty = Literal["allow", "keep_best", "raise"]
 GroupOf = Callable[[str], str | None]  # from a query to its group
-AFilter = TypeVar("AFilter", bound="ConformalFilter")
-AFiltered = TypeVar("AFiltered", bound="Filtered")
+AFiltered = TypeVar("AFiltered", bound=Filtered)
 MAX_ALPHAS = 32  # at which one filter is remembered
 
 
-class ConformalFilter:
-    """Keeps the snippets whose score is at most the threshold of the calibration.
+class FilterOptions(TypedDict, total=False):
+    """The options of a filter, as in `ConformalFilter`."""
 
-    The number kept has no limit, which would void the guarantee: limit the retriever instead,
-    before calibrating. A filter whose calibration has no finite threshold logs a warning.
+    on_empty: OnEmpty
+    on_unscorable: OnUnscorable
+    group_of: GroupOf | None
+    gate: Gate | str | Path | None
 
-    >>> from conformal_retrievers.data.queries import ScoredQuery
-    >>> from conformal_retrievers.scoring import FunctionScorer
-    >>> scorer = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
-    >>> scored = [ScoredQuery([n], [True]) for n in (1, 2, 3, 4)]
-    >>> calibration = Calibration.from_scores(scored, alpha=0.4, scorer="length")
-    >>> ConformalFilter(scorer, calibration)("q", ["a", "bcdef"]).kept
-    array([0])
 
-    Parameters
-    ----------
-    scorer, calibration
-        The scorer that was calibrated with, and its calibration, about snippets.
-    on_empty
-        If no snippet passes: return none, add the one with the lowest score (which cannot break
-        the guarantee), or raise `NothingKept`.
-    on_unscorable
-        Keep a snippet without a score, which preserves the guarantee, or raise `Unscorable`. None
-        has a score if a retriever that the scorer reads failed.
-    group_of
-        Returns the group of a query from its text, for calibrations by group.
-    gate
-        Decides before the filter whether anything is returned; by default the calibration's, if it
-        has one. A gate that the filter was not calibrated with loses up to its own alpha more.
-
-    Raises
-    ------
-    CalibrationMismatch
-        For the calibration of another scorer or subject, such as sentences, and for another gate
-        than the one that it was calibrated with.
-    """
+class RetrievalFilter(ABC, Generic[AFiltered]):
+    """What `ConformalFilter` and `SentenceFilter` share: they differ in what they score."""
 
     splitter: Splitter | None = None  # what cuts documents into sentences
 
@@ -92,7 +75,7 @@ class ConformalFilter:
         on_empty: OnEmpty = "allow",
         on_unscorable: OnUnscorable = "keep",
         group_of: GroupOf | None = None,
-        gate: Gate | None = None,
+        gate: Gate | str | Path | None = None,
     ) -> None:
         if isinstance(scorer, Calibration):
             raise TypeError("scorer is a Calibration; swap the two arguments")
@@ -112,44 +95,21 @@ class ConformalFilter:
 
     @classmethod
     def of(
-        cls: type[AFilter],
+        cls,
         calibration: Calibration,
         scorers: Scorer | Iterable[Scorer | QueryScorer] = (),
-        *,
-        on_empty: OnEmpty = "allow",
-        on_unscorable: OnUnscorable = "keep",
-        group_of: GroupOf | None = None,
-        gate: Gate | None = None,
-    ) -> AFilter:
+        **options: Unpack[FilterOptions],
+    ) -> Self:
         """Return the filter of a calibration that holds its score, such as a learned one.
 
-        Parameters
-        ----------
-        calibration
-            A calibration about snippets.
-        scorers
-            The scorers that `needed_scorers` names: one, several, or none.
-        on_empty, on_unscorable, group_of, gate
-            As in `ConformalFilter`.
-
-        Raises
-        ------
-        CalibrationMismatch
-            If a scorer is missing, naming it, or is another than the calibration's.
+        `scorers` are those that `needed_scorers` names: one, several, or none. The options are
+        `on_empty`, `on_unscorable`, `group_of` and `gate`. Raises `CalibrationMismatch` if a scorer
+        is missing, naming it, or is another than the calibration's.
         """
-        checks.check_subject(calibration, *FILTERED)
-        given = [scorers] if isinstance(scorers, Scorer) else [*scorers]
-        gate = gate_for(calibration, gate, given)
-        return cls(
-            scorer_for(calibration, given, gate.calibration if gate else None),
-            calibration,
-            on_empty=on_empty,
-            on_unscorable=on_unscorable,
-            group_of=group_of,
-            gate=gate,
-        )
+        scorer, options["gate"] = scorer_and_gate(calibration, scorers, options.get("gate"))
+        return cls(scorer, calibration, **options)
 
-    def at(self: AFilter, alpha: float) -> AFilter:
+    def at(self, alpha: float) -> Self:
         """Return the same filter at another alpha, see `Calibration.at`; it is remembered."""
         if alpha not in self._at:
             if len(self._at) >= MAX_ALPHAS:
@@ -158,10 +118,10 @@ class ConformalFilter:
             twin.calibration = self.calibration.at(alpha)
             twin._warn_if_nothing_drops()
             self._at[alpha] = twin
-        found: AFilter = self._at[alpha]
+        found: Self = self._at[alpha]
         return found
 
-    def behind(self: AFilter, gate: Gate | None) -> AFilter:
+    def behind(self, gate: Gate | None) -> Self:
         """Return the same filter with a gate in front, or with its own for None.
 
         Raises `CalibrationMismatch` for another gate than the one that it was calibrated with.
@@ -179,7 +139,7 @@ class ConformalFilter:
         group: str | None = None,
         *,
         failed: Collection[str] = (),
-    ) -> Filtered:
+    ) -> AFiltered:
         """Score the snippets of a query and decide which to keep.
 
         If one of the retrievers that the scorer reads is among those that `failed`, no snippet can
@@ -188,10 +148,10 @@ class ConformalFilter:
         Warns of that, of more snippets than the retriever was asked for, if none can be scored, and
         if all or none were kept of ten queries in a row.
         """
-        given = as_snippets(snippets)
-        group = self._checked(query, len(given), group)
+        given, n, decide = self._opened(snippets)
+        group = self._checked(query, n, group)
         scores, gated = self._scored(query, given, group, failed)
-        return self.decide(scores, group, gated=gated)
+        return decide(scores, group, gated=gated)
 
     async def acall(
         self,
@@ -200,33 +160,18 @@ class ConformalFilter:
         group: str | None = None,
         *,
         failed: Collection[str] = (),
-    ) -> Filtered:
+    ) -> AFiltered:
         """Filter without blocking the event loop."""
-        given = as_snippets(snippets)
-        group = self._checked(query, len(given), group)
+        given, n, decide = self._opened(snippets)
+        group = self._checked(query, n, group)
         scores, gated = await self._ascored(query, given, group, failed)
-        return self.decide(scores, group, gated=gated)
+        return decide(scores, group, gated=gated)
 
-    def decide(
-        self,
-        scores: ArrayLike,
-        group: str | None = None,
-        *,
-        query: str | None = None,
-        gated: Gated | None = None,
-    ) -> Filtered:
-        """Decide from scores (n,), and from what the gate decided, which needs the snippets.
-
-        A `query` is checked, and gives the group, as in a call. Raises ValueError if the filter has
-        a gate and `gated` is missing, or the other way round.
-        """
-        s = np.array(as_scores(scores, "scores"))
-        if s.ndim != 1:
-            raise ValueError(f"scores has shape {s.shape}; give one score for each snippet, (n,)")
-        if query is not None:
-            group = self._checked(query, len(s), group)
-        keeps = self.calibration.keep(s, group)
-        return self._decided(Filtered(s, keeps, self.calibration, group, gated=gated))
+    @abstractmethod
+    def _opened(
+        self, snippets: Iterable[Snippet | str]
+    ) -> tuple[Sequence[Snippet], int, Callable[..., AFiltered]]:
+        """Return what is scored, the number of what was retrieved, and what decides on scores."""
 
     @property
     def statement(self) -> str:
@@ -335,3 +280,68 @@ class ConformalFilter:
     def __repr__(self) -> str:
         c = self.calibration
         return f"{type(self).__name__}({self.scorer.name!r}, alpha={c.alpha:g}, {c.guarantee!r})"
+
+
+class ConformalFilter(RetrievalFilter[Filtered]):
+    """Keeps the snippets whose score is at most the threshold of the calibration.
+
+    The number kept has no limit, which would void the guarantee: limit the retriever instead,
+    before calibrating. A filter whose calibration has no finite threshold logs a warning.
+
+    >>> from conformal_retrievers.data.queries import ScoredQuery
+    >>> from conformal_retrievers.scoring import FunctionScorer
+    >>> scorer = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
+    >>> scored = [ScoredQuery([n], [True]) for n in (1, 2, 3, 4)]
+    >>> calibration = Calibration.from_scores(scored, alpha=0.4, scorer="length")
+    >>> ConformalFilter(scorer, calibration)("q", ["a", "bcdef"]).kept
+    array([0])
+
+    Parameters
+    ----------
+    scorer, calibration
+        The scorer that was calibrated with, and its calibration, about snippets.
+    on_empty
+        If no snippet passes: return none, add the one with the lowest score (which cannot break
+        the guarantee), or raise `NothingKept`.
+    on_unscorable
+        Keep a snippet without a score, which preserves the guarantee, or raise `Unscorable`. None
+        has a score if a retriever that the scorer reads failed.
+    group_of
+        Returns the group of a query from its text, for calibrations by group.
+    gate
+        Decides before the filter whether anything is returned; a `Gate`, or its file, by default
+        that of the calibration. One that it was not calibrated with loses up to its alpha more.
+
+    Raises
+    ------
+    CalibrationMismatch
+        For the calibration of another scorer or subject, such as sentences, and for another gate
+        than the one that it was calibrated with.
+    """
+
+    def _opened(
+        self, snippets: Iterable[Snippet | str]
+    ) -> tuple[Sequence[Snippet], int, Callable[..., Filtered]]:
+        given = as_snippets(snippets)
+        return given, len(given), self.decide
+
+    def decide(
+        self,
+        scores: ArrayLike,
+        group: str | None = None,
+        *,
+        query: str | None = None,
+        gated: Gated | None = None,
+    ) -> Filtered:
+        """Decide from scores (n,), and from what the gate decided, which needs the snippets.
+
+        A `query` is checked, and gives the group, as in a call. Raises ValueError if the filter has
+        a gate and `gated` is missing, or the other way round.
+        """
+        s = np.array(as_scores(scores, "scores"))
+        if s.ndim != 1:
+            raise ValueError(f"scores has shape {s.shape}; give one score for each snippet, (n,)")
+        if query is not None:
+            group = self._checked(query, len(s), group)
+        keeps = self.calibration.keep(s, group)
+        return self._decided(Filtered(s, keeps, self.calibration, group, gated=gated))

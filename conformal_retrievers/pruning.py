@@ -9,20 +9,19 @@ stands. Like any filter, it has no state per query.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from typing_extensions import Unpack
 
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.gate import Gate, Gated, gate_for
-from conformal_retrievers.calibration.scorer import needed_scorers, scorer_for
-from conformal_retrievers.calibration.subjects import RETRIEVED, OnUnscorable
+from conformal_retrievers.calibration.gate import Gated, scorer_and_gate
+from conformal_retrievers.calibration.scorer import needed_scorers
 from conformal_retrievers.data.queries import Snippet, as_scores
 from conformal_retrievers.data.sentences import (
     Passage,
@@ -35,9 +34,18 @@ from conformal_retrievers.data.sentences import (
     with_neighbours,
 )
 from conformal_retrievers.decisions import Filtered
-from conformal_retrievers.filtering import ConformalFilter, GroupOf, OnEmpty
+from conformal_retrievers.filtering import ConformalFilter, FilterOptions, RetrievalFilter
 from conformal_retrievers.scoring.answerability import QueryScorer
 from conformal_retrievers.scoring.scorer import Scorer
+
+
+class OpenOptions(FilterOptions, total=False):
+    """The options of `open_filter`."""
+
+    alpha: float | None
+    split: Split | None
+    neighbours: int
+
 
 ScorersOf = Callable[[Sequence[str]], Iterable[Scorer | QueryScorer]]  # from needed names
 
@@ -57,7 +65,7 @@ class Pruned(Filtered):
         return tuple(passages(self.sentences, self.keeps))
 
 
-class SentenceFilter(ConformalFilter):
+class SentenceFilter(RetrievalFilter[Pruned]):
     """Keeps the sentences of documents whose score is at most the threshold of the calibration.
 
     >>> from conformal_retrievers.data.queries import ScoredQuery
@@ -79,8 +87,9 @@ class SentenceFilter(ConformalFilter):
     neighbours
         How many sentences on either side of a kept one are kept with it. One helps where a
         sentence needs the one before: "She is the champion" does not say who.
-    on_empty, on_unscorable, group_of, gate
-        As in `ConformalFilter`, of sentences: a gate reads these, too.
+    options
+        Those of a `ConformalFilter`, `on_empty`, `on_unscorable`, `group_of` and `gate`, of
+        sentences: a gate reads these, too.
 
     Raises
     ------
@@ -97,54 +106,18 @@ class SentenceFilter(ConformalFilter):
         split: Split = "sentences",
         *,
         neighbours: int = 0,
-        on_empty: OnEmpty = "allow",
-        on_unscorable: OnUnscorable = "keep",
-        group_of: GroupOf | None = None,
-        gate: Gate | None = None,
+        **options: Unpack[FilterOptions],
     ) -> None:
         if type(neighbours) is not int or neighbours < 0:  # True is an int
             raise ValueError(f"neighbours is {neighbours!r}; give a whole number, 0 or more")
         self.splitter, self.neighbours = splitter(split), neighbours
-        super().__init__(
-            scorer,
-            calibration,
-            on_empty=on_empty,
-            on_unscorable=on_unscorable,
-            group_of=group_of,
-            gate=gate,
-        )
+        super().__init__(scorer, calibration, **options)
 
-    def __call__(
-        self,
-        query: str,
-        snippets: Iterable[Snippet | str],
-        group: str | None = None,
-        *,
-        failed: Collection[str] = (),
-    ) -> Pruned:
-        """Cut the documents of a query, score their sentences and decide which to keep.
-
-        Warns if there are more documents than the retriever was asked for, or no sentence can be
-        scored.
-        """
+    def _opened(
+        self, snippets: Iterable[Snippet | str]
+    ) -> tuple[Sequence[Snippet], int, Callable[..., Pruned]]:
         sentences = cut(snippets, self.splitter)
-        group = self._checked(query, len(sentences.documents), group)
-        scores, gated = self._scored(query, sentences.snippets, group, failed)
-        return self.decide_on(sentences, scores, group, gated=gated)
-
-    async def acall(
-        self,
-        query: str,
-        snippets: Iterable[Snippet | str],
-        group: str | None = None,
-        *,
-        failed: Collection[str] = (),
-    ) -> Pruned:
-        """Filter without blocking the event loop."""
-        sentences = cut(snippets, self.splitter)
-        group = self._checked(query, len(sentences.documents), group)
-        scores, gated = await self._ascored(query, sentences.snippets, group, failed)
-        return self.decide_on(sentences, scores, group, gated=gated)
+        return sentences.snippets, len(sentences.documents), partial(self.decide_on, sentences)
 
     def decide_on(
         self,
@@ -168,17 +141,6 @@ class SentenceFilter(ConformalFilter):
         )
         return replace(decided, keeps=with_neighbours(sentences, decided.keeps, self.neighbours))
 
-    def decide(
-        self,
-        scores: ArrayLike,
-        group: str | None = None,
-        *,
-        query: str | None = None,
-        gated: Gated | None = None,
-    ) -> Filtered:
-        """Raise TypeError: scores alone do not say which documents their sentences are of."""
-        raise TypeError("a SentenceFilter needs the sentences of the scores; use decide_on")
-
 
 def open_filter(
     calibration: str | Path | Calibration,
@@ -187,11 +149,8 @@ def open_filter(
     alpha: float | None = None,
     split: Split | None = None,
     neighbours: int = 0,
-    on_empty: OnEmpty = "allow",
-    on_unscorable: OnUnscorable = "keep",
-    group_of: GroupOf | None = None,
-    gate: Gate | str | Path | None = None,
-) -> ConformalFilter:
+    **options: Unpack[FilterOptions],
+) -> ConformalFilter | SentenceFilter:
     """Return the filter of a calibration or of its file, at another `alpha` if one is given.
 
     With `split` it is a `SentenceFilter`.
@@ -211,14 +170,12 @@ def open_filter(
     scorers
         As in `ConformalFilter.of`; or a function that returns them, from the names of those that
         calibration and gate need.
-    on_empty, on_unscorable, group_of
-        As in `ConformalFilter.of`.
     alpha
         Replaces the calibration's own, see `Calibration.at`.
     split, neighbours
         As in `SentenceFilter`; without `split`, snippets stay whole.
-    gate
-        As in `ConformalFilter`; the path of a gate's file is one, too.
+    options
+        `on_empty`, `on_unscorable`, `group_of` and `gate`, as in `ConformalFilter`.
 
     Raises
     ------
@@ -230,28 +187,16 @@ def open_filter(
         calibration = Calibration.load(calibration)
     if alpha is not None:
         calibration = calibration.at(alpha)
-    needed = needed_scorers(calibration)
-    if isinstance(gate, str | Path):
-        of_gate = Calibration.load(gate)
-        needed += needed_scorers(of_gate)
     if callable(scorers) and not isinstance(scorers, Scorer):
-        scorers = scorers(needed)
-    given = [scorers] if isinstance(scorers, Scorer) else [*scorers]
-    if isinstance(gate, str | Path):
-        gate = Gate.of(of_gate, given)
-    more: dict[str, Any] = {
-        "on_empty": on_empty,
-        "on_unscorable": on_unscorable,
-        "group_of": group_of,
-    }
-    if split is None:
-        if neighbours:
-            raise ValueError(
-                f"neighbours is {neighbours!r} without split; give split='sentences' too, or leave "
-                "it out"
-            )
-        return ConformalFilter.of(calibration, given, gate=gate, **more)
-    checks.check_subject(calibration, *RETRIEVED)
-    gate = gate_for(calibration, gate, given)
-    scorer = scorer_for(calibration, given, gate.calibration if gate else None)
-    return SentenceFilter(scorer, calibration, split, neighbours=neighbours, gate=gate, **more)
+        gate = options.get("gate")
+        of_gate = needed_scorers(Calibration.load(gate)) if isinstance(gate, str | Path) else []
+        scorers = scorers(needed_scorers(calibration) + of_gate)
+    scorer, options["gate"] = scorer_and_gate(calibration, scorers, options.get("gate"))
+    if split is not None:
+        return SentenceFilter(scorer, calibration, split, neighbours=neighbours, **options)
+    if neighbours:
+        raise ValueError(
+            f"neighbours is {neighbours!r} without split; give split='sentences' too, or leave it "
+            "out"
+        )
+    return ConformalFilter(scorer, calibration, **options)

@@ -21,8 +21,8 @@ from pydantic_core import CoreSchema, core_schema
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.behind import answerable_in, check_same_retrieval
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.scorer import query_scorer_for
-from conformal_retrievers.calibration.subjects import QUERIES
+from conformal_retrievers.calibration.scorer import query_scorer_for, scorer_for
+from conformal_retrievers.calibration.subjects import QUERIES, RETRIEVED
 from conformal_retrievers.data.hits import list_length
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.scoring.answerability import (
@@ -195,14 +195,18 @@ def check_gate(gate: object) -> None:
 
 
 def gate_for(
-    calibration: Calibration, gate: Gate | None, scorers: Iterable[Scorer | QueryScorer] = ()
+    calibration: Calibration,
+    gate: Gate | str | Path | None,
+    scorers: Iterable[Scorer | QueryScorer] = (),
 ) -> Gate | None:
     """Return the gate in front of a filter: the given one, or else that of its calibration.
 
-    Raises `CalibrationMismatch` for another than the one that the filter was calibrated with, or
-    for a missing scorer.
+    It may be given by its file. Raises `CalibrationMismatch` for another than the one that the
+    filter was calibrated with, or for a missing scorer.
     """
     calibrated = calibration.gate
+    if isinstance(gate, str | Path):
+        gate = Gate.of(Calibration.load(gate), scorers)
     if gate is None:
         return None if calibrated is None else Gate.of(calibrated, scorers)
     check_gate(gate)
@@ -235,3 +239,15 @@ def statement_with(calibration: Calibration, gate: Gate | None) -> str:
         f"{c.statement}\n\nThe filter was calibrated without the gate that is in front of it. "
         f"{both}.\n\n{gate.statement}"
     )
+
+
+def scorer_and_gate(
+    calibration: Calibration,
+    scorers: Scorer | Iterable[Scorer | QueryScorer],
+    gate: Gate | str | Path | None,
+) -> tuple[Scorer, Gate | None]:
+    """Return the scorer of a calibration and the gate in front, made of the scorers."""
+    checks.check_subject(calibration, *RETRIEVED)
+    given = [scorers] if isinstance(scorers, Scorer) else [*scorers]
+    made = gate_for(calibration, gate, given)
+    return scorer_for(calibration, given, made.calibration if made else None), made

@@ -25,7 +25,6 @@ from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.evaluation import evaluate
 from conformal_retrievers.evaluation.report import write
 from conformal_retrievers.filtering import ConformalFilter
-from conformal_retrievers.pruning import open_filter
 from conformal_retrievers.scoring import score_queries
 from langchain_conformal import ConformalRetriever, HybridRetriever, judge_retriever
 from llama_index.postprocessor.conformal import ConformalPostprocessor
@@ -73,7 +72,7 @@ def run(alpha: float) -> None:
     kept = kept_in_both_frameworks(FILE, hybrid, in_llama_index, other_half)
     retrieved = sum(len(query.snippets) for query in other_half)
     say(f"LangChain and LlamaIndex keep the same {kept:,} of {retrieved:,} snippets.\n")
-    conformal = open_filter(calibration)
+    conformal = ConformalFilter.of(calibration)
     scored = score_queries(conformal.scorer, other_half)
     result = evaluate(calibration, scored)
     say(result.equal_recall)

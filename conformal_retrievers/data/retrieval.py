@@ -62,9 +62,10 @@ def as_retriever(where: str, value: Any) -> Retriever | None:
             return Hybrid.model_validate(value)
         except ValidationError as error:
             raise ValueError(f"{where}: retriever.{explain(error)}") from None
-    if not isinstance(value, Hybrid):
-        check_names(where, retriever=value)
-    return value
+    if isinstance(value, Hybrid):
+        return value
+    check_names(where, retriever=value)
+    return None if value is None else str(value)
 
 
 def as_json(value: object) -> Any:
