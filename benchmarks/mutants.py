@@ -438,7 +438,7 @@ MUTANTS = {
             "the caller's group overruled",
         ),
         (
-            "group = self._checked(query, len(given), group)\n        scores, gated = await",
+            "group = self._checked(query, n, group)\n        scores, gated = await",
             "scores, gated = await",
             "no group of the query in async",
         ),

@@ -1,6 +1,7 @@
 """The scorer of a calibration: the one that is given, or made again from what the file holds."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import CalibrationMismatch, check_same_scorer
@@ -99,6 +100,19 @@ def scorers_of(llm: LLM, needed: Collection[str]) -> list[Scorer | QueryScorer]:
     """
     made: list[Scorer | QueryScorer] = [LLMScorer(llm), LLMVerdict(llm)]
     return [scorer for scorer in made if scorer.name in needed] or made[:1]
+
+
+def given_scorers(
+    needed: Collection[str],
+    models: Iterable[Any],
+    as_scorer: Callable[[Any], Scorer],
+    llm: LLM | None,
+) -> list[Scorer | QueryScorer]:
+    """Return the scorers of an LLM and of models of a framework, also in lists; None is no one."""
+    every = [one for model in models for one in (model if isinstance(model, list) else [model])]
+    return ([] if llm is None else scorers_of(llm, needed)) + [
+        one if isinstance(one, QueryScorer) else as_scorer(one) for one in every if one is not None
+    ]
 
 
 def _stored(calibration: Calibration) -> Provenance | None:

@@ -12,23 +12,50 @@ Ids that are in nothing retrieved are reported with those that are most like the
 import logging
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from itertools import chain
-from typing import Any
+from typing import Any, TypedDict
 
 from conformal_retrievers.data.evidence import LEAST, by_chunk, by_sentence, located
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.retrieval import Retrieval
+from conformal_retrievers.data.retrieved import with_questions
 from conformal_retrievers.data.sentences import Split
+from conformal_retrievers.data.sentences import splitter as as_splitter
 
 Found = tuple[Snippet, Mapping[str, Any]]  # with the fields of its metadata
+Returned = tuple[Sequence[Sequence[Found]], Retrieval]  # for each question, by what was asked
+Retrieve = Callable[[Sequence[str]], Returned]
 Names = Mapping[str, str]  # what something relevant is looked for by, such as "id"
 SHOWN = 3  # names in a message
 PREFIX = 80  # characters of a text that are compared with others, or of an id in a message
 SAME = 20  # characters that a long id has in common with another, in a message
 logger = logging.getLogger("conformal_retrievers")
+
+
+class JudgeOptions(TypedDict, total=False):
+    """The options of `judge_retriever` of both packages."""
+
+    name: str | None
+    key: str | None
+    max_concurrency: int | None
+    split: Split | None
+
+
+def retrieve_and_judge(
+    judged: Iterable[JudgedQuery] | Iterable[str],
+    retrieve: Retrieve,
+    *,
+    key: str | None = None,
+    split: Split | None = None,
+) -> list[JudgedQuery]:
+    """Return judged queries, or plain questions, as `judge_retriever` of both packages does."""
+    splitter = None if split is None else as_splitter(split)
+    queries = with_questions(judged)
+    retrieved, asked = retrieve([query.query for query in queries])
+    return judge_retrieved(queries, retrieved, key=key, split=splitter, asked=asked)
 
 
 def judge_retrieved(
@@ -136,7 +163,7 @@ def _warn_of_documents(
                 f"{n} snippets of {query.name} have the relevant id {id!r:.60}: ids name documents "
                 "here, so missed is a number of documents, not of snippets. Do not calibrate with "
                 "count_missed=True on these queries",
-                stacklevel=4,
+                stacklevel=5,
             )
             return
 
@@ -187,7 +214,7 @@ def _report(
     )
     if not some and len(unknown) >= LEAST:
         raise ValueError(message)
-    warnings.warn(f"{message}; as it is, they count as missed", stacklevel=4)
+    warnings.warn(f"{message}; as it is, they count as missed", stacklevel=5)
 
 
 def _nearest(query: str, names: Names, known: Mapping[str, set[str]]) -> str:

@@ -7,10 +7,10 @@ shows that something was taken out: a score must not learn from anything else.
 """
 
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from conformal_retrievers.data.checks import as_count
 from conformal_retrievers.data.hits import Hit, fuse, fusion
@@ -109,6 +109,15 @@ def without_answers(
         replace(one, retriever=before.retriever, k=before.k and max(before.k, most))
         for one, before in zip(made, retrieved, strict=True)
     ]
+
+
+def parts_of(whole: object, kind: type[Any]) -> Iterator[Any]:
+    """Yield the objects of a class in an object's fields, also in lists and dicts there."""
+    for value in getattr(whole, "__dict__", {}).values():
+        parts = [*value.values()] if isinstance(value, dict) else value
+        for part in parts if isinstance(parts, list | tuple) else [parts]:
+            if isinstance(part, kind):
+                yield part
 
 
 def _depths(query: JudgedQuery, k: int | Mapping[str, int], names: Iterable[str]) -> dict[str, int]:

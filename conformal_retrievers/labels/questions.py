@@ -2,22 +2,48 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TypedDict
+
+from typing_extensions import Unpack
 
 from conformal_retrievers.data.checks import all_of
-from conformal_retrievers.data.queries import Snippet
-from conformal_retrievers.data.retrieval import Retrieval
+from conformal_retrievers.data.judging import Retrieve
 from conformal_retrievers.data.retrieved import with_questions
+from conformal_retrievers.data.sentences import Split
 from conformal_retrievers.labels.labeling import AnsweredQuery, Labelled, label_by_llm
 from conformal_retrievers.llm.ask import LLM, check_llm
+from conformal_retrievers.llm.cache import Cache
+from conformal_retrievers.llm.prompt import Prompt
 
 
-def checked_questions(
-    questions: Iterable[str], answers: Sequence[str | None] | None, llm: LLM
-) -> list[str]:
-    """Return the questions, without white space around them.
+class LabelOptions(TypedDict, total=False):
+    """The options of `label_by_llm`."""
 
-    Raises as `label_questions`, before anything is retrieved for them.
+    split: Split | None
+    prompt: Prompt | None
+    concurrency: int
+    cache: Cache | None
+    progress: bool
+    most_calls: int | None
+
+
+def label_questions(
+    questions: Iterable[str],
+    retrieve: Retrieve,
+    llm: LLM,
+    *,
+    answers: Sequence[str | None] | None = None,
+    **options: Unpack[LabelOptions],
+) -> Labelled:
+    """Retrieve for each question, which becomes the query's id, and let an LLM judge it.
+
+    `label_retriever` of both packages calls it. `retrieve` returns what was retrieved for each of
+    some questions, with the fields of its metadata, and what was asked for it. Questions are
+    different; an answer is None where there is no reference. The other options are those of
+    `label_by_llm`, which shows its progress here.
+
+    Raises TypeError for anything but texts and an LLM, and ValueError for a question that is blank
+    or occurs twice, another number of answers, and as `label_by_llm`.
     """
     check_llm(llm)
     given = questions if isinstance(questions, str) else all_of(str, questions, "questions")
@@ -27,29 +53,13 @@ def checked_questions(
             f"answers is {answers!r:.60} for {len(texts)} questions; give one for each, None where "
             "it is unknown"
         )
-    return texts
-
-
-def label_questions(
-    questions: Iterable[str],
-    retrieved: Sequence[Sequence[Snippet]],
-    llm: LLM,
-    *,
-    answers: Sequence[str | None] | None = None,
-    asked: Retrieval | None = None,
-    **options: Any,
-) -> Labelled:
-    """Let an LLM judge what was retrieved for each question, which becomes the query's id.
-
-    `label_retriever` of both packages retrieves and calls it. Questions are different; snippets are
-    those that were returned for each, best first; an answer is None where there is no reference.
-    `asked` is what was asked for them; the other options are those
-    of `label_by_llm`. Raises TypeError for anything but texts and an LLM, and ValueError for a
-    question that is blank or occurs twice, another number of answers, and as `label_by_llm`.
-    """
-    texts = checked_questions(questions, answers, llm)
-    rows = zip(texts, retrieved, answers or [None] * len(texts), strict=True)
-    queries = [AnsweredQuery(text, snippets, answer, id=text) for text, snippets, answer in rows]
+    retrieved, asked = retrieve(texts)
+    queries = [
+        AnsweredQuery(text, [snippet for snippet, _ in found], answer, id=text)
+        for text, found, answer in zip(
+            texts, retrieved, answers or [None] * len(texts), strict=True
+        )
+    ]
+    options.setdefault("progress", True)
     labelled = label_by_llm(queries, llm, **options)
-    judged = tuple(replace(query, **(vars(asked) if asked else {})) for query in labelled.judged)
-    return replace(labelled, judged=judged)
+    return replace(labelled, judged=tuple(replace(q, **vars(asked)) for q in labelled.judged))

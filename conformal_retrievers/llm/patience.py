@@ -8,8 +8,9 @@ import contextvars
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import CancelledError, Future, wait
+from typing import Any
 
 from conformal_retrievers.llm.ask import LLM
 from conformal_retrievers.llm.prompt import Request
@@ -75,6 +76,31 @@ def patient(llm: LLM, *, patience: float, permit: Callable[[], float] | None = N
             pause = min(2 * pause, LONGEST)
 
     return LLM(complete, llm.name)
+
+
+def framework_llm(
+    model: object,
+    calls: tuple[Callable[..., Any], Callable[..., Awaitable[Any]]],
+    messages: Callable[[Request], Any],
+    reply_of: Callable[[Any], Reply],
+    name: str,
+    options: Callable[[Request], Mapping[str, Any]] | None,
+) -> LLM:
+    """Return a framework's model as an `LLM`, with its own retries and timeout, sync and async.
+
+    `calls` ask it with messages and the `options` of a request, and `reply_of` reads its answer.
+    """
+
+    def arguments(request: Request) -> Mapping[str, Any]:
+        return options(request) if options else {}
+
+    def complete(request: Request) -> Reply:
+        return reply_of(calls[0](messages(request), **arguments(request)))
+
+    async def acomplete(request: Request) -> Reply:
+        return reply_of(await calls[1](messages(request), **arguments(request)))
+
+    return in_time(LLM(complete, name, acomplete), model)
 
 
 def in_time(llm: LLM, model: object) -> LLM:

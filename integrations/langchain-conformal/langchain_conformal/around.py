@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from langchain_core.callbacks import (
     AsyncCallbackManagerForRetrieverRun,
@@ -20,6 +20,7 @@ from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
 from langchain_conformal.documents import Found
 
+Configurable: TypeAlias = dict[str, Any] | None  # of a caller's configuration
 logger = logging.getLogger("conformal_retrievers")
 # What a store raises that has no scores, or none for some arguments. Other errors are raised.
 NO_SCORES = (NotImplementedError, TypeError, ValueError)

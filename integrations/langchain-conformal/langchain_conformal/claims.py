@@ -40,7 +40,7 @@ def answer_filter_runnable(answer_filter: AnswerFilter) -> Runnable[AnswerInput,
             "AnswerFilter(claim_filter, as_llm(chat))"
         )
 
-    def run_of(given: AnswerInput, config: RunnableConfig) -> FilterRun[FilteredAnswer]:
+    def run_of(given: AnswerInput, config: RunnableConfig) -> FilterRun[AIMessage]:
         arguments = _arguments(given)
         return FilterRun(
             CLAIMS_EVENT,
@@ -48,15 +48,16 @@ def answer_filter_runnable(answer_filter: AnswerFilter) -> Runnable[AnswerInput,
             lambda: answer_filter(*arguments),
             lambda: answer_filter.acall(*arguments),
             lambda filtered: claims_event_of(filtered, query=given["question"]),
+            _message,
             {"query": given["question"]},
             config,
         )
 
     def filter_answer(given: AnswerInput, config: RunnableConfig) -> AIMessage:
-        return _message(run_of(given, config).decide())
+        return run_of(given, config).decide()
 
     async def afilter_answer(given: AnswerInput, config: RunnableConfig) -> AIMessage:
-        return _message(await run_of(given, config).adecide())
+        return await run_of(given, config).adecide()
 
     runnable = RunnableLambda(filter_answer, afunc=afilter_answer, name="conformal_answer_filter")
     return runnable.with_types(input_type=AnswerInput)

@@ -9,10 +9,10 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from pydantic import ConfigDict
 from typing_extensions import TypedDict  # pydantic requires this one below Python 3.12
 
-from conformal_retrievers import ConformalFilter
 from conformal_retrievers.calibration import Gate
-from langchain_conformal.documents import as_documents, check_input, kept_documents
-from langchain_conformal.events import filter_run
+from conformal_retrievers.filtering import RetrievalFilter
+from langchain_conformal.documents import check_input
+from langchain_conformal.events import FilterRun, filter_run
 from langchain_conformal.scorers import FromCalibration
 
 
@@ -42,7 +42,7 @@ class ConformalCompressor(FromCalibration, BaseDocumentCompressor):
     text before, [[start, end], …], and score and p-value are those of the best kept sentence.
     """
 
-    filter: ConformalFilter
+    filter: RetrievalFilter[Any]
     gate: Gate | None = None
     metadata_prefix: str | None = "conformal_"
 
@@ -56,18 +56,19 @@ class ConformalCompressor(FromCalibration, BaseDocumentCompressor):
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> list[Document]:
         """Return copies of the documents that are kept for the query."""
-        documents = as_documents(documents)
-        filtered = filter_run(self.filter.behind(self.gate), query, documents, callbacks).decide()
-        return kept_documents(documents, filtered, self.metadata_prefix)
+        return self._run(documents, query, callbacks).decide()
 
     async def acompress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> list[Document]:
         """Return what `compress_documents` returns, without blocking the event loop."""
-        documents = as_documents(documents)
-        run = filter_run(self.filter.behind(self.gate), query, documents, callbacks)
-        filtered = await run.adecide()
-        return kept_documents(documents, filtered, self.metadata_prefix)
+        return await self._run(documents, query, callbacks).adecide()
+
+    def _run(
+        self, documents: Sequence[Document], query: str, callbacks: Callbacks
+    ) -> FilterRun[list[Document]]:
+        gated = self.filter.behind(self.gate)
+        return filter_run(gated, query, documents, callbacks, self.metadata_prefix)
 
     def as_runnable(self) -> Runnable[CompressorInput, list[Document]]:
         """Return the compressor as a Runnable from {"query", "documents"} to documents.

@@ -13,11 +13,7 @@ import numpy as np
 from langchain_core.documents import Document
 from numpy.typing import NDArray
 
-from conformal_retrievers import (
-    ConformalFilter,
-    Filtered,
-    Snippet,
-)
+from conformal_retrievers import Filtered, Snippet
 from conformal_retrievers.data import Hit, as_scores
 from conformal_retrievers.data.hits import (
     RETRIEVER,
@@ -27,6 +23,7 @@ from conformal_retrievers.data.hits import (
 )
 from conformal_retrievers.data.models import with_fields
 from conformal_retrievers.data.sentences import Passage
+from conformal_retrievers.filtering import RetrievalFilter
 from conformal_retrievers.monitoring import json_number
 from conformal_retrievers.pruning import Pruned
 
@@ -222,9 +219,9 @@ def _numbers(values: list[Any], name: str) -> list[float | None]:
     return values if known else as_scores(values, name).tolist()
 
 
-def to_score(conformal_filter: ConformalFilter, documents: Sequence[Document]) -> Sequence[Any]:
+def to_score(keep: RetrievalFilter[Any], documents: Sequence[Document]) -> Sequence[Any]:
     """Return what a filter needs of documents: columns, until it reads more."""
-    if conformal_filter.splitter is not None:
+    if keep.splitter is not None:
         return to_snippets(documents)
     return Retrieved(
         len(documents),

@@ -6,7 +6,7 @@ is the output of the run. A filter that raises because nothing is kept, or becau
 be scored, raises after its run has ended with the decision. Without a handler there is no run.
 """
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
@@ -22,33 +22,35 @@ from langchain_core.documents import Document
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_core.runnables.config import ensure_config, get_callback_manager_for_config
 
-from conformal_retrievers import ConformalFilter, Filtered
 from conformal_retrievers.decisions import Refused
+from conformal_retrievers.filtering import RetrievalFilter
 from conformal_retrievers.monitoring import CLAIMS_EVENT, EVENT, FilterLog, Observer, event_of
-from langchain_conformal.documents import failed_in, to_score
+from langchain_conformal.documents import as_documents, failed_in, kept_documents, to_score
 
-Decided = TypeVar("Decided")
+Output = TypeVar("Output")
 
 
 @dataclass
-class FilterRun(Generic[Decided]):
+class FilterRun(Generic[Output]):
     """Runs one decision of a filter, with an event; both have the same name.
 
-    `call` and `acall` decide. What the filter with this calibration raises is raised after the run.
+    `call` and `acall` decide, and `then` makes the output of it. What the filter with this
+    calibration raises is raised after the run.
     """
 
     name: str
     calibration: object
-    call: Callable[[], Decided]
-    acall: Callable[[], Awaitable[Decided]]
-    to_event: Callable[[Decided], dict[str, Any]]
+    call: Callable[[], Any]
+    acall: Callable[[], Awaitable[Any]]
+    to_event: Callable[[Any], dict[str, Any]]
+    then: Callable[[Any], Output]
     inputs: dict[str, Any]
     config: RunnableConfig
     decided: Any = None
     refused: Refused | None = None
 
-    def decide(self) -> Decided:
-        """Return what `call` decides."""
+    def decide(self) -> Output:
+        """Return what is made of what `call` decides."""
 
         def run(_: dict[str, Any], config: RunnableConfig) -> dict[str, Any]:
             with self._refusals():
@@ -58,12 +60,12 @@ class FilterRun(Generic[Decided]):
             return event
 
         if not self._has_handlers():
-            return self.call()
+            return self.then(self.call())
         RunnableLambda(run, name=self.name).invoke(self.inputs, self.config)
         return self._result()
 
-    async def adecide(self) -> Decided:
-        """Return what `acall` decides."""
+    async def adecide(self) -> Output:
+        """Return what is made of what `acall` decides."""
 
         async def run(_: dict[str, Any], config: RunnableConfig) -> dict[str, Any]:
             with self._refusals():
@@ -73,7 +75,7 @@ class FilterRun(Generic[Decided]):
             return event
 
         if not self._has_handlers():
-            return await self.acall()
+            return self.then(await self.acall())
         await RunnableLambda(run, name=self.name).ainvoke(self.inputs, self.config)
         return self._result()
 
@@ -89,25 +91,31 @@ class FilterRun(Generic[Decided]):
                 raise
             self.decided, self.refused = error.filtered, error
 
-    def _result(self) -> Decided:
+    def _result(self) -> Output:
         if self.refused is not None:
             raise self.refused
-        decided: Decided = self.decided
-        return decided
+        return self.then(self.decided)
 
 
 def filter_run(
-    conformal_filter: ConformalFilter, query: str, documents: list[Document], callbacks: Callbacks
-) -> FilterRun[Filtered]:
+    conformal_filter: RetrievalFilter[Any],
+    query: str,
+    found: Iterable[Document],
+    callbacks: Callbacks,
+    metadata_prefix: str | None,
+) -> FilterRun[list[Document]]:
     """Return the run that filters a query's documents.
 
     Parameters
     ----------
-    conformal_filter, query, documents
+    conformal_filter, query, found
         The filter, the query and its documents.
     callbacks
         Those of the run above. None means the run that is current in this context.
+    metadata_prefix
+        As in `kept_documents`.
     """
+    documents = as_documents(found)
     given, failed = to_score(conformal_filter, documents), failed_in(documents)
     return FilterRun(
         EVENT,
@@ -115,6 +123,7 @@ def filter_run(
         lambda: conformal_filter(query, given, failed=failed),
         lambda: conformal_filter.acall(query, given, failed=failed),
         lambda filtered: event_of(filtered, query=query, failed=failed),
+        lambda filtered: kept_documents(documents, filtered, metadata_prefix),
         {"query": query, "k": len(documents)},
         ensure_config({"callbacks": callbacks}),
     )

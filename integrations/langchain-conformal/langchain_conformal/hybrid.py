@@ -5,17 +5,13 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
-from langchain_core.callbacks import (
-    AsyncCallbackManagerForRetrieverRun,
-    CallbackManagerForRetrieverRun,
-)
 from langchain_core.documents import Document
 from langchain_core.retrievers import RetrieverLike
 from langchain_core.runnables import Runnable, RunnableConfig
 from pydantic import ConfigDict, PrivateAttr
 
 from conformal_retrievers.data.union import Item, OnError, aask, ask, check_retrievers, unite
-from langchain_conformal.around import Around, check_taken, with_scores
+from langchain_conformal.around import Around, Configurable, check_taken, with_scores
 from langchain_conformal.documents import as_documents, scores_of, with_hits
 
 
@@ -61,40 +57,36 @@ class HybridRetriever(Around):
         super().__init__(**{"retrievers": dict(retrievers), "on_error": on_error, **fields})
 
     def _get_relevant_documents(
-        self,
-        query: str,
-        *,
-        run_manager: CallbackManagerForRetrieverRun,
-        configurable: dict[str, Any] | None = None,
-        **kwargs: Any,
+        self, query: str, *, run_manager: Any, configurable: Configurable = None, **kwargs: Any
     ) -> list[Document]:
-        def call(name: str, retriever: RetrieverLike) -> list[Document]:
-            config = _config(run_manager, name, configurable)
+        def call(retriever: RetrieverLike, config: RunnableConfig) -> list[Document]:
             return as_documents(with_scores(retriever).invoke(query, config, **kwargs))
 
-        self._check_taken(kwargs)
-        calls = {name: partial(call, name, one) for name, one in self.retrievers.items()}
+        asked = self._asked(run_manager, configurable, kwargs)
+        calls = {name: partial(call, *each) for name, each in asked.items()}
         return self._united(ask(calls, self.on_error, self._logged))
 
     async def _aget_relevant_documents(
-        self,
-        query: str,
-        *,
-        run_manager: AsyncCallbackManagerForRetrieverRun,
-        configurable: dict[str, Any] | None = None,
-        **kwargs: Any,
+        self, query: str, *, run_manager: Any, configurable: Configurable = None, **kwargs: Any
     ) -> list[Document]:
-        async def call(name: str, retriever: RetrieverLike) -> list[Document]:
-            config = _config(run_manager, name, configurable)
+        async def call(retriever: RetrieverLike, config: RunnableConfig) -> list[Document]:
             return as_documents(await with_scores(retriever).ainvoke(query, config, **kwargs))
 
-        self._check_taken(kwargs)
-        calls = {name: call(name, one) for name, one in self.retrievers.items()}
+        asked = self._asked(run_manager, configurable, kwargs)
+        calls = {name: call(*each) for name, each in asked.items()}
         return self._united(await aask(calls, self.on_error, self._logged))
 
-    def _check_taken(self, kwargs: Mapping[str, Any]) -> None:
+    def _asked(
+        self, run_manager: Any, configurable: Configurable, kwargs: Mapping[str, Any]
+    ) -> dict[str, tuple[RetrieverLike, RunnableConfig]]:
+        """Return each retriever with the configuration that it is asked with."""
+        asked = {}
         for name, retriever in self.retrievers.items():
             check_taken(retriever, kwargs, f"the retriever {name!r}")
+            callbacks = run_manager.get_child(tag=f"retriever:{name}")
+            config = RunnableConfig(callbacks=callbacks, configurable=configurable or {})
+            asked[name] = (retriever, config)
+        return asked
 
     def _united(self, found: Mapping[str, list[Document]]) -> list[Document]:
         failed = {name: None for name in self.retrievers if name not in found}
@@ -111,12 +103,3 @@ class HybridRetriever(Around):
             known = {hit.retriever: [hit.rank, hit.score] for hit in hits} | failed
             united.append(with_hits(document, known, call))
         return united
-
-
-def _config(
-    run_manager: CallbackManagerForRetrieverRun | AsyncCallbackManagerForRetrieverRun,
-    name: str,
-    configurable: dict[str, Any] | None,
-) -> RunnableConfig:
-    callbacks = run_manager.get_child(tag=f"retriever:{name}")
-    return RunnableConfig(callbacks=callbacks, configurable=configurable or {})

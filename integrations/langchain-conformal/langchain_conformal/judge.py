@@ -1,10 +1,10 @@
 """Judged queries as a LangChain retriever returns their documents."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from inspect import signature
 from typing import Any
 
-from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever, RetrieverLike
 from langchain_core.runnables import Runnable, RunnableBinding, RunnableConfig
 from langchain_core.runnables.base import RunnableBindingBase
@@ -12,14 +12,13 @@ from langchain_core.runnables.config import merge_configs
 from langchain_core.runnables.configurable import DynamicRunnable
 from langchain_core.vectorstores import VectorStoreRetriever
 
-from conformal_retrievers import ConformalFilter, JudgedQuery, Scorer
+from conformal_retrievers import JudgedQuery, Scorer
 from conformal_retrievers.data.hits import RETRIEVER
-from conformal_retrievers.data.judging import judge_retrieved
+from conformal_retrievers.data.judging import Returned, retrieve_and_judge
 from conformal_retrievers.data.retrieval import Hybrid, Retrieval, Retriever
-from conformal_retrievers.data.retrieved import with_questions
 from conformal_retrievers.data.sentences import Split
-from conformal_retrievers.data.sentences import splitter as as_splitter
 from conformal_retrievers.data.union import check_asked, failure, judging
+from conformal_retrievers.filtering import RetrievalFilter
 from conformal_retrievers.llm import wire
 from conformal_retrievers.scoring import QueryScorer, retrievers_of
 from langchain_conformal.around import with_scores
@@ -90,19 +89,8 @@ def judge_retriever(
         If nothing retrieved has more than half of ten relevant ids or more, or any of fewer; and if
         an id is that of several snippets, so that `missed` counts documents.
     """
-    splitter = None if split is None else as_splitter(split)
-    queries = with_questions(judged)
-    retrieved, asked = retrieve(
-        retriever, [query.query for query in queries], name=name, max_concurrency=max_concurrency
-    )
-    found = [
-        [
-            (snippet, {"id": document.id, **(document.metadata or {})})
-            for snippet, document in zip(to_snippets(documents), documents, strict=True)
-        ]
-        for documents in retrieved
-    ]
-    return judge_retrieved(queries, found, key=key, split=splitter, asked=asked)
+    ask = partial(retrieve, retriever, name=name, max_concurrency=max_concurrency)
+    return retrieve_and_judge(judged, ask, key=key, split=split)
 
 
 def retrieve(
@@ -111,8 +99,8 @@ def retrieve(
     *,
     name: str | None = None,
     max_concurrency: int | None = None,
-) -> tuple[list[list[Document]], Retrieval]:
-    """Return the documents for each question, and what was asked for them.
+) -> Returned:
+    """Return the snippets for each question, with their metadata, and what was asked for them.
 
     Raises TypeError for anything but a retriever, ValueError for a filtered one, and RuntimeError,
     naming the query, if one of the retrievers fails.
@@ -129,7 +117,14 @@ def retrieve(
     asked = retrieval_of(retriever)
     # A retriever may return more than it is asked for.
     k = None if asked.k is None else max([asked.k, *map(len, retrieved)])
-    return retrieved, Retrieval(name or asked.retriever, k)
+    found = [
+        [
+            (snippet, {"id": document.id, **(document.metadata or {})})
+            for snippet, document in zip(to_snippets(documents), documents, strict=True)
+        ]
+        for documents in retrieved
+    ]
+    return found, Retrieval(name or asked.retriever, k)
 
 
 def check_retriever(retriever: object) -> None:
@@ -148,7 +143,7 @@ def check_unfiltered(retriever: RetrieverLike) -> None:
         check_unfiltered(one)
     compressor = getattr(within, "base_compressor", None)
     for part in (within, compressor, *getattr(compressor, "transformers", ())):
-        if isinstance(getattr(part, "filter", None), ConformalFilter):
+        if isinstance(getattr(part, "filter", None), RetrievalFilter):
             raise ValueError(
                 f"retriever is a {type(within).__name__}, which already filters; filtering twice "
                 "loses more relevant snippets. Give the retriever inside: .retriever or "

@@ -1,14 +1,14 @@
 """Plain questions, judged by an LLM as a LangChain retriever returns documents for them."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from langchain_core.retrievers import RetrieverLike
+from typing_extensions import Unpack
 
 from conformal_retrievers import LLM
-from conformal_retrievers.data.sentences import Split
-from conformal_retrievers.labels import Labelled, checked_questions, label_questions
-from conformal_retrievers.llm import Cache, Prompt
-from langchain_conformal.documents import to_snippets
+from conformal_retrievers.labels import Labelled, label_questions
+from conformal_retrievers.labels.questions import LabelOptions
 from langchain_conformal.judge import retrieve
 
 
@@ -20,12 +20,7 @@ def label_retriever(
     answers: Sequence[str | None] | None = None,
     name: str | None = None,
     max_concurrency: int | None = None,
-    split: Split | None = None,
-    prompt: Prompt | None = None,
-    concurrency: int = 8,
-    cache: Cache | None = None,
-    progress: bool = True,
-    most_calls: int | None = None,
+    **options: Unpack[LabelOptions],
 ) -> Labelled:
     """Retrieve for each question, and let an LLM judge each of the documents.
 
@@ -46,15 +41,12 @@ def label_retriever(
     answers
         The reference answer to each question, None where there is none: documents are judged by
         whether they support it, and by whether they answer the question where it is None.
-    split, prompt, concurrency, cache
-        As in `label_by_llm`. With a cache, an interrupted or repeated run asks only for what it
-        lacks.
-    progress
-        Whether to print the number of calls before the first, and to show a progress bar, which
-        needs the extra `cli` of `conformal-retrievers`. Otherwise the number is logged.
-    most_calls
-        If more calls are needed than this, ValueError is raised with their number, and none is
-        made. Give 0 to learn the number.
+    options
+        `split`, `prompt`, `concurrency` and `cache`, as in `label_by_llm`: with a cache, an
+        interrupted or repeated run asks only for what it lacks. `progress`, by default True, prints
+        the number of calls before the first, and shows a progress bar, which needs the extra `cli`
+        of `conformal-retrievers`; otherwise the number is logged. If more calls are needed than
+        `most_calls`, ValueError is raised with their number, and none is made: give 0 to learn it.
 
     Raises
     ------
@@ -64,18 +56,5 @@ def label_retriever(
         For a question that is blank or occurs twice, another number of answers, more calls than
         `most_calls`, and as in `judge_retriever` and `label_by_llm`.
     """
-    texts = checked_questions(questions, answers, llm)
-    retrieved, asked = retrieve(retriever, texts, name=name, max_concurrency=max_concurrency)
-    return label_questions(
-        texts,
-        [to_snippets(documents) for documents in retrieved],
-        llm,
-        answers=answers,
-        asked=asked,
-        split=split,
-        prompt=prompt,
-        concurrency=concurrency,
-        cache=cache,
-        progress=progress,
-        most_calls=most_calls,
-    )
+    ask = partial(retrieve, retriever, name=name, max_concurrency=max_concurrency)
+    return label_questions(questions, ask, llm, answers=answers, **options)

@@ -3,20 +3,16 @@
 import warnings
 from typing import Any
 
-from langchain_core.callbacks import (
-    AsyncCallbackManagerForRetrieverRun,
-    CallbackManagerForRetrieverRun,
-)
+from langchain_core.callbacks import Callbacks
 from langchain_core.documents import Document
 from langchain_core.retrievers import RetrieverLike
 from langchain_core.runnables import Runnable, RunnableBinding, RunnableConfig
 from pydantic import ConfigDict, field_validator
 
-from conformal_retrievers import ConformalFilter
 from conformal_retrievers.calibration import Gate
-from langchain_conformal.around import Around, check_taken, with_scores
-from langchain_conformal.documents import as_documents, kept_documents
-from langchain_conformal.events import filter_run
+from conformal_retrievers.filtering import RetrievalFilter
+from langchain_conformal.around import Around, Configurable, check_taken, with_scores
+from langchain_conformal.events import FilterRun, filter_run
 from langchain_conformal.judge import check_hits, check_retriever, check_unfiltered, difference
 from langchain_conformal.scorers import FromCalibration
 
@@ -39,7 +35,7 @@ class ConformalRetriever(FromCalibration, Around):
     """
 
     retriever: RetrieverLike
-    filter: ConformalFilter
+    filter: RetrievalFilter[Any]
     gate: Gate | None = None
     metadata_prefix: str | None = "conformal_"
     alpha: float | None = None
@@ -62,39 +58,30 @@ class ConformalRetriever(FromCalibration, Around):
             check_hits(conformal_filter.gate.scorer, self.retriever)
 
     def _get_relevant_documents(
-        self,
-        query: str,
-        *,
-        run_manager: CallbackManagerForRetrieverRun,
-        configurable: dict[str, Any] | None = None,
-        **kwargs: Any,
+        self, query: str, *, run_manager: Any, configurable: Configurable = None, **kwargs: Any
     ) -> list[Document]:
         retriever = self._configured(configurable, kwargs)
-        found = retriever.invoke(query, config={"callbacks": run_manager.get_child()})
-        documents, callbacks = as_documents(found), run_manager.get_child()
-        filtered = filter_run(self._filter(), query, documents, callbacks).decide()
-        return kept_documents(documents, filtered, self.metadata_prefix)
+        found = retriever.invoke(query, {"callbacks": run_manager.get_child()})
+        return self._run(query, found, run_manager.get_child()).decide()
 
     async def _aget_relevant_documents(
-        self,
-        query: str,
-        *,
-        run_manager: AsyncCallbackManagerForRetrieverRun,
-        configurable: dict[str, Any] | None = None,
-        **kwargs: Any,
+        self, query: str, *, run_manager: Any, configurable: Configurable = None, **kwargs: Any
     ) -> list[Document]:
         retriever = self._configured(configurable, kwargs)
-        found = await retriever.ainvoke(query, config={"callbacks": run_manager.get_child()})
-        documents, callbacks = as_documents(found), run_manager.get_child()
-        filtered = await filter_run(self._filter(), query, documents, callbacks).adecide()
-        return kept_documents(documents, filtered, self.metadata_prefix)
+        found = await retriever.ainvoke(query, {"callbacks": run_manager.get_child()})
+        return await self._run(query, found, run_manager.get_child()).adecide()
 
-    def _filter(self) -> ConformalFilter:
+    def _run(
+        self, query: str, found: list[Document], callbacks: Callbacks
+    ) -> FilterRun[list[Document]]:
+        return filter_run(self._filter(), query, found, callbacks, self.metadata_prefix)
+
+    def _filter(self) -> RetrievalFilter[Any]:
         at_alpha = self.filter if self.alpha is None else self.filter.at(self.alpha)
         return at_alpha.behind(self.gate)
 
     def _configured(
-        self, configurable: dict[str, Any] | None, kwargs: dict[str, Any]
+        self, configurable: Configurable, kwargs: dict[str, Any]
     ) -> Runnable[str, list[Document]]:
         """Return the retriever as a caller asks it; warn if another was calibrated."""
         retriever = self.retriever

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
-from typing_extensions import Self
+from langchain_core.retrievers import RetrieverLike
+from typing_extensions import Self, Unpack
 
-from conformal_retrievers import Calibration, EmbeddingScorer, Scorer, Snippet
-from conformal_retrievers.calibration import Gate, OnUnscorable
-from conformal_retrievers.calibration.scorer import scorers_of
-from conformal_retrievers.data import as_scores
-from conformal_retrievers.data.sentences import Split
-from conformal_retrievers.filtering import GroupOf, OnEmpty
+from conformal_retrievers import Calibration, EmbeddingScorer, Scorer
+from conformal_retrievers.calibration.scorer import given_scorers
 from conformal_retrievers.llm import LLM, Cache, Reply, Request, wire
-from conformal_retrievers.llm.patience import in_time
-from conformal_retrievers.pruning import open_filter
-from conformal_retrievers.scoring import By, CrossEncoderScorer, LLMScorer, QueryScorer, Scores
+from conformal_retrievers.llm.patience import framework_llm
+from conformal_retrievers.pruning import OpenOptions, open_filter
+from conformal_retrievers.scoring import By, CrossEncoderScorer, LLMScorer, QueryScorer
+from conformal_retrievers.scoring.reranker import Placed, Reranking
 
 Options = Callable[[Request], Mapping[str, Any]]
 
@@ -123,25 +121,18 @@ def as_llm(
             "fallbacks"
         )
 
-    def asked(request: Request) -> tuple[list[BaseMessage], Mapping[str, Any]]:
-        messages = [SystemMessage(request.system), HumanMessage(request.user)]
-        return messages, options(request) if options else {}
-
-    def complete(request: Request) -> Reply:
-        messages, arguments = asked(request)
-        return _reply(chat_model.invoke(messages, **arguments))
-
-    async def acomplete(request: Request) -> Reply:
-        messages, arguments = asked(request)
-        return _reply(await chat_model.ainvoke(messages, **arguments))
-
     name = name or wire.name_of(
         wire.model_name(chat_model),
         temperature=getattr(chat_model, "temperature", 0),
         settings=wire.settings_of(chat_model),
         options=options,
     )
-    return in_time(LLM(complete, name, acomplete), chat_model)
+    calls = chat_model.invoke, chat_model.ainvoke
+    return framework_llm(chat_model, calls, _messages, _reply, name, options)
+
+
+def _messages(request: Request) -> list[BaseMessage]:
+    return [SystemMessage(request.system), HumanMessage(request.user)]
 
 
 def _reply(message: BaseMessage) -> Reply:
@@ -178,7 +169,7 @@ PLACE = "conformal_place"  # the metadata that identifies a reranked document: f
 
 
 @dataclass(frozen=True)
-class RerankerScorer:
+class RerankerScorer(Reranking):
     """Scores by −metadata["relevance_score"] as a compressor writes it, NaN for None.
 
     A snippet that the compressor does not return scores +inf, which no threshold keeps: set its
@@ -188,39 +179,37 @@ class RerankerScorer:
 
     compressor: BaseDocumentCompressor
     name: str
-    relative_to_query: ClassVar[bool] = True  # a reranker may compare the documents of a query
 
-    def score(self, query: str, snippets: Sequence[Snippet]) -> Scores:
-        """Return −relevance_score of each snippet, (n,)."""
-        documents = _placed(snippets)
-        returned = self.compressor.compress_documents(documents, query) if documents else []
-        return self._scores(snippets, returned)
+    def _rerank(self, query: str, snippets: Placed) -> dict[int, Any]:
+        return self._relevance(self.compressor.compress_documents(_documents(snippets), query))
 
-    async def ascore(self, query: str, snippets: Sequence[Snippet]) -> Scores:
-        """Return what `score` returns, without blocking the event loop."""
-        documents = _placed(snippets)
-        returned = await self.compressor.acompress_documents(documents, query) if documents else []
-        return self._scores(snippets, returned)
+    async def _arerank(self, query: str, snippets: Placed) -> dict[int, Any]:
+        documents = _documents(snippets)
+        return self._relevance(await self.compressor.acompress_documents(documents, query))
 
-    def _scores(self, snippets: Sequence[Snippet], returned: Sequence[Document]) -> Scores:
-        relevance: list[Any] = [-math.inf if s.text.strip() else None for s in snippets]
-        for document in returned:
-            metadata = document.metadata or {}
+    def _relevance(self, returned: Sequence[Document]) -> dict[int, Any]:
+        known = [document.metadata or {} for document in returned]
+        for metadata in known:
             if not {PLACE, "relevance_score"} <= metadata.keys():
                 raise ValueError(
                     f"{self.name!r} returned a document with the metadata {metadata!r:.80}; it "
                     "must add relevance_score and keep the others"
                 )
-            relevance[metadata[PLACE]] = metadata["relevance_score"]
-        return -as_scores(relevance, f"scores of {self.name!r}")
+        return {metadata[PLACE]: metadata["relevance_score"] for metadata in known}
 
 
-def _placed(snippets: Sequence[Snippet]) -> list[Document]:
-    return [
-        Document(snippet.text, id=snippet.id, metadata={PLACE: i})
-        for i, snippet in enumerate(snippets)
-        if snippet.text.strip()
-    ]
+def _documents(snippets: Placed) -> list[Document]:
+    return [Document(one.text, id=one.id, metadata={PLACE: i}) for i, one in snippets]
+
+
+class ComponentOptions(OpenOptions, total=False):
+    """The options of `from_calibration`: those of `open_filter`, and fields of the component."""
+
+    retriever: RetrieverLike
+    metadata_prefix: str | None
+    name: str | None
+    tags: list[str] | None
+    metadata: dict[str, Any] | None
 
 
 class FromCalibration:
@@ -234,14 +223,7 @@ class FromCalibration:
         embeddings: Embeddings | None = None,
         llm: BaseChatModel | None = None,
         scorer: AnyScorer | QueryScorer | list[AnyScorer | QueryScorer] | None = None,
-        alpha: float | None = None,
-        split: Split | None = None,
-        neighbours: int = 0,
-        on_empty: OnEmpty = "allow",
-        on_unscorable: OnUnscorable = "keep",
-        group_of: GroupOf | None = None,
-        gate: Gate | str | Path | None = None,
-        **fields: Any,
+        **options: Unpack[ComponentOptions],
     ) -> Self:
         """Return the component for a calibration, or for its file.
 
@@ -253,18 +235,13 @@ class FromCalibration:
             The models that the scores of the calibration and of the gate need, none if these hold
             all of them, as those made from hits do. `scorer` is anything that `as_scorer` accepts,
             a scorer of queries, or a list.
-        alpha
-            Another risk than the calibration's, in (0, 1).
-        split, neighbours
-            "sentences", or the function that the calibration was cut with, keeps sentences of
-            documents instead of whole ones; as in `SentenceFilter`.
-        on_empty, on_unscorable, group_of
-            As in `ConformalFilter`.
-        gate
-            A gate in front, or its file. A calibration that was made behind a gate brings it.
-        fields
-            The component's other fields: `metadata_prefix`, and the `retriever` of a
-            `ConformalRetriever`.
+        options
+            `alpha`, another risk than the calibration's, in (0, 1). `split`, "sentences" or the
+            function that the calibration was cut with, keeps sentences of documents instead of
+            whole ones, with `neighbours`, as in `SentenceFilter`. `on_empty`, `on_unscorable` and
+            `group_of`, as in `ConformalFilter`. `gate`, in front, or its file; a calibration that
+            was made behind a gate brings it. And the component's other fields: `metadata_prefix`,
+            and the `retriever` of a `ConformalRetriever`.
 
         Raises
         ------
@@ -274,29 +251,15 @@ class FromCalibration:
             If a model or the splitter is missing, naming it, or is another than the calibration's.
         """
 
-        def given(needed: Sequence[str]) -> list[Scorer | QueryScorer]:
-            several = [embeddings, *(scorer if isinstance(scorer, list) else [scorer])]
-            of_llm = [] if llm is None else scorers_of(as_llm(llm), needed)
-            return of_llm + [
-                one if isinstance(one, QueryScorer) else as_scorer(one)
-                for one in several
-                if one is not None
-            ]
-
-        component: Callable[..., Self] = cls
-        made = open_filter(
-            calibration,
-            given,
-            alpha=alpha,
-            split=split,
-            neighbours=neighbours,
-            on_empty=on_empty,
-            on_unscorable=on_unscorable,
-            group_of=group_of,
-            gate=gate,
-        )
-        if gate is not None:
+        asked = None if llm is None else as_llm(llm)
+        given = partial(given_scorers, models=[embeddings, scorer], as_scorer=as_scorer, llm=asked)
+        names = OpenOptions.__annotations__
+        known: Any = {name: value for name, value in options.items() if name in names}
+        fields: dict[str, Any] = {k: value for k, value in options.items() if k not in names}
+        made = open_filter(calibration, given, **known)
+        if known.get("gate") is not None:
             fields["gate"] = made.gate
-        if alpha is not None and "alpha" in getattr(cls, "model_fields", {}):
-            fields["alpha"] = alpha
+        if known.get("alpha") is not None and "alpha" in getattr(cls, "model_fields", {}):
+            fields["alpha"] = known["alpha"]
+        component: Callable[..., Self] = cls
         return component(filter=made, **fields)

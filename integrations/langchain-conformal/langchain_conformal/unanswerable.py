@@ -1,17 +1,19 @@
 """Judged queries as a LangChain retriever returns them if nothing answers them."""
 
 from collections.abc import Iterable
+from functools import partial
 
 from langchain_core.retrievers import BaseRetriever, RetrieverLike
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.config import merge_configs
 from langchain_core.runnables.configurable import DynamicRunnable
+from typing_extensions import Unpack
 
 from conformal_retrievers import JudgedQuery
 from conformal_retrievers.data import unanswerable
+from conformal_retrievers.data.judging import JudgeOptions
 from conformal_retrievers.data.retrieved import queries_to_judge
-from conformal_retrievers.data.sentences import Split
 from langchain_conformal.hybrid import HybridRetriever
 from langchain_conformal.judge import judge_retriever, retrieval_of
 
@@ -23,10 +25,7 @@ def without_answers(
     judged: Iterable[JudgedQuery],
     *,
     deeper: RetrieverLike | None = None,
-    name: str | None = None,
-    key: str | None = None,
-    max_concurrency: int | None = None,
-    split: Split | None = None,
+    **options: Unpack[JudgeOptions],
 ) -> list[JudgedQuery]:
     """Return judged queries as the retriever returns them if nothing answers them.
 
@@ -45,8 +44,8 @@ def without_answers(
     deeper
         The same retriever, set to return more documents. It is needed only if the depth is not `k`
         or search_kwargs["k"].
-    name, key, max_concurrency, split
-        As in `judge_retriever`.
+    options
+        `name`, `key`, `max_concurrency` and `split`, as in `judge_retriever`.
 
     Raises
     ------
@@ -62,21 +61,14 @@ def without_answers(
     UserWarning
         If some lists are shorter, as those of a small corpus are.
     """
-
-    def judge(one: RetrieverLike) -> list[JudgedQuery]:
-        return judge_retriever(
-            one, queries, name=name, key=key, max_concurrency=max_concurrency, split=split
-        )
-
     if fused := _fused_in(retriever):
         raise ValueError(unanswerable.FUSED.format(fused))
     queries = queries_to_judge(judged)
+    judge = partial(judge_retriever, judged=queries, **options)
     retrieved = judge(retriever)
-    if deeper is not None:
-        deep = judge(deeper)
-        return unanswerable.without_answers(queries, retrieved, lambda more: deep)
+    deep = None if deeper is None else judge(deeper)
     return unanswerable.without_answers(
-        queries, retrieved, lambda more: judge(_deepened(retriever, more))
+        queries, retrieved, lambda more: judge(_deepened(retriever, more)) if deep is None else deep
     )
 
 
@@ -88,12 +80,8 @@ def _fused_in(runnable: object, config: RunnableConfig | None = None) -> str | N
         config = merge_configs(runnable.config, config)
     if any(one.__name__ == FUSES for one in type(runnable).__mro__):
         return type(runnable).__name__
-    for field in getattr(runnable, "__dict__", {}).values():
-        parts = [*field.values()] if isinstance(field, dict) else field
-        for part in parts if isinstance(parts, list | tuple) else [parts]:
-            if isinstance(part, Runnable) and (found := _fused_in(part, config)):
-                return found
-    return None
+    parts = unanswerable.parts_of(runnable, Runnable)
+    return next((found for part in parts if (found := _fused_in(part, config))), None)
 
 
 def _deepened(
@@ -117,13 +105,12 @@ def _deepened(
         parts = retriever.retrievers.items()
         deep = {name: _deepened(part, more, config) for name, part in parts}
         return retriever.model_copy(update={"retrievers": deep})
-    asked = retrieval_of(retriever)
-    if asked.k is None or not isinstance(retriever, BaseRetriever):
+    known = retrieval_of(retriever)
+    if known.k is None or not isinstance(retriever, BaseRetriever):
         raise ValueError(
-            f"retriever is {asked.retriever}, whose depth cannot be set; give the same one, "
-            "which returns more documents, as deeper="
+            f"retriever is {known.retriever}, whose depth cannot be set; give the same one, which "
+            "returns more documents, as deeper="
         )
-    settings = getattr(retriever, "search_kwargs", None)
-    depth = {"k": asked.k + more}
+    settings, depth = getattr(retriever, "search_kwargs", None), {"k": known.k + more}
     fields = depth if settings is None else {"search_kwargs": {**settings, **depth}}
     return retriever.model_copy(update=fields)

@@ -15,14 +15,13 @@ from llama_index.core.llms import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from pydantic import WithJsonSchema, field_serializer, model_validator
-from typing_extensions import Self
+from typing_extensions import Self, Unpack
 
-from conformal_retrievers import Calibration, ConformalFilter, Scorer
-from conformal_retrievers.calibration import Gate, OnUnscorable
-from conformal_retrievers.calibration.scorer import scorers_of
-from conformal_retrievers.data.sentences import Split
-from conformal_retrievers.filtering import GroupOf, OnEmpty
-from conformal_retrievers.pruning import open_filter
+from conformal_retrievers import Calibration, Scorer
+from conformal_retrievers.calibration import Gate
+from conformal_retrievers.calibration.scorer import given_scorers
+from conformal_retrievers.filtering import RetrievalFilter
+from conformal_retrievers.pruning import OpenOptions, open_filter
 from conformal_retrievers.scoring import QueryScorer
 from llama_index.postprocessor.conformal.events import Outcome, rerank_events
 from llama_index.postprocessor.conformal.nodes import (
@@ -63,7 +62,7 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         arbitrary_types_allowed=True, extra="forbid", validate_assignment=True
     )
 
-    filter: Annotated[ConformalFilter, WithJsonSchema({"type": "object"})] = Field(
+    filter: Annotated[RetrievalFilter[Any], WithJsonSchema({"type": "object"})] = Field(
         description="The scorer with its calibration."
     )
     gate: Annotated[Gate | None, WithJsonSchema({"type": "object"})] = Field(
@@ -95,13 +94,7 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         embed_model: BaseEmbedding | None = None,
         llm: LLM | None = None,
         scorer: AnyScorer | QueryScorer | list[AnyScorer | QueryScorer] | None = None,
-        alpha: float | None = None,
-        split: Split | None = None,
-        neighbours: int = 0,
-        on_empty: OnEmpty = "allow",
-        on_unscorable: OnUnscorable = "keep",
-        group_of: GroupOf | None = None,
-        gate: Gate | str | Path | None = None,
+        **options: Unpack[OpenOptions],
     ) -> ConformalPostprocessor:
         """Return the postprocessor for a calibration, or for its file.
 
@@ -114,15 +107,12 @@ class ConformalPostprocessor(BaseNodePostprocessor):
             all of them, as those made from hits do. `scorer` is anything that `as_scorer` accepts,
             a scorer of queries, or a list. Where an embedding is needed, the default is
             `Settings.embed_model`.
-        alpha
-            Another risk than the calibration's, in (0, 1).
-        split, neighbours
-            "sentences", or the function that the calibration was cut with, keeps sentences of nodes
-            instead of whole ones; as in `SentenceFilter`.
-        on_empty, on_unscorable, group_of
-            As in `ConformalFilter`.
-        gate
-            A gate in front, or its file. A calibration that was made behind a gate brings it.
+        options
+            `alpha`, another risk than the calibration's, in (0, 1). `split`, "sentences" or the
+            function that the calibration was cut with, keeps sentences of nodes instead of whole
+            ones, with `neighbours`, as in `SentenceFilter`. `on_empty`, `on_unscorable` and
+            `group_of`, as in `ConformalFilter`. `gate`, in front, or its file; a calibration that
+            was made behind a gate brings it.
 
         Raises
         ------
@@ -133,32 +123,17 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         """
 
         def given(needed: Sequence[str]) -> list[Scorer | QueryScorer]:
-            several = [embed_model, *(scorer if isinstance(scorer, list) else [scorer])]
-            of_llm = [] if llm is None else scorers_of(as_llm(llm), needed)
-            found = of_llm + [
-                one if isinstance(one, QueryScorer) else as_scorer(one)
-                for one in several
-                if one is not None
-            ]
+            asked = None if llm is None else as_llm(llm)
+            found = given_scorers(needed, [embed_model, scorer], as_scorer, asked)
             if embed_model is None and scorer is None:
                 found += _by_default(needed, {one.name for one in found})
             return found
 
-        made = open_filter(
-            calibration,
-            given,
-            alpha=alpha,
-            split=split,
-            neighbours=neighbours,
-            on_empty=on_empty,
-            on_unscorable=on_unscorable,
-            group_of=group_of,
-            gate=gate,
-        )
-        return cls(filter=made, gate=None if gate is None else made.gate)
+        made = open_filter(calibration, given, **options)
+        return cls(filter=made, gate=None if options.get("gate") is None else made.gate)
 
     @field_serializer("filter", "gate")
-    def _without_models(self, value: ConformalFilter | Gate | None) -> dict[str, str] | None:
+    def _without_models(self, value: RetrievalFilter[Any] | Gate | None) -> dict[str, str] | None:
         if value is None:
             return None
         return {"scorer": value.scorer.name, "calibration": value.calibration.checksum}
@@ -166,7 +141,7 @@ class ConformalPostprocessor(BaseNodePostprocessor):
     @contextmanager
     def _deciding(
         self, given: list[NodeWithScore], query: QueryBundle | None
-    ) -> Iterator[tuple[ConformalFilter, str, Sequence[Any], list[str], Outcome]]:
+    ) -> Iterator[tuple[RetrievalFilter[Any], str, Sequence[Any], list[str], Outcome]]:
         """Give a block what the filter needs; it sets the outcome's decision."""
         if query is None:
             raise ValueError(

@@ -24,9 +24,9 @@ from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRan
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from pydantic import Field
 
-from conformal_retrievers import ConformalFilter
 from conformal_retrievers.claims import AnswerFilter, annotate_claims_span, claims_event_of
 from conformal_retrievers.decisions import Refused
+from conformal_retrievers.filtering import RetrievalFilter
 from conformal_retrievers.monitoring import FilterLog, Observer, annotate_span, event_of
 from llama_index.postprocessor.conformal.nodes import failed_in
 
@@ -97,7 +97,7 @@ class Outcome:
 def rerank_events(
     query: QueryBundle,
     nodes: list[NodeWithScore],
-    conformal_filter: ConformalFilter,
+    conformal_filter: RetrievalFilter[Any],
     callbacks: CallbackManager,
 ) -> Iterator[Outcome]:
     """Emit the events of a filter of snippets around a block that fills in the `Outcome`.

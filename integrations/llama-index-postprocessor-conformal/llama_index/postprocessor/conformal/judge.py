@@ -3,17 +3,16 @@
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import NodeWithScore
 
 from conformal_retrievers import JudgedQuery
-from conformal_retrievers.data.judging import judge_retrieved
+from conformal_retrievers.data.judging import Returned, retrieve_and_judge
 from conformal_retrievers.data.retrieval import Hybrid, Retrieval
-from conformal_retrievers.data.retrieved import with_questions
 from conformal_retrievers.data.sentences import Split
-from conformal_retrievers.data.sentences import splitter as as_splitter
 from conformal_retrievers.data.union import failure, judging
 from conformal_retrievers.llm import wire
 from llama_index.postprocessor.conformal.hybrid import HybridRetriever
@@ -77,18 +76,8 @@ def judge_retriever(
         If nothing retrieved has more than half of ten relevant ids or more, or any of fewer; and if
         an id is that of several snippets, so that `missed` counts documents.
     """
-    splitter = None if split is None else as_splitter(split)
-    queries = with_questions(judged)
-    retrieved, asked = retrieve(
-        retriever, [query.query for query in queries], name=name, max_concurrency=max_concurrency
-    )
-    found = [[*zip(to_snippets(nodes), map(_fields, nodes), strict=True)] for nodes in retrieved]
-    return judge_retrieved(queries, found, key=key, split=splitter, asked=asked)
-
-
-def _fields(found: NodeWithScore) -> dict[str, Any]:
-    node = found.node
-    return {"id": node.node_id, "ref_doc_id": node.ref_doc_id, **node.metadata}
+    ask = partial(retrieve, retriever, name=name, max_concurrency=max_concurrency)
+    return retrieve_and_judge(judged, ask, key=key, split=split)
 
 
 def retrieve(
@@ -97,8 +86,8 @@ def retrieve(
     *,
     name: str | None = None,
     max_concurrency: int | None = None,
-) -> tuple[list[list[NodeWithScore]], Retrieval]:
-    """Return the nodes for each question, and what was asked for them.
+) -> Returned:
+    """Return the snippets for each question, with their metadata, and what was asked for them.
 
     Raises TypeError for anything but a retriever, and RuntimeError, naming the query, if one of
     the retrievers fails.
@@ -118,11 +107,17 @@ def retrieve(
     with judging(), ThreadPoolExecutor(max_concurrency) as threads:
         # Each in a copy of the context, which holds LlamaIndex's current span.
         running = [threads.submit(copy_context().run, ask, text) for text in questions]
-        found = [one.result() for one in running]
+        retrieved = [one.result() for one in running]
     asked = retrieval_of(retriever)
     # A node that stands for several is returned as those: more than were asked for.
-    k = None if asked.k is None else max([asked.k, *map(len, found)])
+    k = None if asked.k is None else max([asked.k, *map(len, retrieved)])
+    found = [[*zip(to_snippets(nodes), map(_fields, nodes), strict=True)] for nodes in retrieved]
     return found, Retrieval(name or asked.retriever, k)
+
+
+def _fields(found: NodeWithScore) -> dict[str, Any]:
+    node = found.node
+    return {"id": node.node_id, "ref_doc_id": node.ref_doc_id, **node.metadata}
 
 
 def retrieval_of(retriever: BaseRetriever) -> Retrieval:

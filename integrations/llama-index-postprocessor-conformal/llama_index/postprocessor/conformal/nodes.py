@@ -6,15 +6,12 @@ from typing import Any
 import numpy as np
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, TextNode
 
-from conformal_retrievers import (
-    ConformalFilter,
-    Filtered,
-    Snippet,
-)
+from conformal_retrievers import Filtered, Snippet
 from conformal_retrievers.data import Hit
 from conformal_retrievers.data.hits import RETRIEVER, HitColumns, Retrieved, hit_columns
 from conformal_retrievers.data.models import with_fields
 from conformal_retrievers.data.union import check_asked
+from conformal_retrievers.filtering import RetrievalFilter
 from conformal_retrievers.pruning import Pruned
 from conformal_retrievers.scoring import retrievers_of
 
@@ -99,7 +96,7 @@ def failed_in(nodes: Iterable[NodeWithScore]) -> list[str]:
     return sorted({name for node in _with_hits(nodes) for name in node.failed})
 
 
-def check_hits(conformal_filter: ConformalFilter, nodes: Iterable[NodeWithScore]) -> None:
+def check_hits(conformal_filter: RetrievalFilter[Any], nodes: Iterable[NodeWithScore]) -> None:
     """Raise ValueError if nodes come without asking a retriever whose hits a score reads."""
     asked = next((node.asked for node in _with_hits(nodes)), ())
     gate = conformal_filter.gate
@@ -115,9 +112,9 @@ def columns_of(nodes: Sequence[NodeWithScore]) -> dict[str, HitColumns]:
     return {RETRIEVER: HitColumns(np.arange(len(scores), dtype=np.float64), scores)}
 
 
-def to_score(conformal_filter: ConformalFilter, nodes: Sequence[NodeWithScore]) -> Sequence[Any]:
+def to_score(keep: RetrievalFilter[Any], nodes: Sequence[NodeWithScore]) -> Sequence[Any]:
     """Return what a filter needs of nodes: columns, until it reads more."""
-    if conformal_filter.splitter is not None:
+    if keep.splitter is not None:
         return to_snippets(nodes)
     return Retrieved(
         len(nodes),

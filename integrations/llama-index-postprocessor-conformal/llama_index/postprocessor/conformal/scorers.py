@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import LLM, ChatMessage, ChatResponse, MessageRole
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import NodeWithScore, TextNode
 
-from conformal_retrievers import EmbeddingScorer, LLMScorer, Scorer, Snippet
+from conformal_retrievers import EmbeddingScorer, LLMScorer, Scorer
 from conformal_retrievers import llm as core
-from conformal_retrievers.data import as_scores
 from conformal_retrievers.llm import wire
-from conformal_retrievers.llm.patience import in_time
-from conformal_retrievers.scoring import By, Scores
+from conformal_retrievers.llm.patience import framework_llm
+from conformal_retrievers.scoring import By
+from conformal_retrievers.scoring.reranker import Placed, Reranking
 
 Options = Callable[[core.Request], Mapping[str, Any]]
 AnyScorer: TypeAlias = Scorer | BaseEmbedding | LLM | BaseNodePostprocessor
@@ -110,26 +109,18 @@ def as_llm(model: LLM, *, options: Options | None = None, name: str | None = Non
             "endpoint does not accept them; set is_chat_model=True, or leave options out"
         )
 
-    def asked(request: core.Request) -> tuple[list[ChatMessage], Mapping[str, Any]]:
-        system = ChatMessage(request.system, role=MessageRole.SYSTEM)
-        user = ChatMessage(request.user, role=MessageRole.USER)
-        return [system, user], options(request) if options else {}
-
-    def complete(request: core.Request) -> core.Reply:
-        messages, arguments = asked(request)
-        return _reply(model.chat(messages, **arguments))
-
-    async def acomplete(request: core.Request) -> core.Reply:
-        messages, arguments = asked(request)
-        return _reply(await model.achat(messages, **arguments))
-
     name = name or wire.name_of(
         wire.model_name(model.metadata),
         temperature=getattr(model, "temperature", 0),
         settings=_settings(model),
         options=options,
     )
-    return in_time(core.LLM(complete, name, acomplete), model)
+    return framework_llm(model, (model.chat, model.achat), _messages, _reply, name, options)
+
+
+def _messages(request: core.Request) -> list[ChatMessage]:
+    system = ChatMessage(request.system, role=MessageRole.SYSTEM)
+    return [system, ChatMessage(request.user, role=MessageRole.USER)]
 
 
 def _reply(response: ChatResponse) -> core.Reply:
@@ -168,7 +159,7 @@ def reranker_scorer(reranker: BaseNodePostprocessor, *, name: str | None = None)
 
 
 @dataclass(frozen=True)
-class RerankerScorer:
+class RerankerScorer(Reranking):
     """Scores by minus the score that a postprocessor gives a node, NaN without one.
 
     A snippet that the reranker does not return scores +inf, which no threshold keeps: set its top_n
@@ -178,36 +169,21 @@ class RerankerScorer:
 
     reranker: BaseNodePostprocessor
     name: str
-    relative_to_query: ClassVar[bool] = True  # a reranker may compare the nodes of a query
 
-    def score(self, query: str, snippets: Sequence[Snippet]) -> Scores:
-        """Return minus the score of each snippet, (n,)."""
-        nodes = _unscored(snippets)
-        returned = self.reranker.postprocess_nodes(nodes, query_str=query) if nodes else []
-        return self._scores(snippets, returned)
+    def _rerank(self, query: str, snippets: Placed) -> dict[int, Any]:
+        returned = self.reranker.postprocess_nodes(_nodes(snippets), query_str=query)
+        return self._relevance(snippets, returned)
 
-    async def ascore(self, query: str, snippets: Sequence[Snippet]) -> Scores:
-        """Return what `score` returns, without blocking the event loop."""
-        nodes = _unscored(snippets)
-        returned = await self.reranker.apostprocess_nodes(nodes, query_str=query) if nodes else []
-        return self._scores(snippets, returned)
+    async def _arerank(self, query: str, snippets: Placed) -> dict[int, Any]:
+        returned = await self.reranker.apostprocess_nodes(_nodes(snippets), query_str=query)
+        return self._relevance(snippets, returned)
 
-    def _scores(self, snippets: Sequence[Snippet], returned: Sequence[NodeWithScore]) -> Scores:
-        relevance: dict[str, Any] = {
-            str(i): -math.inf if s.text.strip() else None for i, s in enumerate(snippets)
-        }
-        for node in returned:
-            if node.node_id not in relevance:
-                raise ValueError(
-                    f"{self.name!r} returned a node with the id {node.node_id!r}; it must keep ids"
-                )
-            relevance[node.node_id] = node.score
-        return -as_scores([*relevance.values()], f"scores of {self.name!r}")
+    def _relevance(self, snippets: Placed, returned: Sequence[NodeWithScore]) -> dict[int, Any]:
+        places = {str(i): i for i, _ in snippets}
+        for id in (node.node_id for node in returned if node.node_id not in places):
+            raise ValueError(f"{self.name!r} returned a node with the id {id!r}; it must keep ids")
+        return {places[node.node_id]: node.score for node in returned}
 
 
-def _unscored(snippets: Sequence[Snippet]) -> list[NodeWithScore]:
-    return [
-        NodeWithScore(node=TextNode(text=snippet.text, id_=str(i)))
-        for i, snippet in enumerate(snippets)
-        if snippet.text.strip()
-    ]
+def _nodes(snippets: Placed) -> list[NodeWithScore]:
+    return [NodeWithScore(node=TextNode(text=one.text, id_=str(i))) for i, one in snippets]

@@ -2,14 +2,16 @@
 
 from collections.abc import Iterable
 from copy import copy
+from functools import partial
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.retrievers import QueryFusionRetriever
+from typing_extensions import Unpack
 
 from conformal_retrievers import JudgedQuery
 from conformal_retrievers.data import unanswerable
+from conformal_retrievers.data.judging import JudgeOptions
 from conformal_retrievers.data.retrieved import queries_to_judge
-from conformal_retrievers.data.sentences import Split
 from llama_index.postprocessor.conformal.hybrid import HybridRetriever
 from llama_index.postprocessor.conformal.judge import judge_retriever
 
@@ -19,10 +21,7 @@ def without_answers(
     judged: Iterable[JudgedQuery],
     *,
     deeper: BaseRetriever | None = None,
-    name: str | None = None,
-    key: str | None = None,
-    max_concurrency: int | None = None,
-    split: Split | None = None,
+    **options: Unpack[JudgeOptions],
 ) -> list[JudgedQuery]:
     """Return judged queries as the retriever returns them if nothing answers them.
 
@@ -41,8 +40,8 @@ def without_answers(
     deeper
         The same retriever, set to return more nodes. It is needed only if the retriever has no
         `similarity_top_k`.
-    name, key, max_concurrency, split
-        As in `judge_retriever`.
+    options
+        `name`, `key`, `max_concurrency` and `split`, as in `judge_retriever`.
 
     Raises
     ------
@@ -58,21 +57,14 @@ def without_answers(
     UserWarning
         If some lists are shorter, as those of a small corpus are.
     """
-
-    def judge(one: BaseRetriever) -> list[JudgedQuery]:
-        return judge_retriever(
-            one, queries, name=name, key=key, max_concurrency=max_concurrency, split=split
-        )
-
     if fused := _fused_in(retriever):
         raise ValueError(unanswerable.FUSED.format(fused))
     queries = queries_to_judge(judged)
+    judge = partial(judge_retriever, judged=queries, **options)
     retrieved = judge(retriever)
-    if deeper is not None:
-        deep = judge(deeper)
-        return unanswerable.without_answers(queries, retrieved, lambda more: deep)
+    deep = None if deeper is None else judge(deeper)
     return unanswerable.without_answers(
-        queries, retrieved, lambda more: judge(_deepened(retriever, more))
+        queries, retrieved, lambda more: judge(_deepened(retriever, more)) if deep is None else deep
     )
 
 
@@ -80,12 +72,8 @@ def _fused_in(retriever: object) -> str | None:
     """Return the name of a class in a retriever that fuses lists."""
     if isinstance(retriever, QueryFusionRetriever):
         return type(retriever).__name__
-    for field in getattr(retriever, "__dict__", {}).values():
-        parts = [*field.values()] if isinstance(field, dict) else field
-        for part in parts if isinstance(parts, list | tuple) else [parts]:
-            if isinstance(part, BaseRetriever) and (found := _fused_in(part)):
-                return found
-    return None
+    parts = unanswerable.parts_of(retriever, BaseRetriever)
+    return next((found for part in parts if (found := _fused_in(part))), None)
 
 
 def _deepened(retriever: BaseRetriever, more: int) -> BaseRetriever:
