@@ -17,19 +17,8 @@ from langchain_conformal.scorers import (
 )
 from langchain_conformal.unanswerable import without_answers
 
-__all__ = [
-    "ConformalCallbackHandler",
-    "ConformalCompressor",
-    "ConformalRetriever",
-    "HybridRetriever",
-    "answer_filter_runnable",
-    "as_llm",
-    "as_scorer",
-    "confidence_runnable",
-    "embedding_scorer",
-    "judge_retriever",
-    "label_retriever",
-    "llm_scorer",
-    "reranker_scorer",
-    "without_answers",
-]
+__all__ = ["ConformalCallbackHandler", "ConformalCompressor", "ConformalRetriever"]
+__all__ += ["HybridRetriever"]
+__all__ += ["answer_filter_runnable", "as_llm", "as_scorer", "confidence_runnable"]
+__all__ += ["embedding_scorer", "judge_retriever", "label_retriever", "llm_scorer"]
+__all__ += ["reranker_scorer", "without_answers"]

@@ -17,10 +17,11 @@ from typing_extensions import Self, Unpack
 
 from conformal_retrievers import Calibration, EmbeddingScorer, Scorer
 from conformal_retrievers.calibration.scorer import given_scorers
-from conformal_retrievers.llm import LLM, Cache, Reply, Request, wire
+from conformal_retrievers.llm import LLM, Reply, Request, wire
 from conformal_retrievers.llm.patience import framework_llm
 from conformal_retrievers.pruning import OpenOptions, open_filter
-from conformal_retrievers.scoring import By, CrossEncoderScorer, LLMScorer, QueryScorer
+from conformal_retrievers.scoring import CrossEncoderScorer, LLMScorer, QueryScorer
+from conformal_retrievers.scoring.rating import RatingOptions
 from conformal_retrievers.scoring.reranker import Placed, Reranking
 
 Options = Callable[[Request], Mapping[str, Any]]
@@ -79,11 +80,9 @@ def embedding_scorer(embeddings: Embeddings, *, name: str | None = None) -> Embe
 def llm_scorer(
     chat_model: BaseChatModel,
     *,
-    by: By = "rating",
     options: Options | None = None,
     name: str | None = None,
-    concurrency: int = 8,
-    cache: Cache | None = None,
+    **rating: Unpack[RatingOptions],
 ) -> LLMScorer:
     """Return the scorer of a LangChain chat model: `LLMScorer` of `as_llm(chat_model)`.
 
@@ -91,12 +90,10 @@ def llm_scorer(
     ----------
     chat_model, options, name
         As in `as_llm`.
-    by, concurrency, cache
-        As in `LLMScorer`.
+    rating
+        `by`, `concurrency` and `cache`, as in `LLMScorer`.
     """
-    return LLMScorer(
-        as_llm(chat_model, options=options, name=name), by=by, concurrency=concurrency, cache=cache
-    )
+    return LLMScorer(as_llm(chat_model, options=options, name=name), **rating)
 
 
 def as_llm(
@@ -253,9 +250,8 @@ class FromCalibration:
 
         asked = None if llm is None else as_llm(llm)
         given = partial(given_scorers, models=[embeddings, scorer], as_scorer=as_scorer, llm=asked)
-        names = OpenOptions.__annotations__
-        known: Any = {name: value for name, value in options.items() if name in names}
-        fields: dict[str, Any] = {k: value for k, value in options.items() if k not in names}
+        known: dict[str, Any] = {**options}
+        fields = {n: known.pop(n) for n in options if n not in OpenOptions.__annotations__}
         made = open_filter(calibration, given, **known)
         if known.get("gate") is not None:
             fields["gate"] = made.gate

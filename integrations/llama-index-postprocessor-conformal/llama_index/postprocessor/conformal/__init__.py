@@ -22,22 +22,8 @@ from llama_index.postprocessor.conformal.scorers import (
 )
 from llama_index.postprocessor.conformal.unanswerable import without_answers
 
-__all__ = [
-    "ClaimFilterQueryEngine",
-    "ConfidenceQueryEngine",
-    "ConformalClaimsEvent",
-    "ConformalClaimsStartEvent",
-    "ConformalEventHandler",
-    "ConformalFilterEvent",
-    "ConformalPostprocessor",
-    "HybridRetriever",
-    "NodeWithHits",
-    "as_llm",
-    "as_scorer",
-    "embedding_scorer",
-    "judge_retriever",
-    "label_retriever",
-    "llm_scorer",
-    "reranker_scorer",
-    "without_answers",
-]
+__all__ = ["ClaimFilterQueryEngine", "ConfidenceQueryEngine", "ConformalClaimsEvent"]
+__all__ += ["ConformalClaimsStartEvent", "ConformalEventHandler", "ConformalFilterEvent"]
+__all__ += ["ConformalPostprocessor", "HybridRetriever", "NodeWithHits"]
+__all__ += ["as_llm", "as_scorer", "embedding_scorer", "judge_retriever", "label_retriever"]
+__all__ += ["llm_scorer", "reranker_scorer", "without_answers"]

@@ -10,12 +10,13 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import LLM, ChatMessage, ChatResponse, MessageRole
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import NodeWithScore, TextNode
+from typing_extensions import Unpack
 
 from conformal_retrievers import EmbeddingScorer, LLMScorer, Scorer
 from conformal_retrievers import llm as core
 from conformal_retrievers.llm import wire
 from conformal_retrievers.llm.patience import framework_llm
-from conformal_retrievers.scoring import By
+from conformal_retrievers.scoring.rating import RatingOptions
 from conformal_retrievers.scoring.reranker import Placed, Reranking
 
 Options = Callable[[core.Request], Mapping[str, Any]]
@@ -65,11 +66,9 @@ def embedding_scorer(
 def llm_scorer(
     model: LLM,
     *,
-    by: By = "rating",
     options: Options | None = None,
     name: str | None = None,
-    concurrency: int = 8,
-    cache: core.Cache | None = None,
+    **rating: Unpack[RatingOptions],
 ) -> LLMScorer:
     """Return the scorer of a LlamaIndex LLM: `LLMScorer` of `as_llm(model)`.
 
@@ -77,12 +76,10 @@ def llm_scorer(
     ----------
     model, options, name
         As in `as_llm`.
-    by, concurrency, cache
-        As in `LLMScorer`.
+    rating
+        `by`, `concurrency` and `cache`, as in `LLMScorer`.
     """
-    return LLMScorer(
-        as_llm(model, options=options, name=name), by=by, concurrency=concurrency, cache=cache
-    )
+    return LLMScorer(as_llm(model, options=options, name=name), **rating)
 
 
 def as_llm(model: LLM, *, options: Options | None = None, name: str | None = None) -> core.LLM:
