@@ -112,14 +112,14 @@ CORE = """
 """
 LANGCHAIN = """
     ConformalCallbackHandler ConformalCompressor ConformalRetriever HybridRetriever as_llm
-    answer_filter_runnable as_scorer confidence_runnable embedding_scorer judge_retriever
+    answer_filter_runnable answer_queries as_scorer confidence_runnable embedding_scorer judge_retriever
     label_retriever llm_scorer reranker_scorer without_answers
 """
 LLAMA_INDEX = """
     ConformalClaimsEvent ConformalClaimsStartEvent ConformalEventHandler ConformalFilterEvent
     ClaimFilterQueryEngine ConfidenceQueryEngine ConformalPostprocessor HybridRetriever NodeWithHits
-    as_llm as_scorer embedding_scorer judge_retriever label_retriever llm_scorer reranker_scorer
-    without_answers
+    answer_queries as_llm as_scorer embedding_scorer judge_retriever label_retriever llm_scorer
+    reranker_scorer without_answers
 """
 
 

@@ -1,13 +1,20 @@
-"""A plain chain: an LLM that answers a question from its snippets, by one prompt."""
+"""Chains: an LLM that answers a question from its snippets by one prompt, or a framework's own."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Generic, NamedTuple, TypeVar
 
+from conformal_retrievers.answers.asked import Answer
 from conformal_retrievers.data.hits import texts_in
-from conformal_retrievers.data.queries import Snippet
+from conformal_retrievers.data.queries import JudgedQuery, Snippet
+from conformal_retrievers.data.retrieval import Retrieval
+from conformal_retrievers.data.retrieved import with_questions
 from conformal_retrievers.llm.ask import LLM, check_llm
 from conformal_retrievers.llm.prompt import Prompt, check_fields
 from conformal_retrievers.llm.reply import failure_of
+
+Item = TypeVar("Item")  # a document, or a node
 
 
 @dataclass(frozen=True)
@@ -49,3 +56,65 @@ class plain_chain:  # noqa: N801, it is called as a function is
     @property
     def _prompt(self) -> Prompt:
         return self.prompt or Prompt.load("answer")
+
+
+class Questions(NamedTuple):
+    """Retrieved queries and the chain that answers them: `calibrate_answers(*questions, …)`."""
+
+    queries: list[JudgedQuery]
+    answer: Answer
+
+
+@dataclass(frozen=True, eq=False)
+class Chain(Generic[Item]):
+    """A framework's chain as a function of snippets, each of which stands for what was retrieved.
+
+    `respond` takes a question and these items, `item_of` makes one for a snippet that was cut.
+    """
+
+    name: str
+    respond: Callable[[str, list[Item]], str]
+    item_of: Callable[[Snippet], Item]
+    retrieved: Sequence[tuple[Snippet, Item]] = ()
+
+    def __call__(self, question: str, snippets: Sequence[Snippet]) -> str:
+        """Return the chain's answer."""
+        items = [self._items.get(id(one)) or self.item_of(one) for one in snippets]
+        return self.respond(question, items)
+
+    @cached_property
+    def _items(self) -> dict[int, Item]:
+        return {id(snippet): item for snippet, item in self.retrieved}  # which stay alive in it
+
+
+def questions_for(
+    questions: Iterable[JudgedQuery] | Iterable[str],
+    retrieve: Callable[[Sequence[str]], tuple[Sequence[Sequence[Item]], Retrieval]],
+    to_snippets: Callable[[Sequence[Item]], Sequence[Snippet]],
+    chain: Chain[Item],
+) -> Questions:
+    """Return what a retriever returns for questions, with a chain that answers from it.
+
+    `answer_queries` of both packages calls it.
+    """
+    asked = with_questions(questions, "questions")
+    found, retrieval = retrieve([query.query for query in asked])
+    snippets = [to_snippets(items) for items in found]
+    pairs = [
+        pair
+        for of, items in zip(snippets, found, strict=True)
+        for pair in zip(of, items, strict=True)
+    ]
+    queries = [
+        JudgedQuery(
+            query.query,
+            of,
+            [False] * len(of),
+            id=query.id,
+            group=query.group,
+            retriever=retrieval.retriever,
+            k=retrieval.k,
+        )
+        for query, of in zip(asked, snippets, strict=True)
+    ]
+    return Questions(queries, replace(chain, retrieved=pairs))

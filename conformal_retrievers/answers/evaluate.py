@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from conformal_retrievers.answers.scan import CHARACTERS, Expected, references_o
 from conformal_retrievers.data.copies import check_copies
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.evaluation.bootstrap import Estimate, n_to_tell, resampled, spans
-from conformal_retrievers.filtering import ConformalFilter
+from conformal_retrievers.filtering import RetrievalFilter
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.pruning import Pruned
 from conformal_retrievers.scoring.scorer import judged_queries
@@ -97,7 +98,7 @@ class AnswerEvaluation:
 
 
 def evaluate_answers(
-    filters: Mapping[str, ConformalFilter],
+    filters: Mapping[str, RetrievalFilter[Any]],
     queries: Iterable[JudgedQuery],
     answer: Answer,
     *,
@@ -134,7 +135,7 @@ def evaluate_answers(
     given = judged_queries(queries, "queries")
     check_copies(given)
     for name, one in filters.items():
-        if not isinstance(one, ConformalFilter):
+        if not isinstance(one, RetrievalFilter):
             raise TypeError(f"filters[{name!r}] is {one!r:.60}; give a ConformalFilter")
         one.calibration.held_out(query.id for query in given)
     unchanged, right = (same or same_text, same or has_answer)
@@ -178,7 +179,7 @@ def evaluate_answers(
 
 
 def _contexts(
-    filters: Mapping[str, ConformalFilter], queries: Sequence[JudgedQuery]
+    filters: Mapping[str, RetrievalFilter[Any]], queries: Sequence[JudgedQuery]
 ) -> dict[str, list[Sequence[Snippet]]]:
     """Return the snippets that each way leaves of each query, by its name."""
     ways: dict[str, list[Sequence[Snippet]]] = {WHOLE: [query.snippets for query in queries]}

@@ -22,7 +22,7 @@ from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.behind import answerable_in, check_same_retrieval
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.scorer import query_scorer_for, scorer_for
-from conformal_retrievers.calibration.subjects import QUERIES, RETRIEVED
+from conformal_retrievers.calibration.subjects import FILTERED, QUERIES
 from conformal_retrievers.data.hits import list_length
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.scoring.answerability import (
@@ -247,7 +247,7 @@ def scorer_and_gate(
     gate: Gate | str | Path | None,
 ) -> tuple[Scorer, Gate | None]:
     """Return the scorer of a calibration and the gate in front, made of the scorers."""
-    checks.check_subject(calibration, *RETRIEVED)
+    checks.check_subject(calibration, *FILTERED)
     given = [scorers] if isinstance(scorers, Scorer) else [*scorers]
     made = gate_for(calibration, gate, given)
     return scorer_for(calibration, given, made.calibration if made else None), made

@@ -1,5 +1,6 @@
 """Conformal filters for LangChain: a retriever, a document compressor and a filter of answers."""
 
+from langchain_conformal.answers import answer_queries
 from langchain_conformal.claims import answer_filter_runnable
 from langchain_conformal.compressor import ConformalCompressor
 from langchain_conformal.confidence import confidence_runnable
@@ -18,7 +19,6 @@ from langchain_conformal.scorers import (
 from langchain_conformal.unanswerable import without_answers
 
 __all__ = ["ConformalCallbackHandler", "ConformalCompressor", "ConformalRetriever"]
-__all__ += ["HybridRetriever"]
-__all__ += ["answer_filter_runnable", "as_llm", "as_scorer", "confidence_runnable"]
-__all__ += ["embedding_scorer", "judge_retriever", "label_retriever", "llm_scorer"]
-__all__ += ["reranker_scorer", "without_answers"]
+__all__ += ["HybridRetriever", "answer_filter_runnable", "answer_queries", "as_llm", "as_scorer"]
+__all__ += ["confidence_runnable", "embedding_scorer", "judge_retriever", "label_retriever"]
+__all__ += ["llm_scorer", "reranker_scorer", "without_answers"]

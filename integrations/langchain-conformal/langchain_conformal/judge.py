@@ -5,6 +5,7 @@ from functools import partial
 from inspect import signature
 from typing import Any
 
+from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever, RetrieverLike
 from langchain_core.runnables import Runnable, RunnableBinding, RunnableConfig
 from langchain_core.runnables.base import RunnableBindingBase
@@ -102,6 +103,27 @@ def retrieve(
 ) -> Returned:
     """Return the snippets for each question, with their metadata, and what was asked for them.
 
+    Raises as `documents_for`.
+    """
+    retrieved, asked = documents_for(retriever, questions, name, max_concurrency)
+    found = [
+        [
+            (snippet, {"id": document.id, **(document.metadata or {})})
+            for snippet, document in zip(to_snippets(documents), documents, strict=True)
+        ]
+        for documents in retrieved
+    ]
+    return found, asked
+
+
+def documents_for(
+    retriever: RetrieverLike,
+    questions: Sequence[str],
+    name: str | None = None,
+    max_concurrency: int | None = None,
+) -> tuple[list[list[Document]], Retrieval]:
+    """Return the documents for each question, and what was asked for them.
+
     Raises TypeError for anything but a retriever, ValueError for a filtered one, and RuntimeError,
     naming the query, if one of the retrievers fails.
     """
@@ -117,14 +139,7 @@ def retrieve(
     asked = retrieval_of(retriever)
     # A retriever may return more than it is asked for.
     k = None if asked.k is None else max([asked.k, *map(len, retrieved)])
-    found = [
-        [
-            (snippet, {"id": document.id, **(document.metadata or {})})
-            for snippet, document in zip(to_snippets(documents), documents, strict=True)
-        ]
-        for documents in retrieved
-    ]
-    return found, Retrieval(name or asked.retriever, k)
+    return retrieved, Retrieval(name or asked.retriever, k)
 
 
 def check_retriever(retriever: object) -> None:

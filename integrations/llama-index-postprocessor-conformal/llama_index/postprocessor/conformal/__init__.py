@@ -1,5 +1,6 @@
 """Conformal filters for LlamaIndex: a node postprocessor and a query engine with a guarantee."""
 
+from llama_index.postprocessor.conformal.answers import answer_queries
 from llama_index.postprocessor.conformal.base import ConformalPostprocessor
 from llama_index.postprocessor.conformal.confidence import ConfidenceQueryEngine
 from llama_index.postprocessor.conformal.engine import ClaimFilterQueryEngine
@@ -25,5 +26,5 @@ from llama_index.postprocessor.conformal.unanswerable import without_answers
 __all__ = ["ClaimFilterQueryEngine", "ConfidenceQueryEngine", "ConformalClaimsEvent"]
 __all__ += ["ConformalClaimsStartEvent", "ConformalEventHandler", "ConformalFilterEvent"]
 __all__ += ["ConformalPostprocessor", "HybridRetriever", "NodeWithHits"]
-__all__ += ["as_llm", "as_scorer", "embedding_scorer", "judge_retriever", "label_retriever"]
-__all__ += ["llm_scorer", "reranker_scorer", "without_answers"]
+__all__ += ["answer_queries", "as_llm", "as_scorer", "embedding_scorer", "judge_retriever"]
+__all__ += ["label_retriever", "llm_scorer", "reranker_scorer", "without_answers"]

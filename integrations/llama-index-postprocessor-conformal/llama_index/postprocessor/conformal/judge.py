@@ -89,6 +89,21 @@ def retrieve(
 ) -> Returned:
     """Return the snippets for each question, with their metadata, and what was asked for them.
 
+    Raises as `nodes_for`.
+    """
+    retrieved, asked = nodes_for(retriever, questions, name, max_concurrency)
+    found = [[*zip(to_snippets(nodes), map(_fields, nodes), strict=True)] for nodes in retrieved]
+    return found, asked
+
+
+def nodes_for(
+    retriever: BaseRetriever,
+    questions: Sequence[str],
+    name: str | None = None,
+    max_concurrency: int | None = None,
+) -> tuple[list[list[NodeWithScore]], Retrieval]:
+    """Return the nodes for each question, and what was asked for them.
+
     Raises TypeError for anything but a retriever, and RuntimeError, naming the query, if one of
     the retrievers fails.
     """
@@ -111,8 +126,7 @@ def retrieve(
     asked = retrieval_of(retriever)
     # A node that stands for several is returned as those: more than were asked for.
     k = None if asked.k is None else max([asked.k, *map(len, retrieved)])
-    found = [[*zip(to_snippets(nodes), map(_fields, nodes), strict=True)] for nodes in retrieved]
-    return found, Retrieval(name or asked.retriever, k)
+    return retrieved, Retrieval(name or asked.retriever, k)
 
 
 def _fields(found: NodeWithScore) -> dict[str, Any]:

@@ -1,0 +1,74 @@
+"""A LlamaIndex synthesizer or engine and a retriever, for calibration on their answers."""
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.response_synthesizers import BaseSynthesizer
+from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+
+from conformal_retrievers import JudgedQuery
+from conformal_retrievers.answers import Chain, Questions, questions_for
+from conformal_retrievers.llm import wire
+from conformal_retrievers.llm.prompt import short_hash
+from llama_index.postprocessor.conformal.judge import nodes_for
+from llama_index.postprocessor.conformal.nodes import to_snippets
+
+
+def answer_queries(
+    retriever: BaseRetriever,
+    questions: Iterable[str] | Iterable[JudgedQuery],
+    chain: BaseSynthesizer | BaseQueryEngine,
+    *,
+    name: str | None = None,
+) -> Questions:
+    """Retrieve for each question, and return the queries with the chain that answers them.
+
+    `calibrate_answers(*answer_queries(retriever, questions, chain), alpha=0.1)` calibrates on its
+    answers, without judged snippets, and `evaluate_answers(filters, *answer_queries(…))` compares
+    filters by them.
+
+    Parameters
+    ----------
+    retriever
+        The unfiltered retriever.
+    questions
+        Different questions; queries that are judged keep their ids and groups alone.
+    chain
+        A response synthesizer, or a query engine whose `synthesize` answers from nodes.
+    name
+        What the chain is called in the file, by default its model and a hash of its prompts.
+
+    Raises
+    ------
+    TypeError, ValueError, RuntimeError
+        As `judge_retriever`; TypeError for a chain that is neither, and ValueError for one whose
+        model is unknown, and so has no name, without `name`.
+    """
+    if not isinstance(chain, BaseSynthesizer | BaseQueryEngine):
+        raise TypeError(f"chain is {chain!r:.60}; give a response synthesizer or a query engine")
+    return questions_for(
+        questions,
+        partial(nodes_for, retriever),
+        to_snippets,
+        Chain(name or _name_of(chain), partial(_respond, chain), _node),
+    )
+
+
+def _name_of(chain: BaseSynthesizer | BaseQueryEngine) -> str:
+    synthesizer = getattr(chain, "_response_synthesizer", chain)
+    model = wire.model_name(getattr(synthesizer, "_llm", None))
+    if model is None:
+        raise ValueError("chain has no model whose name is known; give name=, of model and prompt")
+    prompts = {key: of.get_template() for key, of in synthesizer.get_prompts().items()}
+    return f"{model}, prompt={short_hash(prompts)}"
+
+
+def _respond(chain: Any, question: str, nodes: list[NodeWithScore]) -> str:
+    return str(chain.synthesize(QueryBundle(question), nodes))
+
+
+def _node(passage: Any) -> NodeWithScore:
+    return NodeWithScore(node=TextNode(text=passage.text))
