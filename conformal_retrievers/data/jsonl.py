@@ -7,7 +7,7 @@ import io
 import json
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, TypeVar
@@ -21,7 +21,6 @@ from conformal_retrievers.data.retrieval import Hybrid
 
 T = TypeVar("T", bound=BaseModel)
 MOST_BLANK = 100_000  # lines
-_KEY = re.compile(rb'"\s*:')
 _LINE = re.compile(rb"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
 
 
@@ -103,15 +102,13 @@ def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:
     the snippets is not taken for ranks. Blank lines are skipped. Raises ValueError naming the file,
     the line and the field.
     """
-    with opened(path) as file:
-        for place, line in _lines(path, file):
-            if line.decode().strip():
-                yield judged_query(place, line)
+    for place, line in placed_lines(path):
+        yield judged_query(place, line)
 
 
-def judged_query(place: str, line: bytes) -> JudgedQuery:
+def judged_query(place: str, line: str) -> JudgedQuery:
     """Return the judged query of a line; raise ValueError, naming its place, as `iter_jsonl`."""
-    row = _row(place, line)
+    row = row_of(place, line, QueryRow)
     if row.snippets is None and not row.relevant_ids:
         raise ValueError(f"{place}: snippets is missing; give it, or relevant_ids")
     rows = row.snippets or ()
@@ -127,22 +124,6 @@ def judged_query(place: str, line: bytes) -> JudgedQuery:
         )
     except (TypeError, ValueError) as error:
         raise ValueError(f"{place}: {error}") from None
-
-
-def _row(place: str, line: bytes) -> QueryRow:
-    """Return a line as a row; raise ValueError as `row_of`, which takes longer.
-
-    It is for a wrong line, and to look for fields that are there twice: there are more keys then
-    than fields. A key ends in a quote, white space and a colon. So do few texts.
-    """
-    with suppress(ValidationError):
-        row = QueryRow.model_validate_json(line)
-        snippets = row.snippets or ()
-        n_keys = sum([len(s.model_fields_set) for s in (row, *snippets, *(row.evidence or ()))])
-        n_keys += sum([2 + (hit.score is not None) for s in snippets for hit in s.hits or ()])
-        if len(_KEY.findall(line)) == n_keys:
-            return row
-    return row_of(place, line.decode(), QueryRow)
 
 
 def snippet_of(row: SnippetRow) -> Snippet:

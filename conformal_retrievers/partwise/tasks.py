@@ -57,7 +57,7 @@ class Scoring:
 
     def read(self, place: str, row: bytes | JudgedQuery) -> JudgedQuery:
         """Return the judged query of a line, or of Parquet."""
-        one = judged_query(place, row) if isinstance(row, bytes) else row
+        one = judged_query(place, row.decode()) if isinstance(row, bytes) else row
         (query,) = queries_to_judge([one])
         check_retrieved([query])
         return query
