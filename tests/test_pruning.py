@@ -221,6 +221,11 @@ def test_invalid_options_are_refused_by_name(options, error, field):
 def test_neighbours_need_a_split():
     with pytest.raises(ValueError, match="split"):
         open_filter(calibrated_whole(), NUMBER, neighbours=1)
+    for make in (open_filter, ConformalFilter.of):
+        with pytest.raises(TypeError, match="'neighbors'"):
+            make(calibrated_whole(), NUMBER, neighbors=1)
+    with pytest.raises(TypeError, match="'neighbors'"):
+        SentenceFilter(NUMBER, calibrated(), neighbors=1)
 
 
 def test_scores_are_decided_on_with_their_sentences():

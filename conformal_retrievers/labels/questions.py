@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from inspect import signature
 from typing import TypedDict
 
 from typing_extensions import Unpack
@@ -46,6 +47,7 @@ def label_questions(
     or occurs twice, another number of answers, and as `label_by_llm`.
     """
     check_llm(llm)
+    signature(label_by_llm).bind((), llm, **options)  # before anything is retrieved
     given = questions if isinstance(questions, str) else all_of(str, questions, "questions")
     texts = [query.query for query in with_questions(given, "questions")]
     if isinstance(answers, str) or (answers is not None and len(answers) != len(texts)):

@@ -326,6 +326,12 @@ def test_options_of_the_filter_and_another_alpha_can_be_given(made_from, embeddi
         made_from(file, embeddings=embeddings(), alpha=1.5)
 
 
+@EACH
+def test_an_unknown_option_is_named(made_from, embeddings, file):
+    with pytest.raises(TypeError, match="'on_emty'"):
+        made_from(file, embeddings=embeddings(), on_emty="raise")
+
+
 def test_a_retriever_shows_the_alpha_that_it_was_made_with(file):
     assert retriever_from(file, embeddings=MiniLMEmbeddings(), alpha=0.7).alpha == 0.7
     assert retriever_from(file, embeddings=MiniLMEmbeddings()).alpha is None

@@ -115,6 +115,15 @@ def test_the_number_of_calls_is_told_before_the_first_and_can_be_refused(
 
 
 @EACH
+def test_an_unknown_option_is_named_before_anything_is_retrieved(package, make, llm):
+    with pytest.raises(TypeError, match="'most_call'"):
+        package.label_retriever(make(), ["?"], llm, most_call=0)
+    for options in ({"nam": "mine"}, {"spilt": "sentences"}):
+        with pytest.raises(TypeError, match=next(iter(options))):
+            package.without_answers(make(), [], **options)
+
+
+@EACH
 def test_a_reference_answer_is_what_a_snippet_must_support(package, make, llm, server):
     answers = [snippets()[0].text[:60], None]
     package.label_retriever(make(), QUESTIONS[:2], llm, answers=answers, progress=False)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.embeddings import Embeddings
@@ -250,12 +250,13 @@ class FromCalibration:
 
         asked = None if llm is None else as_llm(llm)
         given = partial(given_scorers, models=[embeddings, scorer], as_scorer=as_scorer, llm=asked)
+        component: Any = cls
         known: dict[str, Any] = {**options}
-        fields = {n: known.pop(n) for n in options if n not in OpenOptions.__annotations__}
+        own = {*component.model_fields} - {*OpenOptions.__annotations__}
+        fields = {name: known.pop(name) for name in options if name in own}
         made = open_filter(calibration, given, **known)
         if known.get("gate") is not None:
             fields["gate"] = made.gate
-        if known.get("alpha") is not None and "alpha" in getattr(cls, "model_fields", {}):
+        if known.get("alpha") is not None and "alpha" in component.model_fields:
             fields["alpha"] = known["alpha"]
-        component: Callable[..., Self] = cls
-        return component(filter=made, **fields)
+        return cast(Self, component(filter=made, **fields))
