@@ -112,8 +112,8 @@ CORE = """
 """
 LANGCHAIN = """
     ConformalCallbackHandler ConformalCompressor ConformalRetriever HybridRetriever as_llm
-    answer_filter_runnable answer_queries as_scorer confidence_runnable embedding_scorer judge_retriever
-    label_retriever llm_scorer reranker_scorer without_answers
+    answer_filter_runnable answer_queries as_scorer confidence_runnable embedding_scorer
+    judge_retriever label_retriever llm_scorer reranker_scorer without_answers
 """
 LLAMA_INDEX = """
     ConformalClaimsEvent ConformalClaimsStartEvent ConformalEventHandler ConformalFilterEvent

@@ -19,8 +19,8 @@ import conformal_retrievers
 
 ROOT = Path(__file__).parent.parent
 PUBLIC = """
-    conformal_retrievers calibration claims data evaluation labels labels.judging llm lookback
-    monitoring scoring langchain_conformal llama_index.postprocessor.conformal
+    conformal_retrievers answers calibration claims data evaluation labels labels.judging llm
+    lookback monitoring scoring langchain_conformal llama_index.postprocessor.conformal
 """
 IMPORT = re.compile(
     r"^from ((?:conformal_retrievers|langchain_conformal|llama_index\.postprocessor)[\w.]*)"

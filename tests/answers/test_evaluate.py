@@ -122,3 +122,19 @@ def test_a_plain_chain_puts_the_snippets_before_the_question():
     refusing = plain_chain(LLM(lambda request: Reply("no", "refusal"), "toy"))
     with pytest.raises(RuntimeError, match="toy gave no answer: refused"):
         refusing(query.query, query.snippets)
+
+
+def test_a_picture_has_a_mark_for_each_way():
+    plot_answers = pytest.importorskip("conformal_retrievers.answers.plot").plot_answers
+    queries, places = questions(30, seed=9)
+    new, of_new = questions(30, seed=10, first=1000)
+    chain = Chain(places | of_new)
+    calibration = calibrate_answers(queries, chain, alpha=0.1, scorer=SCORER)
+    filters = {"my $filter$": ConformalFilter(SCORER, calibration)}
+    found = evaluate_answers(filters, new, chain)
+    (axes,) = plot_answers(found).axes
+    assert axes.get_ylabel() == "answers unchanged, %"
+    assert [text.get_text() for text in axes.texts][:2] == ["all snippets", r"my \$filter\$"]
+    expected = {query.query: "Paris" for query in new}
+    found = evaluate_answers(filters, new, chain, expected=expected)
+    assert plot_answers(found).axes[0].get_ylabel() == "right answers, %"

@@ -1,0 +1,43 @@
+"""A picture of filters: how often the answer is kept, against the tokens that it takes."""
+
+from typing import Any
+
+import matplotlib.style
+from matplotlib.figure import Figure
+
+from conformal_retrievers.answers.evaluate import WHOLE, AnswerEvaluation
+from conformal_retrievers.evaluation.plot import BLUE, GREEN, GREY, STYLE, Picture
+
+LABELS = {"unchanged": "answers unchanged, %", "right": "right answers, %"}
+
+
+def plot_answers(value: AnswerEvaluation, *, axes: Any = None) -> Figure:
+    """Draw what an evaluation measured, and return the matplotlib figure.
+
+    Filters are dots, a top k is a square, and the whole context a cross, each with its interval:
+    the higher and the further left, the better. What is shown is right answers if references are
+    known, or else unchanged ones. It needs the extra `cli`.
+    """
+    measure = "right" if "right" in value.ways[0].measures else "unchanged"
+    with matplotlib.style.context(["default", STYLE]):
+        figure = Picture(figsize=(5.2, 3.4)) if axes is None else axes.figure
+        drawn = figure.subplots() if axes is None else axes
+        for way in value.ways:
+            share, x = way.estimates[measure], way.estimates["tokens"].estimate
+            color, mark = (BLUE, "o")
+            if way.name == WHOLE:
+                color, mark = (GREY, "X")
+            elif way.name.startswith("top "):
+                color, mark = (GREEN, "s")
+            drawn.vlines(x, 100 * share.low, 100 * share.high, color=color, alpha=0.5)
+            drawn.plot(x, 100 * share.estimate, mark, color=color)
+            drawn.annotate(
+                way.name.replace("$", r"\$"),
+                (x, 100 * share.estimate),
+                xytext=(6, 4),
+                textcoords="offset points",
+                fontsize=8.5,
+            )
+        drawn.set(xlabel="tokens of context", ylabel=LABELS[measure], xlim=(0, None))
+        drawn.margins(x=0.2, y=0.1)
+    return figure
