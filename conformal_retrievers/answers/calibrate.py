@@ -7,10 +7,9 @@ with count_wrong   N of every question, +inf for those that are wrong from all: 
             share of all questions that are to be right
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import numpy as np
-from pydantic import JsonValue
 
 from conformal_retrievers.answers.asked import Answer
 from conformal_retrievers.answers.same import Same
@@ -89,7 +88,6 @@ def calibrate_scans(
     delta: float | None = None,
     by_group: bool = False,
     count_wrong: bool = False,
-    labels: Mapping[str, JsonValue] | None = None,
 ) -> Calibration:
     """Return the calibration of scans that are at hand; see `calibrate_answers`."""
     checks.check_flags(by_group=by_group, count_wrong=count_wrong)
@@ -146,6 +144,5 @@ def calibrate_scans(
         relative_to_query=relative_to_query(scans.scorer),
         scorer_provenance=provenance_with(scans.scorer, choice),
         retrieval=checks.with_retrieval(queries, None),
-        labels=checks.json_copy("labels", labels),
         details=details.model_dump(),
     )

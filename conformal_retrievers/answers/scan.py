@@ -23,6 +23,7 @@ from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+from pydantic import JsonValue
 
 from conformal_retrievers.answers.asked import Answer, Asked, named_chain
 from conformal_retrievers.answers.same import Same, has_answer, name_of, same_text
@@ -96,12 +97,17 @@ class Scans:
     def judged(self) -> tuple[JudgedQuery, ...]:
         """The questions, with the snippets without which the answer changed as relevant ones.
 
-        They are for reading. A snippet that says the same as another one is not among them, so do
-        not calibrate a filter by relevance on them.
+        They are for reading, with `labels` that say what they are. A snippet that says the same as
+        another one is not among them, so do not calibrate a filter by relevance on them.
         """
         return tuple(
             JudgedQuery(s.query.query, s.query.snippets, s.lost, id=s.query.id) for s in self.scans
         )
+
+    @property
+    def labels(self) -> dict[str, JsonValue]:
+        """Where the marks of `judged` come from, for `write_labelled`."""
+        return {"source": "answers", "chain": self.chain, "same": self.same}
 
     @property
     def verdicts(self) -> tuple[JudgedQuery, ...]:

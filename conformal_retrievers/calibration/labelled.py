@@ -29,6 +29,11 @@ def judged_by(labels: Mapping[str, JsonValue], items: str) -> Iterator[str]:
         yield from _without_verdict(labels)
         yield "The guarantee is about what the LLM calls relevant, which a person may not."
         yield "Below some 200 judged queries, calibrate only on those that a person judged."
+    elif labels.get("source") == "answers":
+        yield (
+            "Nobody judged relevance: relevant is a snippet without which a chain's answer "
+            "changed. calibrate_answers has a guarantee about the answers themselves."
+        )
     elif labels.get("source") == "person":
         given, person = labels.get("given"), "a person"
         if labels.get("by"):

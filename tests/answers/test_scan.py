@@ -10,9 +10,11 @@ import subprocess
 import sys
 import textwrap
 import threading
+import warnings
 
 import pytest
 
+from conformal_retrievers import calibrate
 from conformal_retrievers.answers import has_answer, llm_same, same_text, scan_answers
 from conformal_retrievers.answers.scan import levels_of
 from conformal_retrievers.data import read_jsonl, write_jsonl
@@ -257,6 +259,18 @@ def test_what_the_answer_needed_can_be_read_as_judged_queries():
     for query in marked:
         needed = [s.text for s, lost in zip(query.snippets, query.relevant, strict=True) if lost]
         assert any(text.endswith(f"place {places[query.query]}") for text in needed)
+
+
+def test_a_calibration_on_these_marks_says_that_nobody_judged():
+    queries, places = drawn(50, seed=6)
+    scans = scan_answers(queries, Chain(places), scorer=SCORER)
+    marked = [query for query in scans.judged if any(query.relevant)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        calibration = calibrate(
+            marked, SCORER, alpha=0.2, labels=scans.labels, on_unscorable="keep"
+        )
+    assert "Nobody judged relevance: relevant is a snippet without which" in calibration.statement
 
 
 def test_verdicts_go_to_the_judging_page(tmp_path):
