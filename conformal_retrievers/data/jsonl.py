@@ -42,8 +42,8 @@ class SnippetRow(Row):
     hits: tuple[Hit, ...] | None = None  # JudgedQuery checks the ranks
 
     @field_serializer("hits")
-    def _as_objects(self, hits: tuple[Hit, ...] | None) -> list[dict[str, Any]]:
-        named = [hit._asdict().items() for hit in hits or ()]
+    def _as_objects(self, hits: tuple[Hit, ...]) -> list[dict[str, Any]]:
+        named = [hit._asdict().items() for hit in hits]
         return [{name: value for name, value in hit if value is not None} for hit in named]
 
 
@@ -66,14 +66,10 @@ class QueryRow(Row):
     retriever: str | Hybrid | None = None
     k: Any = None
     split: str | None = None
-    answerable: Any = None  # written if it is False
-    evidence: list[EvidenceRow] | None = None
-    relevant_ids: list[str] | None = None  # in place of snippets
+    answerable: Any = True
+    evidence: tuple[EvidenceRow, ...] | None = ()
+    relevant_ids: tuple[str, ...] | None = ()  # in place of snippets
     snippets: list[SnippetRow] | None = None  # required without relevant_ids
-
-
-_MADE = {"query", "snippets", "evidence", "answerable", "relevant_ids"}
-_AS_THEY_ARE = QueryRow.model_fields.keys() - _MADE
 
 
 def read_jsonl(path: str | Path) -> list[JudgedQuery]:
@@ -111,17 +107,14 @@ def judged_query(place: str, line: str) -> JudgedQuery:
     row = row_of(place, line, QueryRow)
     if row.snippets is None and not row.relevant_ids:
         raise ValueError(f"{place}: snippets is missing; give it, or relevant_ids")
-    rows = row.snippets or ()
+    given = {name: value for name, value in row if value is not None}  # null is unknown
+    rows = given.pop("snippets", ())
+    given["evidence"] = [
+        tuple(e.model_dump(exclude_none=True).values()) for e in row.evidence or ()
+    ]
     try:
-        return JudgedQuery(
-            row.query,
-            tuple(map(snippet_of, rows)),
-            tuple([s.relevant for s in rows]),
-            evidence=[tuple(e.model_dump(exclude_none=True).values()) for e in row.evidence or ()],
-            answerable=True if row.answerable is None else row.answerable,
-            relevant_ids=row.relevant_ids or (),
-            **{name: getattr(row, name) for name in _AS_THEY_ARE},
-        )
+        snippets = tuple(map(snippet_of, rows))
+        return JudgedQuery(snippets=snippets, relevant=[s.relevant for s in rows], **given)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{place}: {error}") from None
 
@@ -144,20 +137,23 @@ def write_jsonl(queries: Iterable[JudgedQuery], path: str | Path) -> None:
 
 
 def _line(query: JudgedQuery) -> str:
-    fields = {name: getattr(query, name) for name in QueryRow.model_fields}
-    fields["answerable"] = None if query.answerable else False
-    fields["evidence"] = [one._asdict() for one in query.evidence] or None
-    fields["relevant_ids"] = query.relevant_ids or None
+    fields = vars(query) | {"evidence": [one._asdict() for one in query.evidence]}
+    marked = zip(query.snippets, fields.pop("relevant"), strict=True)
+    of_snippet = [name for name in SnippetRow.model_fields if name != "relevant"]
     fields["snippets"] = [
-        {"relevant": r}
-        | {name: getattr(s, name) for name in SnippetRow.model_fields if name != "relevant"}
-        | {"hits": s.hits or None}
-        for s, r in zip(query.snippets, query.relevant, strict=True)
+        {name: getattr(snippet, name) for name in of_snippet}
+        | {"relevant": mark, "hits": snippet.hits or None}
+        for snippet, mark in marked
     ]
     if query.relevant_ids:
         del fields["snippets"]
     try:
-        return QueryRow.model_validate(fields).model_dump_json(exclude_none=True) + "\n"
+        return (
+            QueryRow.model_validate(fields).model_dump_json(
+                exclude_defaults=True, exclude_none=True
+            )
+            + "\n"
+        )
     except ValidationError as error:
         raise ValueError(f"{query.name}: {files.explain(error)}") from None
 

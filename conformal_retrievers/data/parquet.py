@@ -22,9 +22,11 @@ from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.hits import Hit, HitColumns
 from conformal_retrievers.data.parquet_tables import (
     HIT,
+    LISTS,
     OF_JUDGED,
     OF_QUERY,
     OF_SNIPPETS,
+    SCORED_ONLY,
     table_of_judged,
     table_of_scored,
 )
@@ -40,7 +42,6 @@ import pyarrow.parquet as pq
 
 T = TypeVar("T")
 JUDGED, SCORED = 1_000, 100_000  # queries in a row group that is written
-_LISTS = ("evidence", "relevant_ids")  # of a query
 
 
 def read_parquet(source: Source) -> ScoredQueries:
@@ -82,7 +83,7 @@ def iter_rows(source: Source) -> Iterator[JudgedQuery | ValueError]:
 
 
 def _groups(source: Source, needed: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    return row_groups(source, {*OF_QUERY, *_LISTS, *OF_SNIPPETS, "hits"}, needed)
+    return row_groups(source, {*OF_QUERY, *LISTS, *OF_SNIPPETS, "hits"}, needed)
 
 
 def _at(place: str, read: Callable[[Any], T], table: Any) -> T:
@@ -115,11 +116,8 @@ def _scored(table: Any) -> ScoredQueries:
 
 def _judged(table: Any) -> list[JudgedQuery]:
     sizes, columns = _of_snippets(table)
-    given = {name: values.to_pylist() for name, values in _of_query(table).items()}
-    given = {name: given[name] for name in given if name not in ("token_unit", "silenced")}
-    for name in _LISTS:
-        if name in table.column_names:
-            given[name] = table[name].to_pylist()
+    given = _of_query(table) | {n: table[n] for n in LISTS if n in table.column_names}
+    given = {name: given[name].to_pylist() for name in given if name not in SCORED_ONLY}
     marks = _marks(columns.pop("relevant")).tolist() if "relevant" in columns else []
     hits = columns.pop("hits", None)
     found = {name: columns[name].to_pylist() for name in OF_JUDGED if name in columns}

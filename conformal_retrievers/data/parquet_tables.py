@@ -20,14 +20,24 @@ OF_QUERY = {
     **dict.fromkeys(("missed", "k"), WHOLE),
     **dict.fromkeys(("answerable", "silenced"), FLAG),
 }
+SCORED_ONLY = ("token_unit", "silenced")
 OF_SNIPPETS = {
     **dict.fromkeys(("snippet_id", "text", "document", "unscorable"), TEXT),
     **dict.fromkeys(("position", "document_of"), WHOLE),
     **dict.fromkeys(("retrieval_score", "scores", "tokens"), NUMBER),
     "relevant": MARK,
 }
+
+
+def _of(fields: Mapping[str, Kind]) -> Any:
+    return pa.list_(pa.struct([(name, kind.type) for name, kind in fields.items()]))
+
+
 HIT = {"retriever": TEXT, "rank": WHOLE, "score": NUMBER}
-EVIDENCE = {"document": TEXT, "start": WHOLE, "end": WHOLE}
+LISTS = {  # of a judged query
+    "evidence": _of({"document": TEXT, "start": WHOLE, "end": WHOLE}),
+    "relevant_ids": pa.list_(TEXT.type),
+}
 OF_JUDGED = ("snippet_id", "text", "document", "position", "retrieval_score")
 
 
@@ -38,12 +48,10 @@ def table_of_judged(queries: Sequence[JudgedQuery]) -> Any:
     columns = {
         name: pa.array([_stored(getattr(query, name)) for query in queries], kind.type)
         for name, kind in OF_QUERY.items()
-        if name not in ("token_unit", "silenced")
+        if name not in SCORED_ONLY
     }
-    columns["evidence"] = pa.array([query.evidence or None for query in queries], _of(EVIDENCE))
-    columns["relevant_ids"] = pa.array(
-        [query.relevant_ids or None for query in queries], pa.list_(TEXT.type)
-    )
+    for name, kind in LISTS.items():
+        columns[name] = pa.array([getattr(query, name) or None for query in queries], kind)
     marks = [mark for query in queries for mark in query.relevant]
     columns["relevant"] = _nested(pa.array(marks, FLAG.type), offsets)
     for name in OF_JUDGED:
@@ -103,10 +111,6 @@ def _hit_lists(hits: Mapping[str, HitColumns], of: slice) -> Any:
 
 def _stored(value: Any) -> Any:
     return value.model_dump_json() if isinstance(value, Hybrid) else value
-
-
-def _of(fields: Mapping[str, Kind]) -> Any:
-    return pa.list_(pa.struct([(name, kind.type) for name, kind in fields.items()]))
 
 
 def _nested(values: Any, offsets: Any) -> Any:

@@ -83,22 +83,20 @@ class JudgedQuery:
         where = query_name(id, query)
         check_texts(where, query=query, id=id)
         check_names(where, group=group, split=split)
-        values = {
-            "query": query,
-            "snippets": tuple(as_snippets(snippets)),
-            "relevant": as_judgements(where, relevant),
-            "id": id,
-            "group": group,
-            "missed": as_count(where, "missed", missed, least=0),
-            "retriever": as_retriever(where, retriever),
-            "k": as_count(where, "k", k, least=1),
-            "evidence": tuple([as_evidence(where, one) for one in evidence]),
-            "split": split,
-            "answerable": as_flag(where, "answerable", answerable),
-            "relevant_ids": as_ids(where, "relevant_ids", relevant_ids),
-        }
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+        vars(self).update(
+            query=query,
+            id=id,
+            group=group,
+            split=split,
+            snippets=tuple(as_snippets(snippets)),
+            relevant=as_judgements(where, relevant),
+            missed=as_count(where, "missed", missed, least=0),
+            retriever=as_retriever(where, retriever),
+            k=as_count(where, "k", k, least=1),
+            evidence=tuple([as_evidence(where, one) for one in evidence]),
+            answerable=as_flag(where, "answerable", answerable),
+            relevant_ids=as_ids(where, "relevant_ids", relevant_ids),
+        )
         if not are_texts([x for s in self.snippets for x in (s.text, s.id, s.document)]):
             for i, s in enumerate(self.snippets):
                 check_texts(f"{where}: snippets[{i}]", text=s.text, id=s.id, document=s.document)
