@@ -7,7 +7,6 @@ Ranks count from 0, the best. Lists of several retrievers are united by reciproc
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import cached_property
 from typing import Annotated, Any, NamedTuple, TypeVar, overload
 
 import numpy as np
@@ -102,48 +101,16 @@ class Retrieved(Sequence[T]):
     """
 
     def __init__(
-        self,
-        n: int,
-        *,
-        hits: Callable[[], Mapping[str, HitColumns]],
-        texts: Callable[[], Sequence[str]],
-        documents: Callable[[], Sequence[str | None]],
-        positions: Callable[[], Sequence[int | None]],
-        embeddings: Callable[[], Sequence[Any]] | None = None,
-        snippets: Callable[[], Sequence[T]],
+        self, n: int, snippets: Callable[[], Sequence[T]], **columns: Callable[[], Any]
     ) -> None:
-        self.n, self._hits, self._texts, self._documents = n, hits, texts, documents
-        self._positions, self._embeddings, self._snippets = positions, embeddings, snippets
+        self.n, self._columns, self._made = n, {"snippets": snippets, **columns}, dict[str, Any]()
 
-    @cached_property
-    def hits(self) -> Mapping[str, HitColumns]:
-        """The hits of each retriever, by its name."""
-        return self._hits()
-
-    @cached_property
-    def texts(self) -> Sequence[str]:
-        """The texts."""
-        return self._texts()
-
-    @cached_property
-    def documents(self) -> Sequence[str | None]:
-        """The documents that they were cut from."""
-        return self._documents()
-
-    @cached_property
-    def positions(self) -> Sequence[int | None]:
-        """The places of their first characters in these documents."""
-        return self._positions()
-
-    @cached_property
-    def embeddings(self) -> Sequence[Any]:
-        """Their vectors, None where there is none."""
-        return [None] * self.n if self._embeddings is None else self._embeddings()
-
-    @cached_property
-    def snippets(self) -> Sequence[T]:
-        """The snippets."""
-        return self._snippets()
+    def column(self, name: str) -> Any:
+        """Return the `hits` of each retriever by its name, or a field of each snippet."""
+        if name not in self._made:
+            make = self._columns.get(name)
+            self._made[name] = [None] * self.n if make is None else make()
+        return self._made[name]
 
     def __len__(self) -> int:
         return self.n
@@ -153,36 +120,39 @@ class Retrieved(Sequence[T]):
     @overload
     def __getitem__(self, i: slice) -> Sequence[T]: ...
     def __getitem__(self, i: int | slice) -> T | Sequence[T]:
-        return self.snippets[i]
+        snippets: Sequence[T] = self.column("snippets")
+        return snippets[i]
 
 
 def hits_in(snippets: Sequence[Any]) -> Mapping[str, HitColumns]:
     """Return the hits of each retriever among snippets, by its name."""
-    if isinstance(snippets, Retrieved):
-        return snippets.hits
-    return hit_columns([s.hits for s in snippets])
+    found: Any = _values(snippets, "hits")
+    return found if isinstance(found, Mapping) else hit_columns(found)
 
 
 def texts_in(snippets: Sequence[Any]) -> Sequence[str]:
     """Return the texts of snippets."""
-    return snippets.texts if isinstance(snippets, Retrieved) else [s.text for s in snippets]
+    return _values(snippets, "text")
 
 
 def embeddings_in(snippets: Sequence[Any]) -> Sequence[Any]:
     """Return the vectors of snippets, None where there is none."""
-    return (
-        snippets.embeddings if isinstance(snippets, Retrieved) else [s.embedding for s in snippets]
-    )
+    return _values(snippets, "embedding")
 
 
 def documents_in(snippets: Sequence[Any]) -> Sequence[str | None]:
     """Return the documents that snippets were cut from."""
-    return snippets.documents if isinstance(snippets, Retrieved) else [s.document for s in snippets]
+    return _values(snippets, "document")
 
 
 def positions_in(snippets: Sequence[Any]) -> Sequence[int | None]:
     """Return the places of the first characters of snippets in their documents."""
-    return snippets.positions if isinstance(snippets, Retrieved) else [s.position for s in snippets]
+    return _values(snippets, "position")
+
+
+def _values(snippets: Sequence[Any], field: str) -> list[Any]:
+    columns = snippets.column(field) if isinstance(snippets, Retrieved) else None
+    return [getattr(snippet, field) for snippet in snippets] if columns is None else columns
 
 
 def fuse(lists: Mapping[str, Sequence[tuple[Key, float | None]]]) -> dict[Key, tuple[Hit, ...]]:

@@ -133,7 +133,7 @@ def test_what_only_reads_hits_makes_no_snippet_and_starts_no_thread():
     def refuse():
         raise AssertionError
 
-    unread = dict.fromkeys(("texts", "documents", "positions", "snippets"), refuse)
+    unread = dict.fromkeys(("text", "document", "position", "snippets"), refuse)
     snippets = Retrieved(4, hits=lambda: columns, **unread)
 
     async def together(scorer):

@@ -226,9 +226,9 @@ def to_score(keep: RetrievalFilter[Any], documents: Sequence[Document]) -> Seque
     return Retrieved(
         len(documents),
         hits=lambda: columns_of(documents),
-        texts=lambda: _texts(documents),
-        documents=lambda: _sources(documents),
-        positions=lambda: _positions(documents),
+        text=lambda: _texts(documents),
+        document=lambda: _sources(documents),
+        position=lambda: _positions(documents),
         snippets=lambda: to_snippets(documents),
     )
 

@@ -119,10 +119,10 @@ def to_score(keep: RetrievalFilter[Any], nodes: Sequence[NodeWithScore]) -> Sequ
     return Retrieved(
         len(nodes),
         hits=lambda: columns_of(nodes),
-        texts=lambda: _texts(nodes),
-        documents=lambda: [node.node.ref_doc_id for node in nodes],
-        positions=lambda: [getattr(node.node, "start_char_idx", None) for node in nodes],
-        embeddings=lambda: [node.node.embedding for node in nodes],
+        text=lambda: _texts(nodes),
+        document=lambda: [node.node.ref_doc_id for node in nodes],
+        position=lambda: [getattr(node.node, "start_char_idx", None) for node in nodes],
+        embedding=lambda: [node.node.embedding for node in nodes],
         snippets=lambda: to_snippets(nodes),
     )
 
