@@ -7,6 +7,7 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import nullcontext
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -182,11 +183,12 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         self, query: str, snippets: Sequence[Snippet], group: str | None, failed: Collection[str]
     ) -> tuple[Scores, Gated | None]:
         """Return the scores of the snippets, and what the gate decides."""
-        if self.gate is None:
-            return self._score(query, snippets, group, failed), None
-        with scored_once():
-            gated = self.gate(query, snippets, group, failed=failed)
-            return self._score(query, snippets, group, failed), gated
+        gate = self.gate
+        with nullcontext() if gate is None else scored_once():
+            gated = None if gate is None else gate(query, snippets, group, failed=failed)
+            if lacks(self.scorer, failed):  # scores without its hits lose what it alone finds
+                return np.full(len(snippets), np.nan), gated
+            return self._meant(score_snippets(self.scorer, query, snippets), snippets, group), gated
 
     async def _ascored(
         self, query: str, snippets: Sequence[Snippet], group: str | None, failed: Collection[str]
@@ -200,13 +202,6 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
                 self.gate.acall(query, snippets, group, failed=failed),
             )
         return scores, gated
-
-    def _score(
-        self, query: str, snippets: Sequence[Snippet], group: str | None, failed: Collection[str]
-    ) -> Scores:
-        if lacks(self.scorer, failed):  # to score without its hits is to lose what it alone finds
-            return np.full(len(snippets), np.nan)
-        return self._meant(score_snippets(self.scorer, query, snippets), snippets, group)
 
     async def _ascore(
         self, query: str, snippets: Sequence[Snippet], group: str | None, failed: Collection[str]

@@ -19,30 +19,24 @@ _known: ContextVar[dict[Key, tuple[Any, Any]] | None] = ContextVar("known scores
 
 
 @contextmanager
-def scored_once() -> Iterator[None]:
+def scored_once() -> Iterator[dict[Key, tuple[Any, Any]]]:
     """Let each scorer score the same snippets of a query once, in this block and its tasks."""
-    with _block():
-        yield
-
-
-@asynccontextmanager
-async def ascored_once() -> AsyncIterator[None]:
-    """Be `scored_once`, and stop at the end what is still awaited, as it is if another failed."""
-    with _block() as known:
-        try:
-            yield
-        finally:
-            await stop([scores for (awaited, *_), (scores, _) in known.items() if awaited])
-
-
-@contextmanager
-def _block() -> Iterator[dict[Key, tuple[Any, Any]]]:
     known: dict[Key, tuple[Any, Any]] = {}
     token = _known.set(known)
     try:
         yield known
     finally:
         _known.reset(token)
+
+
+@asynccontextmanager
+async def ascored_once() -> AsyncIterator[None]:
+    """Be `scored_once`, and stop at the end what is still awaited, as it is if another failed."""
+    with scored_once() as known:
+        try:
+            yield
+        finally:
+            await stop([scores for (awaited, *_), (scores, _) in known.items() if awaited])
 
 
 async def at_once(*calls: Awaitable[Any]) -> list[Any]:
