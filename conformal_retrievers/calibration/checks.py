@@ -259,11 +259,9 @@ def with_retrieval(
     """
     found: dict[str, Any] = json_copy("retrieval", retrieval) or {}
     check_retrieval(found)
-    for name, given in (
-        ("retriever", as_retriever("", found.get("retriever"))),
-        ("k", found.get("k")),
-    ):
-        known = {given, *(getattr(query, name) for query in judged)} - {None}
+    given = {**found, "retriever": as_retriever("retrieval", found.get("retriever"))}
+    for name in ("retriever", "k"):
+        known = {given.get(name), *(getattr(query, name) for query in judged)} - {None}
         if len(known) > 1:
             raise ValueError(
                 f"judged queries differ in {name}: {', '.join(sorted(map(repr, known)))}. A "

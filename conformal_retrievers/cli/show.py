@@ -9,6 +9,7 @@ from conformal_retrievers.calibration.speech import Source, silent_on, sources_o
 from conformal_retrievers.calibration.subjects import QUERIES
 from conformal_retrievers.cli import options
 from conformal_retrievers.cli.terminal import print_json, print_table, say
+from conformal_retrievers.data.retrieval import in_words
 from conformal_retrievers.data.text import visible
 from conformal_retrievers.theory.intervals import percent
 
@@ -28,7 +29,7 @@ def show(calibration: options.CalibrationFile, as_json: options.Json = False) ->
     say(f"{shown.statement}\n")
     for name in ("retrieval", "labels", "created", "library", "sha256"):  # not in the statement
         if isinstance(value := facts[name], dict):
-            value = visible(", ".join(f"{key} = {item}" for key, item in value.items()))
+            value = visible(", ".join(f"{k} = {item}" for k, item in in_words(value).items()))
         if value is not None:
             say(f"{name}: {value}")
     rule = shown.subject.rule.format(threshold="the threshold", scorer=shown.scorer)

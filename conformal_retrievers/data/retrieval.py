@@ -68,6 +68,12 @@ def as_retriever(where: str, value: Any) -> Retriever | None:
     return None if value is None else str(value)
 
 
+def in_words(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return facts about a retrieval with the retrievers of a union as a text."""
+    text = {name: str(as_retriever(name, facts[name])) for name in {"retriever"} & facts.keys()}
+    return {**facts, **text}
+
+
 def as_json(value: object) -> Any:
     """Return a `Hybrid` as plain JSON; raise TypeError for anything else."""
     if not isinstance(value, Hybrid):

@@ -27,6 +27,7 @@ from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.copies import without_copies
 from conformal_retrievers.data.files import write_whole
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
+from conformal_retrievers.data.retrieval import in_words
 from conformal_retrievers.evaluation import plot
 from conformal_retrievers.evaluation.diagnose import diagnose
 from conformal_retrievers.evaluation.diagnosis import MEANING, Band, Diagnosis, Finding
@@ -102,7 +103,7 @@ def html(
     thresholds = {group or "all queries": c.threshold(group) for group in c.n_units}
     chosen = c.choice is not None  # then the statement has it
     scorer = None if chosen else c.scorer_provenance
-    given = {"retrieval": c.retrieval, "labels": c.labels, "scorer": scorer}
+    given = {"retrieval": in_words(c.retrieval or {}), "labels": c.labels, "scorer": scorer}
     queries = ScoredQueries.of(scored)
     scores = plot.scores_of(d, queries)
     histogram = partial(plot.histogram, scores=scores, calibration=c)

@@ -23,6 +23,7 @@ from conformal_retrievers.claims import AnnotatedAnswer, calibrate_claims
 from conformal_retrievers.cli.inputs import held_out
 from conformal_retrievers.data.jsonl import read_jsonl, write_jsonl
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet, with_hits
+from conformal_retrievers.data.retrieval import Hybrid, Retrieval
 from conformal_retrievers.evaluation.diagnose import diagnose
 from conformal_retrievers.evaluation.evaluate import evaluate
 from conformal_retrievers.evaluation.report import html
@@ -177,6 +178,14 @@ def test_retrievers_and_depths_are_not_mixed_and_a_threshold_that_drops_nothing_
         done = run("evaluate", files / "plain.json", tmp_path / "judged.jsonl", code=1)
         assert "Warning: " in done.stderr
         assert repr(other) in done.stderr
+    parts = [Hybrid({"a; b": Retrieval("BM25()", k), "c": Retrieval("store")}) for k in (3, 4)]
+    asked = [replace(query, retriever=parts[0]) for query in (first, *others)]
+    write_jsonl([replace(first, retriever=parts[1]), *asked[1:]], tmp_path / "judged.jsonl")
+    assert f"retriever: {parts[0]}, {parts[1]}" in error_of(*command, "--alpha", "0.1")
+    write_jsonl(asked, tmp_path / "judged.jsonl")
+    run(*command, "--alpha", "0.1")
+    shown = " ".join(run("show", tmp_path / "c.json").stdout.split())
+    assert f"retriever = {parts[0]}" in shown
     hard = replace(first, relevant=[False] * 4 + [True])
     write_jsonl([hard, *others], tmp_path / "judged.jsonl")
     assert "drops none" in run(*command, "--alpha", "0.006").stderr
