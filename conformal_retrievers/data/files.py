@@ -22,6 +22,8 @@ from pydantic_core import ErrorDetails
 
 from conformal_retrievers.data.text import visible
 
+# Errors of pydantic about a value that is not a JSON object.
+NO_OBJECT = ("arguments_type", "dataclass_type", "dict_type", "model_type", "named_tuple_type")
 STALE = 600.0  # seconds: writing a file takes less
 
 
@@ -211,7 +213,7 @@ def _explained(error: ErrorDetails) -> str:
         return f"{place} is missing{remedy}"
     if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"{place} is an unknown field; remove it, or correct its spelling"
-    if error["type"] in ("model_type", "named_tuple_type", "dict_type", "arguments_type"):
+    if error["type"] in NO_OBJECT:
         return f"{place} is {error['input']!r:.60}; give a JSON object"
     expected = error["msg"].replace("Input should", "it should").removeprefix("Value error, ")
     return f"{place} is {error['input']!r:.60}; {expected}"

@@ -17,7 +17,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_serializer
 from conformal_retrievers.data import files
 from conformal_retrievers.data.hits import Hit, Number
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
-from conformal_retrievers.data.retrieval import Hybrid
 
 T = TypeVar("T", bound=BaseModel)
 MOST_BLANK = 100_000  # lines
@@ -34,7 +33,7 @@ class SnippetRow(Row):
     """A snippet of a judged query, and its judgement."""
 
     text: str
-    relevant: Any  # JudgedQuery checks this, and `missed`, `k` and `answerable`
+    relevant: Any  # JudgedQuery checks this, `missed`, `retriever`, `k` and `answerable`
     id: str | None = None
     document: str | None = None
     position: Annotated[int | None, Number] = None
@@ -63,7 +62,7 @@ class QueryRow(Row):
     query: str
     group: str | None = None
     missed: Any = None
-    retriever: str | Hybrid | None = None
+    retriever: Any = None
     k: Any = None
     split: str | None = None
     answerable: Any = True
@@ -90,13 +89,13 @@ def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:
     "evidence": [{"document", "start", "end"}], "snippets": [{"id", "text", "relevant", "document",
     "position", "retrieval_score", "hits": [{"retriever", "rank", "score"}]}]}; "query", "snippets",
     "text" and "relevant" are required, of a hit all but "score", and all of evidence, where "text"
-    may stand in place of "start" and "end". "missed" is
-    the number of known relevant snippets that were not retrieved: 0 if there are none, absent if
-    that is unknown. "split" names what cut the snippets into sentences. "answerable" is false if
-    nothing in the corpus answers the query. "relevant_ids" stands in place of "snippets" before
-    anything is retrieved, see `JudgedQuery.from_ids`. Ranks count from 0, the best; the order of
-    the snippets is not taken for ranks. Blank lines are skipped. Raises ValueError naming the file,
-    the line and the field.
+    may stand in place of "start" and "end". "missed" is the number of known relevant snippets that
+    were not retrieved: 0 if there are none, absent if that is unknown. "retriever" is a name, or,
+    of several at once, {name: {"retriever", "k"}}. "split" names what cut the snippets into
+    sentences. "answerable" is false if nothing in the corpus answers the query. "relevant_ids"
+    stands in place of "snippets" before anything is retrieved, see `JudgedQuery.from_ids`. Ranks
+    count from 0, the best; the order of the snippets is not taken for ranks. Blank lines are
+    skipped. Raises ValueError naming the file, the line and the field.
     """
     for place, line in placed_lines(path):
         yield judged_query(place, line)

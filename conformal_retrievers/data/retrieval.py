@@ -57,7 +57,7 @@ Retriever: TypeAlias = str | Hybrid  # by the name of its class or store
 
 def as_retriever(where: str, value: Any) -> Retriever | None:
     """Return a retriever, also as JSON has it; raise TypeError or ValueError for anything else."""
-    if isinstance(value, Mapping):
+    if value and isinstance(value, Mapping):
         try:
             return Hybrid.model_validate(value)
         except ValidationError as error:

@@ -55,6 +55,10 @@ def with_snippet(**fields):
     return json.dumps({"query": "q", "snippets": [{"text": "a", "relevant": True} | fields]})
 
 
+def retrieved_by(retriever):
+    return json.dumps({"query": "q", "snippets": [], "retriever": retriever})
+
+
 def with_hit(**fields):
     return with_snippet(hits=[{"retriever": "r", "rank": 0} | fields])
 
@@ -104,6 +108,10 @@ def with_evidence(**fields):
         ),
         ('{"query": "q\\ud800", "snippets": []}', "query (has surrogates|is 'q.ud800')"),
         ('{"query": "q", "group": "a\\u009b", "snippets": []}', "group is"),
+        (retrieved_by({"a": "BM25"}), r"retriever\.a is 'BM25'; give a JSON object"),
+        (retrieved_by({"a": {"k": 1}}), r"retriever\.a\.retriever is missing"),
+        (retrieved_by({"a": {"retriever": "BM25", "k": 0}}), r"retriever\.a\.k is 0"),
+        (retrieved_by({}), r"retriever is \{\}"),
     ],
 )
 def test_a_broken_line_is_an_error_that_names_file_line_and_field(tmp_path, line, field):
