@@ -22,8 +22,7 @@ from conformal_retrievers.data.evidence import LEAST, by_chunk, by_sentence, loc
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.retrieval import Retrieval
 from conformal_retrievers.data.retrieved import with_questions
-from conformal_retrievers.data.sentences import Split
-from conformal_retrievers.data.sentences import splitter as as_splitter
+from conformal_retrievers.data.sentences import Split, splitter
 
 Found = tuple[Snippet, Mapping[str, Any]]  # with the fields of its metadata
 Returned = tuple[Sequence[Sequence[Found]], Retrieval]  # for each question, by what was asked
@@ -51,25 +50,11 @@ def retrieve_and_judge(
     key: str | None = None,
     split: Split | None = None,
 ) -> list[JudgedQuery]:
-    """Return judged queries, or plain questions, as `judge_retriever` of both packages does."""
-    splitter = None if split is None else as_splitter(split)
-    queries = with_questions(judged)
-    retrieved, asked = retrieve([query.query for query in queries])
-    return judge_retrieved(queries, retrieved, key=key, split=splitter, asked=asked)
+    """Return judged queries, or plain questions, with what is retrieved for each, judged.
 
-
-def judge_retrieved(
-    judged: Sequence[JudgedQuery],
-    retrieved: Sequence[Sequence[Found]],
-    *,
-    key: str | None = None,
-    split: Split | None = None,
-    asked: Retrieval | None = None,
-) -> list[JudgedQuery]:
-    """Return judged queries with what a retriever returned for each, and judgements of that.
-
-    Queries have relevant snippets, relevant ids or evidence. What was returned for each is a list,
-    best first, of snippets with the fields of their metadata. `key` is what they are recognised by,
+    `judge_retriever` of both packages calls it. Queries have relevant snippets, relevant ids or
+    evidence. `retrieve` returns for each of their texts a list, best first, of snippets with the
+    fields of their metadata, and what was asked for it. `key` is what snippets are recognised by,
     see above; `split` cuts them into sentences, see `by_sentence`.
 
     Raises ValueError if no metadata have the field; if a query lacks what the key compares; if all
@@ -77,20 +62,23 @@ def judge_retrieved(
     half of ten or more relevant ids, or all of fewer, are, and if an id is that of several snippets
     of a query. The log has each unknown one, at level INFO.
     """
-    judged = located(judged, [[snippet for snippet, _ in found] for found in retrieved])
+    split = None if split is None else splitter(split)
+    queries = with_questions(judged)
+    retrieved, asked = retrieve([query.query for query in queries])
+    queries = located(queries, [[snippet for snippet, _ in found] for found in retrieved])
     everything = [*chain.from_iterable(retrieved)]
     fields = _values(everything)
     _check_key(key, fields)
     results = [
-        replace(_judged(query, found, key, split), **(vars(asked) if asked else {}))
-        for query, found in zip(judged, retrieved, strict=True)
+        replace(_judged(query, found, key, split), **vars(asked))
+        for query, found in zip(queries, retrieved, strict=True)
     ]
     if split is not None:
         return by_sentence(results, split)
     if key not in (None, "text", "evidence"):
         _warn_of_documents(results, retrieved, key)
     if everything:
-        looked_for = [(q.name, names) for q in judged for names in _names(q, key)]
+        looked_for = [(q.name, names) for q in queries for names in _names(q, key)]
         _report(looked_for, [snippet for snippet, _ in everything], fields, key)
     return results
 
@@ -163,7 +151,7 @@ def _warn_of_documents(
                 f"{n} snippets of {query.name} have the relevant id {id!r:.60}: ids name documents "
                 "here, so missed is a number of documents, not of snippets. Do not calibrate with "
                 "count_missed=True on these queries",
-                stacklevel=5,
+                stacklevel=4,
             )
             return
 
@@ -214,7 +202,7 @@ def _report(
     )
     if not some and len(unknown) >= LEAST:
         raise ValueError(message)
-    warnings.warn(f"{message}; as it is, they count as missed", stacklevel=5)
+    warnings.warn(f"{message}; as it is, they count as missed", stacklevel=4)
 
 
 def _nearest(query: str, names: Names, known: Mapping[str, set[str]]) -> str:

@@ -8,12 +8,19 @@ from dataclasses import replace
 import pytest
 
 from conformal_retrievers.data import read, write_jsonl
-from conformal_retrievers.data.judging import judge_retrieved
+from conformal_retrievers.data.judging import retrieve_and_judge
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.retrieval import Retrieval
 from conformal_retrievers.data.sentences import splitter
 
 TEXT = "".join(f"{i:09d} " for i in range(100))  # a document of 1,000 characters
+
+
+ASKED = Retrieval("store")
+
+
+def judge_retrieved(judged, retrieved, *, asked=ASKED, **options):
+    return retrieve_and_judge(judged, lambda texts: (retrieved, asked), **options)
 
 
 def chunk(start, end, **fields):
