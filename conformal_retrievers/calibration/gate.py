@@ -206,7 +206,7 @@ def gate_for(
     """
     calibrated = calibration.gate
     if isinstance(gate, str | Path):
-        gate = Gate.of(Calibration.load(gate), scorers)
+        gate = Gate.load(gate, scorers)
     if gate is None:
         return None if calibrated is None else Gate.of(calibrated, scorers)
     check_gate(gate)

@@ -142,6 +142,14 @@ def test_one_file_holds_filter_and_gate(tmp_path):
         ConformalFilter(LAST, loaded, gate=GATE.at(0.2))
 
 
+def test_a_gate_may_be_given_by_its_file(tmp_path):
+    GATE.save(tmp_path / "gate.json")
+    for path in (tmp_path / "gate.json", str(tmp_path / "gate.json")):
+        assert ConformalFilter.of(ALONE, [LAST, FIRST], gate=path)(*SILENCED).silenced
+    with pytest.raises(CalibrationMismatch, match="'first'"):
+        ConformalFilter.of(ALONE, LAST, gate=path)
+
+
 def test_a_silent_gate_keeps_no_best_snippet():
     keeping = ConformalFilter(LAST, BEHIND, gate=GATE, on_empty="keep_best")
     assert keeping("u", ["30 u 99"]).kept.tolist() == []
