@@ -230,7 +230,7 @@ class Thresholds:
         may_fail = self.count_missed or self.subject == ANSWERS
         return may_fail and not self.by_group and self.keeps_everything
 
-    @property
+    @cached_property
     def retriever(self) -> Retriever | None:
         """The retriever, if `retrieval` states it."""
         return as_retriever("retrieval", (self.retrieval or {}).get("retriever"))

@@ -70,8 +70,8 @@ def as_retriever(where: str, value: Any) -> Retriever | None:
 
 def in_words(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return facts about a retrieval with the retrievers of a union as a text."""
-    text = {name: str(as_retriever(name, facts[name])) for name in {"retriever"} & facts.keys()}
-    return {**facts, **text}
+    known = as_retriever("retrieval", facts.get("retriever"))
+    return {**facts, "retriever": str(known)} if known else {**facts}
 
 
 def as_json(value: object) -> Any:

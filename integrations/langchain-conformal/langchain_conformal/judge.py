@@ -16,7 +16,7 @@ from langchain_core.vectorstores import VectorStoreRetriever
 from conformal_retrievers import JudgedQuery, Scorer
 from conformal_retrievers.data.hits import RETRIEVER
 from conformal_retrievers.data.judging import Returned, retrieve_and_judge
-from conformal_retrievers.data.retrieval import Hybrid, Retrieval, Retriever
+from conformal_retrievers.data.retrieval import Hybrid, Retrieval
 from conformal_retrievers.data.sentences import Split
 from conformal_retrievers.data.union import check_asked, failure, judging
 from conformal_retrievers.filtering import RetrievalFilter
@@ -174,39 +174,25 @@ def check_hits(scorer: Scorer | QueryScorer, retriever: RetrieverLike) -> None:
 
 
 def difference(
-    retriever: RetrieverLike,
-    calibrated: Retriever | None,
-    k: int | None,
-    *,
-    part: str | None = None,
+    retriever: RetrieverLike, calibrated: Retrieval, *, part: str | None = None
 ) -> str | None:
     """Return how a retriever is known to differ from the calibrated one, or None.
 
-    Parameters
-    ----------
-    retriever
-        The retriever.
-    calibrated, k
-        The name and the depth in the calibration. A name that the user chose cannot be compared.
-    part
-        The retriever's name in a `HybridRetriever`.
+    A name that the user chose cannot be compared. `part` is the retriever's name in a
+    `HybridRetriever`.
     """
     within, _ = unbound(retriever)
     what = "the retriever" if part is None else f"the retriever {part!r}"
-    parts, asked = parts_of(within), retrieval_of(retriever)
-    if isinstance(calibrated, Hybrid) and {*parts} == {*calibrated.root}:
-        known = calibrated.root
-        each = [
-            difference(one, known[name].retriever, known[name].k, part=name)
-            for name, one in parts.items()
-        ]
+    parts, known, k = parts_of(within), calibrated.retriever, calibrated.k
+    if isinstance(known, Hybrid) and {*parts} == {*known.root}:
+        each = [difference(one, known.root[name], part=name) for name, one in parts.items()]
         return "; ".join(text for text in each if text) or None
-    comparable = str(calibrated).endswith(OURS) or isinstance(calibrated, Hybrid)
-    if comparable and isinstance(within, BaseRetriever) and asked.retriever != calibrated:
-        text = f"{what} is {asked.retriever}, but the calibration is of {calibrated}"
+    asked, comparable = retrieval_of(retriever), isinstance(known, Hybrid) or known.endswith(OURS)
+    if comparable and isinstance(within, BaseRetriever) and asked.retriever != known:
+        text = f"{what} is {asked.retriever}, but the calibration is of {known}"
         return f"{text}: calibrate with the one that is filtered"
-    depth = asked.k
     # The filter warns of more documents than k, but does not know who returned them.
+    depth = asked.k
     if depth is not None and k is not None and (depth < k or (part and depth > k)):
         text = f"{what} is asked for {depth} documents, but the calibration has k = {k}"
         return f"{text}: retrieve {k}, or calibrate at {depth}"
@@ -238,7 +224,7 @@ def retrieval_of(retriever: RetrieverLike) -> Retrieval:
     else:
         a_class = isinstance(within, BaseRetriever)
         name = f"{type(within).__name__}()" if a_class else within.get_name()
-    return Retrieval(name, k if isinstance(k, int) else None)
+    return Retrieval(name, k if type(k) is int and k > 0 else None)
 
 
 def parts_of(retriever: RetrieverLike) -> Mapping[str, RetrieverLike]:

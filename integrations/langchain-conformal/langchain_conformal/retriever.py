@@ -10,6 +10,7 @@ from langchain_core.runnables import Runnable, RunnableBinding, RunnableConfig
 from pydantic import ConfigDict, field_validator
 
 from conformal_retrievers.calibration import Gate
+from conformal_retrievers.data.retrieval import Retrieval
 from conformal_retrievers.filtering import RetrievalFilter
 from langchain_conformal.around import Around, Configurable, check_taken, with_scores
 from langchain_conformal.events import FilterRun, filter_run
@@ -91,7 +92,7 @@ class ConformalRetriever(FromCalibration, Around):
             retriever = RunnableBinding(bound=retriever, kwargs=kwargs, config=config)
         gate = self.gate or self.filter.gate
         calibrations = [self.filter.calibration, *([gate.calibration] if gate else ())]
-        for calibrated, k in {(one.retriever, one.k) for one in calibrations}:
-            if text := difference(retriever, calibrated, k):
+        for calibrated in {Retrieval(one.retriever or "", one.k) for one in calibrations}:
+            if text := difference(retriever, calibrated):
                 warnings.warn(text, stacklevel=1)  # Python shows a repeated warning once
         return with_scores(retriever)
