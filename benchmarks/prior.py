@@ -14,8 +14,9 @@ relevant as a whole, which others do not.
 
 Retrievers: all-MiniLM-L6-v2 (dense), BM25 (bm25s), and BM25 of stems, the first five letters of
 words. Choices: each of the first two alone, both, and all three, 50 snippets each; both also with
-20 and 10. Coefficients of documents and places are of collections that state them; those of a
-scorer are of cosines beside BM25's hits, and of BM25 of stems beside both hits.
+20 and 10. Coefficients of documents and places are of collections that state them. Those of a
+scorer are of cosines beside BM25's hits; beside several retrievers, of these and of BM25 of stems
+beside both hits, since a given scorer may say as much that is new as a cosine, or as little.
 
 The collections are the labelled sets, and functions of numpy, scipy and scikit-learn, each asked
 for by the first paragraph of its docstring. Sentences are those of `benchmarks/sentences.py`, with
@@ -83,6 +84,7 @@ CHOICES = (
     (("bm25", "dense"), 20),
     (("bm25", "dense"), 10),
 )
+OF_GIVEN = tuple(f"scorer's {feature}" for feature in names.OF_SCORERS)
 PACKAGE = Path(names.__file__).parent
 
 
@@ -155,7 +157,8 @@ def prior_from(item: Item, made: Sequence[Coefficients], without: Sequence[str] 
         format="conformal-retrievers/prior",
         version=1,
         item=item,
-        made_by=f"python -m benchmarks.prior --write, with {', '.join(WITH)}",
+        made_by=f"python -m benchmarks.prior --write, with {', '.join(WITH)}; coefficients of a "
+        "scorer beside several retrievers are pooled with those beside one",
         sets=[{"name": n, "licence": LICENCES.get(n, "")} for n in sorted({u.set for u in used})],
         one_retriever=normals(item, one, used),
         several_retrievers=normals(item, several, used),
@@ -165,11 +168,15 @@ def prior_from(item: Item, made: Sequence[Coefficients], without: Sequence[str] 
 def normals(
     item: Item, made: Sequence[Coefficients], others: Sequence[Coefficients]
 ) -> dict[str, Normal]:
-    """Return mean and spread of each feature's coefficients; of others where these have none."""
+    """Return mean and spread of each feature's coefficients; of others where these have none.
+
+    Those of a scorer are pooled with those of others, see above, unless there is one retriever.
+    """
     found = {}
     for feature in dict.fromkeys(feature for one in others for feature in one.features):
         own = [one for one in made if feature in one.features]
-        found[feature] = normal(feature, own or others, item)
+        pooled = feature in OF_GIVEN and any(one.n_retrievers > 1 for one in own)
+        found[feature] = normal(feature, others if pooled else own or others, item)
     return found
 
 
@@ -269,11 +276,10 @@ def of_snippets(folder: Path, cache: Path) -> Iterator[Coefficients]:
                 yield only_new(
                     fitted_to(folder.name, placed, []), names.OF_DOCUMENTS + names.OF_PLACES
                 )
-            new = tuple(f"scorer's {feature}" for feature in names.OF_SCORERS)
             if retrievers == ("bm25",):
-                yield only_new(fitted_to(folder.name, judged, [scorer("dense")]), new)
+                yield only_new(fitted_to(folder.name, judged, [scorer("dense")]), OF_GIVEN)
             if (retrievers, k) == (("bm25", "dense"), 50):
-                yield only_new(fitted_to(folder.name, judged, [scorer("stems")]), new)
+                yield only_new(fitted_to(folder.name, judged, [scorer("stems")]), OF_GIVEN)
 
 
 def bm25_of(corpus: dict[str, str], queries: dict[str, str]) -> dict[str, NDArray[np.float64]]:
@@ -303,8 +309,7 @@ def of_sentences(folder: Path, cache: Path) -> Iterator[Coefficients]:
             [],
         )
     if folder.name != "wice":  # whose 80,000 sentences take a quarter of an hour
-        new = tuple(f"scorer's {feature}" for feature in names.OF_SCORERS)
-        yield only_new(fitted_to(folder.name, judged, [data.cosine]), new)
+        yield only_new(fitted_to(folder.name, judged, [data.cosine]), OF_GIVEN)
 
 
 def chosen(judged: Sequence[JudgedQuery]) -> list[JudgedQuery]:
