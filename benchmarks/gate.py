@@ -9,16 +9,19 @@ to which something relevant was retrieved are answerable. The unanswerable ones 
                    "new" if none was, the mean over three such sets
 
 All are dealt at random into three parts, 20 times, a question with and without its answers into
-one. The first part fits, with the questions of one other set, another one in turn; the second
-calibrates the gate at alpha = 0.05; the third is gated. In %, the mean over the deals, with the
-interval of Clopper and Pearson for so many questions. False silence is ± its standard error over
-the deals, which are independent draws given the set; "holds" if it is at most alpha + 3 of these.
+one. The first two make the gate at alpha = 0.05, with the questions of one other set, another one
+in turn, and the third is gated. In %, the mean over the deals, with the interval of Clopper and
+Pearson for so many questions. False silence is ± its standard error over the deals, which are
+independent draws given the set; "holds" if it is at most alpha + 3 of these.
 
-"chosen" is calibrate_gate on the first two parts, which chooses on a third of them. "Answerable to
-dense" counts as answerable only what the dense retriever finds, where that differs by over 5 %.
-Three rules do not calibrate on the set: the threshold of the best cosine that is silent on 5 % of
-the answerable questions of each other set, the mean over these; the mean and one standard deviation
-of the best cosine of the off-topic questions in the fit; a cosine of 0.3.
+"Default" is calibrate_gate on the first two parts, of which a third fits. "Best cosine" and "prior
+alone" are calibrated on the second, and with few answerable questions on 20 and 40 of them; without
+unanswerable ones, nothing is fitted. The prior is made without the set and its relatives, see
+`benchmarks/prior.py`. "Answerable to dense" counts as answerable only what the dense retriever
+finds, where that differs by over 5 %. Three rules do not calibrate on the set: the threshold of the
+best cosine that is silent on 5 % of the answerable questions of each other set, the mean over
+these; the mean and one standard deviation of the best cosine of the off-topic questions in the fit;
+a cosine of 0.3.
 
     python -m benchmarks.gate --data FOLDER [--sets scifact nq-open] [--cache FOLDER] [--write]
 """
@@ -28,11 +31,11 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,14 +45,12 @@ from rich.table import Table
 
 from benchmarks.default import cosines, united
 from conformal_retrievers import JudgedQuery, Snippet, __version__
-from conformal_retrievers.calibration.gate_choice import RememberedQuery
 from conformal_retrievers.calibration.gating import calibrate_gate
 from conformal_retrievers.data.beir import read_corpus, read_texts
 from conformal_retrievers.data.hits import fuse
 from conformal_retrievers.data.unanswerable import without_relevant
 from conformal_retrievers.scoring import (
     BestScore,
-    LearnedQueryScorer,
     QueryScorer,
     RetrievalScorer,
 )
@@ -70,6 +71,7 @@ POPULATIONS: dict[str, Callable[[JudgedQuery], bool]] = {
     ", answerable to dense": lambda q: bool((q.hits["dense"].ranks[[*q.relevant]] < K).any()),
 }
 Texts = dict[str, dict[str, str]]  # the questions of each set, by id
+FEW = (20, 40)  # answerable questions, and no others
 RULES = ("one cosine for all sets", "mean + sd of off-topic", "cosine 0.3")
 RESULTS = Path(__file__).parent / "results" / "gate.md"
 
@@ -98,6 +100,8 @@ def parsed_arguments() -> argparse.Namespace:
 
 def sections(arguments: argparse.Namespace) -> Iterator[str | Table]:
     """Yield the facts, and for each set and population its tables."""
+    from benchmarks.prior import coefficients, prior_from
+
     yield (
         f"# A gate for questions that nothing retrieved answers\n\nOver {arguments.deals} random "
         f"deals (seed {arguments.seed}), in %; {K} snippets each of dense and BM25; alpha = "
@@ -109,6 +113,7 @@ def sections(arguments: argparse.Namespace) -> Iterator[str | Table]:
         asked = {name: read_texts(folder) for name, folder in known.items() if folder.is_dir()}
         deep = {n: united(known[n], cache) for n in asked if n != "wice" or n in arguments.sets}
         everything = {n: data_of(known[n], deep[n], asked, cache) for n in arguments.sets}
+        made = coefficients("queries", arguments.data, cache)
     thresholds = {name: threshold_of(queries) for name, queries in deep.items()}
     for name, data in everything.items():
         elsewhere = np.mean([other for key, other in thresholds.items() if key != name])
@@ -119,9 +124,12 @@ def sections(arguments: argparse.Namespace) -> Iterator[str | Table]:
             yield f"\n## {name}{population}\n"
             yield f"{len(answerable)} questions, {answerable.sum()} of them answerable."
             rng = np.random.default_rng(arguments.seed)
-            deals = [
-                one_deal(data, answerable, i, rng, float(elsewhere)) for i in range(arguments.deals)
-            ]
+            prior = prior_from("queries", made, [name])
+            with patch("conformal_retrievers.scoring.learned.queries.prior_of", return_value=prior):
+                deals = [
+                    one_deal(data, answerable, i, rng, float(elsewhere))
+                    for i in range(arguments.deals)
+                ]
             yield from tables(name, data, deals)
 
 
@@ -158,13 +166,15 @@ def first(query: JudgedQuery) -> JudgedQuery:
     return replace(cut, relevant=tuple(s.id in relevant for s in cut.snippets), answerable=True)
 
 
-def foreign(folder: Path, questions: Sequence[str], cache: Path) -> list[JudgedQuery]:
-    """Return questions of another set with what is retrieved for them."""
+def foreign(
+    folder: Path, questions: Sequence[str], cache: Path, most: int = MOST
+) -> list[JudgedQuery]:
+    """Return questions of another set, at most so many, with what is retrieved for them."""
     corpus, asked = read_corpus(folder), {text: text for text in questions}
     ids, bm25 = [*corpus], BM25Scorer(corpus.values())
     place = {text: i for i, text in enumerate(bm25.corpus)}
     places = [place[text] for text in corpus.values()]
-    chosen = {*np.random.default_rng(0).permutation([*asked])[:MOST].tolist()}
+    chosen = {*np.random.default_rng(0).permutation([*asked])[:most].tolist()}
     queries = []
     for query, cosine in zip(asked, cosines(corpus, asked, cache), strict=True):
         if query in chosen:
@@ -178,6 +188,20 @@ def foreign(folder: Path, questions: Sequence[str], cache: Path) -> list[JudgedQ
     return queries
 
 
+class RememberedQuery:
+    """A query scorer that has scored some queries, once each; it scores only those."""
+
+    def __init__(self, scorer: QueryScorer, judged: Sequence[JudgedQuery]) -> None:
+        self.name = scorer.name
+        scores = query_scores(scorer, judged)
+        keys = [(query.query, query.snippets) for query in judged]
+        self._known: dict[object, float] = dict(zip(keys, scores.tolist(), strict=True))
+
+    def score_query(self, query: str, snippets: Sequence[Snippet]) -> float:
+        """Return the score that the scorer gave."""
+        return self._known[query, tuple(snippets)]
+
+
 # --- one deal -------------------------------------------------------------------------------------
 
 
@@ -186,7 +210,6 @@ class Deal(NamedTuple):
 
     source: str  # the other set that was fitted on
     silent: dict[str, dict[str, float]]
-    chosen: str
 
 
 def one_deal(
@@ -204,15 +227,15 @@ def one_deal(
     (fit, fit_not), (calibrating, calibrating_not), (new, new_not) = map(part, range(3))
     known = ("gold removed", source)
     both = {s: [*fit_not[s], *calibrating_not[s]] for s in known}
-    learned = {
-        "learned, gold removed only": LearnedQueryScorer.fit(fit, {known[0]: fit_not[known[0]]}),
-        "learned": LearnedQueryScorer.fit(fit, {s: fit_not[s] for s in known}),
-    }
     gates = {
-        name: calibrate_gate(calibrating, {s: calibrating_not[s] for s in known}, one, alpha=ALPHA)
-        for name, one in {"best cosine": data.cosine, **learned}.items()
+        "best cosine": calibrate_gate(calibrating, (), data.cosine, alpha=ALPHA),
+        "prior alone": calibrate_gate(calibrating, (), alpha=ALPHA),
+        "default": calibrate_gate([*fit, *calibrating], both, alpha=ALPHA),
     }
-    gates["chosen"] = calibrate_gate([*fit, *calibrating], both, alpha=ALPHA)
+    for n in FEW:
+        few = calibrating[:n]
+        gates[f"best cosine, {n}"] = calibrate_gate(few, (), data.cosine, alpha=ALPHA)
+        gates[f"default, {n}"] = calibrate_gate(few, (), alpha=ALPHA)
     off_topic = query_scores(data.cosine, fit_not[source])
     thresholds = (elsewhere, float(np.nanmean(off_topic) - np.nanstd(off_topic)), -0.3)
     silent = {
@@ -221,8 +244,7 @@ def one_deal(
     }
     for name, threshold in zip(RULES, thresholds, strict=True):
         silent[name] = silence(data.cosine, threshold, new, new_not)
-    provenance: Any = gates["chosen"].calibration.scorer_provenance
-    return Deal(source, silent, provenance["choice"]["chosen"])
+    return Deal(source, silent)
 
 
 def silence(
@@ -241,11 +263,11 @@ def silence(
 
 
 def tables(name: str, data: Data, deals: Sequence[Deal]) -> Iterator[str | Table]:
-    """Yield the rates of each score, those of the learned one by set, and what was chosen."""
+    """Yield the rates of each score, and those of the default by set."""
     of_scores, of_sets = Table(box=box.MARKDOWN), Table(box=box.MARKDOWN)
     for heading in ("score", "false silence", "holds", "gold removed", "off topic: in fit", "new"):
         of_scores.add_column(heading, no_wrap=True)
-    for heading in ("learned, off topic", "in the fit", "new"):
+    for heading in ("default, off topic", "in the fit", "new"):
         of_sets.add_column(heading, no_wrap=True)
     sizes = {source: len(queries) for source, queries in data.off_topic.items()}
     for score in deals[0].silent:
@@ -262,7 +284,7 @@ def tables(name: str, data: Data, deals: Sequence[Deal]) -> Iterator[str | Table
             interval([silent[source] for source, silent in of], sum(sizes.values())),
             interval(new, sum(sizes.values())),
         )
-    rates = [(deal.source, deal.silent["learned"]) for deal in deals]
+    rates = [(deal.source, deal.silent["default"]) for deal in deals]
     for one, n in sizes.items():
         fitted, others = (
             [silent[one] for source, silent in rates if (source == one) == inside]
@@ -271,14 +293,12 @@ def tables(name: str, data: Data, deals: Sequence[Deal]) -> Iterator[str | Table
         of_sets.add_row(one, *(interval(of, n) if of else "" for of in (fitted, others)))
     yield of_scores
     yield of_sets
-    counted = Counter(deal.chosen for deal in deals).most_common()
-    yield "- chosen: " + ", ".join(f"{chosen} ({times})" for chosen, times in counted)
     if name in TARGETS:
         least, source = TARGETS[name]
         for kind, target in (("gold removed", least), (source, OFF_TOPIC)):
             mean = 100 * np.mean([silent[kind] for _, silent in rates])
             reached = "yes" if mean >= target else "NO"
-            yield f"- learned, silent on {kind}: {mean:.1f}; target {target}: {reached}"
+            yield f"- default, silent on {kind}: {mean:.1f}; target {target}: {reached}"
 
 
 def interval(rates: Sequence[float], n: int) -> str:

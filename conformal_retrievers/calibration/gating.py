@@ -1,18 +1,17 @@
 """From judged queries to a gate: `calibrate_gate`.
 
-    fit part           a third of the questions, by a hash of their texts: choose, and learn, the
-                       query score
-    calibration part   the other answerable queries give the threshold; the other unanswerable ones
-                       show how often the gate speaks on them
+    fit part           a third of the questions, by a hash of their texts, if 20 are answerable and
+                       10 of one source are not: changes what other collections say of the query
+                       score (`scoring/learned`)
+    calibration part   the other answerable queries give the threshold, or all below that; the other
+                       unanswerable ones show how often the gate speaks on them
 
 A question that is on both sides, once with its answers and once without, is in one part only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
-
+from collections.abc import Collection, Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import JsonValue
@@ -20,9 +19,8 @@ from pydantic import JsonValue
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.fitting import FEWEST, MOST, provenance_with
-from conformal_retrievers.calibration.fitting import split as by_hash
+from conformal_retrievers.calibration.fitting import split as split_by_hash
 from conformal_retrievers.calibration.gate import Gate
-from conformal_retrievers.calibration.gate_choice import SHARE, choose_gate, default_gate
 from conformal_retrievers.calibration.guarantees import n_needed
 from conformal_retrievers.calibration.record import Choice, Unanswerable
 from conformal_retrievers.calibration.subjects import QUERIES
@@ -32,6 +30,8 @@ from conformal_retrievers.data.copies import check_copies
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.data.retrieved import check_not_only_relevant
 from conformal_retrievers.scoring.answerability import QueryScorer, query_scores
+from conformal_retrievers.scoring.learned.queries import LearnedQueryScorer
+from conformal_retrievers.scoring.once import scored_once
 from conformal_retrievers.scoring.scorer import (
     Scorer,
     check_not_fitted_on,
@@ -41,6 +41,7 @@ from conformal_retrievers.scoring.scorer import (
 )
 from conformal_retrievers.theory.ranks import exact_alpha
 
+SHARE = 3  # the fit part is one of so many
 JUDGED = "judged unanswerable"  # the source of queries with answerable=False among the others
 Queries = Mapping[str, Sequence[JudgedQuery]]  # unanswerable ones, by source
 
@@ -59,9 +60,9 @@ def calibrate_gate(
 ) -> Gate:
     """Return the gate for which P(silent | answerable) ≤ alpha.
 
-    Without a scorer, the query score is chosen, and learned, from the snippets' hits: on a third of
-    the questions, which do not calibrate. Without unanswerable queries there is nothing to choose
-    on, and how often the gate speaks on them stays unknown.
+    Without a scorer, the query score is learned from the snippets' hits: on other collections, and
+    on a third of the questions, which do not calibrate. With few of either kind, it is not fitted
+    to them; without unanswerable queries, how often the gate speaks on them stays unknown.
 
     Parameters
     ----------
@@ -73,7 +74,7 @@ def calibrate_gate(
         of them by the name of their source. Sources are never mixed.
     scorer
         The score of a query; lower = looks answered. From a list of scorers, of queries or of
-        snippets, it is chosen, or learned from them and the hits.
+        snippets, it is learned, and from the hits.
     alpha
         False silence: the probability, in (0, 1), that the gate is silent on an answerable query.
     delta
@@ -104,19 +105,30 @@ def calibrate_gate(
     everything = _all(given, sources)
     split = checks.split_of(everything)
     retrieval = checks.with_split(checks.with_retrieval(everything, retrieval), split)
-    check_not_only_relevant([query for query in given if query.answerable])
-    parts = _parts(
-        given,
-        sources,
-        needed=n_needed("all", alpha, delta),
-        groups=[query.group for query in given] if by_group else None,
-    )
-    chosen = _chosen(parts, scorer, alpha)
-    own, rest = chosen.scorer, chosen.calibration
-    check_not_fitted_on(own, _all(rest.given, rest.unanswerable))
-    known = [query for query in rest.given if any(query.relevant)]
-    unknown = [query for query in rest.given if not any(query.relevant)]
-    scores = query_scores(own, known, title="Scoring: answerable", progress=progress)
+    given = [query for query in given if query.answerable]
+    check_not_only_relevant(given)
+    choice = None
+    with scored_once():
+        if isinstance(scorer, QueryScorer):
+            own = scorer
+        else:
+            groups = [query.group for query in given] if by_group else None
+            fit = _fit_part(given, sources, n_needed("all", alpha, delta), groups)
+            own, choice = _learned(given, sources, fit, scorer)
+            given = [query for query in given if query_digest(query.query) not in fit]
+            sources = {
+                name: [query for query in queries if query_digest(query.query) not in fit]
+                for name, queries in sources.items()
+            }
+            if emptied := [name for name, queries in sources.items() if not queries]:
+                raise ValueError(
+                    f"unanswerable[{emptied[0]!r}]: all of its questions fit the score; give more, "
+                    "or a scorer"
+                )
+        check_not_fitted_on(own, _all(given, sources))
+        known = [query for query in given if any(query.relevant)]
+        unknown = [query for query in given if not any(query.relevant)]
+        scores = query_scores(own, known, title="Scoring: answerable", progress=progress)
     if np.isnan(scores).all():
         raise ValueError(
             f"none of {len(known)} answerable queries has a score from {own.name!r}; give queries "
@@ -141,9 +153,7 @@ def calibrate_gate(
         n_without_relevant=len(unknown),
         other_ids=tuple(query.id for query in unknown if query.id),
         lowest_scores=tuple(np.sort(scores[np.isfinite(scores)]).tolist()),
-        scorer_provenance=checks.json_copy(
-            "scorer_provenance", provenance_with(own, chosen.choice)
-        ),
+        scorer_provenance=checks.json_copy("scorer_provenance", provenance_with(own, choice)),
         retrieval=retrieval,
         labels=checks.json_copy("labels", labels),
         details={
@@ -152,41 +162,12 @@ def calibrate_gate(
                     of_source,
                     query_scores(own, of_source, title=f"Scoring: {name}", progress=progress),
                 )
-                for name, of_source in rest.unanswerable.items()
+                for name, of_source in sources.items()
             },
             "answerable": [*digests],
         },
     )
     return Gate(own, calibration)
-
-
-class Part(NamedTuple):
-    """Judged queries, answerable or not known to be, and unanswerable ones by source."""
-
-    given: list[JudgedQuery]
-    unanswerable: Queries
-
-
-class Parts(NamedTuple):
-    """The questions that choose the score, and those that calibrate."""
-
-    fit: Part
-    calibration: Part
-
-    @property
-    def both(self) -> Part:
-        """All of them, where nothing is chosen."""
-        fit, rest = self
-        sources = {name: [*fit.unanswerable[name], *of] for name, of in rest.unanswerable.items()}
-        return Part([*fit.given, *rest.given], sources)
-
-
-class Chosen(NamedTuple):
-    """A query score, how it was chosen, and the part that calibrates."""
-
-    scorer: QueryScorer
-    calibration: Part
-    choice: Choice | None = None  # None: the user chose it
 
 
 def by_source(
@@ -232,81 +213,67 @@ def _all(given: Sequence[JudgedQuery], sources: Queries) -> list[JudgedQuery]:
     return [*given, *(query for queries in sources.values() for query in queries)]
 
 
-def _parts(
+def _fit_part(
     given: Sequence[JudgedQuery],
     sources: Queries,
-    *,
     needed: int,
     groups: Sequence[str | None] | None,
-) -> Parts:
-    """Return the parts; a question that a source shares with the others is where it is there."""
-    fit = {
-        query_digest(q.query) for q in by_hash(given, needed=needed, groups=groups, share=SHARE).fit
-    }
+) -> set[str]:
+    """Return the digests of the questions that fit the score; none if these are too few.
+
+    A question that a source shares with the others is where it is there.
+    """
+    fitting = split_by_hash(given, needed=needed, groups=groups, share=SHARE).fit
+    fit = {query_digest(query.query) for query in fitting}
     known = {query_digest(query.query) for query in given}
+    most = 0
     for queries in sources.values():
         digests = {query_digest(query.query) for query in queries}
         new = sorted(digests - known)
         chosen = new[: min(len(new) // SHARE, MOST)]
-        if len(chosen) + len(digests & fit) >= FEWEST // 2:  # fewer would not be chosen on
+        n = len(chosen) + len(digests & fit)
+        if n >= FEWEST // 2:  # fewer would not be fitted on
             fit.update(chosen)
-
-    def part(chooses: bool) -> Part:
-        def of(queries: Sequence[JudgedQuery]) -> list[JudgedQuery]:
-            return [q for q in queries if (query_digest(q.query) in fit) == chooses]
-
-        return Part(
-            [query for query in of(given) if query.answerable],
-            {name: of(queries) for name, queries in sources.items()},
-        )
-
-    return Parts(part(True), part(False))
+        most = max(most, n)
+    enough = sum(any(query.relevant) for query in fitting) >= FEWEST and most >= FEWEST // 2
+    return fit if enough else set()
 
 
-def _chosen(
-    parts: Parts, scorer: QueryScorer | Sequence[Scorer | QueryScorer] | None, alpha: float
-) -> Chosen:
-    if isinstance(scorer, QueryScorer):
-        return Chosen(scorer, parts.both)
+def _learned(
+    given: Sequence[JudgedQuery],
+    sources: Queries,
+    fit: Collection[str],
+    scorer: object,
+) -> tuple[LearnedQueryScorer, Choice]:
+    """Return the score that is learned on the fit part, or, without one, the prior alone."""
     if isinstance(scorer, Scorer):
         raise TypeError(
             f"scorer is {scorer.name!r}, which scores snippets; give it in a list, or "
             "BestScore(scorer)"
         )
-    of_all: object = scorer
-    if isinstance(of_all, str) or not isinstance(of_all, Iterable | None):
+    if isinstance(scorer, str) or not isinstance(scorer, Iterable | None):
         raise TypeError(f"scorer is {scorer!r:.60}; give a QueryScorer, or a list of scorers")
-    given = [*(scorer or ())]
-    for one in given:
+    scorers = [*(scorer or ())]
+    for one in scorers:
         if not isinstance(one, QueryScorer):
             check_scorer(one)
-    names = [one.name for one in given]
-    if len(set(names)) < len(names):
-        raise ValueError(f"scorer has {names}; give each scorer once")
-    answerable = [query for query in parts.fit.given if any(query.relevant)]
-    enough = {name: qs for name, qs in parts.fit.unanswerable.items() if len(qs) >= FEWEST // 2}
-    if len(answerable) < FEWEST or not enough:
-        simple = default_gate(_all(*parts.both), given)
-        return Chosen(simple, parts.both, Choice(chosen=simple.name, given=names))
-    for name, queries in parts.calibration.unanswerable.items():
-        if not queries:
-            raise ValueError(
-                f"unanswerable[{name!r}] has {len(parts.fit.unanswerable[name])} queries, all with "
-                "questions that choose the score; give more, or a scorer"
-            )
-    made = choose_gate(answerable, enough, given, alpha)
-    fitted = {query_digest(q.query): q.id for q in _all(*parts.fit)}
+    if fit:
+        given = [query for query in given if query_digest(query.query) in fit]
+        parts = (
+            [q for q in queries if query_digest(q.query) in fit] for queries in sources.values()
+        )
+        sources = dict(zip(sources, parts, strict=True))
+    fitted = {query_digest(q.query): q.id for q in _all(given, sources)} if fit else {}
+    enough = {name: qs for name, qs in sources.items() if len(qs) >= FEWEST // 2 and fit}
+    learned = LearnedQueryScorer.fit(given, enough, scorers)
     choice = Choice(
-        chosen=made.chosen,
-        given=names,
-        alpha=alpha,
-        costs=made.costs,
-        best=made.best,
+        chosen=learned.name,
+        given=[one.name for one in scorers],
         n_fit=len(fitted),
         fit_ids=[id for id in fitted.values() if id is not None],
         fit_digests=[*fitted],
     )
-    return Chosen(made.scorer, parts.calibration, choice)
+    return learned, choice
 
 
 def _stored(queries: Sequence[JudgedQuery], scores: NDArray[np.float64]) -> JsonValue:

@@ -127,9 +127,7 @@ class Choice(Fields):
     chosen: Name
     given: list[Name]  # the scorers that it reads or was chosen among, beside the hits
     alpha: float | None = None  # at which costs are compared
-    costs: dict[
-        Name, float
-    ] = {}  # snippets per query, see `fitting.py`; of a gate `gate_choice.py`
+    costs: dict[Name, float] = {}  # snippets per query, see `fitting.py`
     best: Name | None = None  # the one that costs least, by more than the noise
     adds: dict[Name, Added] = {}  # by the name of a given scorer
     n_fit: int = 0  # the number of queries; 0 if they were too few to choose on

@@ -91,7 +91,7 @@ def _gate(c: Thresholds) -> Iterator[str]:
         yield false_speech(c)
     elif c.gate is not None:
         made = c.gate.choice
-        chose = f" {made.n_fit} queries chose its score and do not calibrate." if made else ""
+        chose = f" {made.n_fit} queries fit its score and do not calibrate." if made else ""
         yield (
             f"Gate: in front of the filter. {_guarantee(c.gate)} What it silences counts as "
             f"dropped, so the guarantee is about gate and filter together.{chose}"
@@ -103,23 +103,22 @@ def _choice(c: Thresholds) -> Iterator[str]:
     """Yield the sentences on how the score was chosen or fitted."""
     if (made := c.choice) is None:
         return
-    if c.subject == QUERIES:
-        yield from _chosen_gate(made)
-        return
     score = (c.scorer_provenance or {}).get("score")
     if not isinstance(score, dict) or not (prior := score.get("prior")):
         yield f"{made.chosen} by default: it does not depend on the query's other {c.subject.name}."
         return
     if not made.n_fit:
+        begins = (
+            f"20 judged queries with a relevant retrieved {c.subject.item}, where more than the "
+            f"{c.n_needed} for {'each' if c.by_group else 'the'} threshold are left"
+        )
+        if c.subject == QUERIES:
+            begins = "60 judged queries that are answerable, and 30 that are not"
         yield (
             f"learned from other collections (prior {prior}), and fitted to no query of this one."
         )
-        if c.subject == ANSWERS:
-            return
-        yield (
-            f"That begins at 20 judged queries with a relevant retrieved {c.subject.item}, where "
-            f"more than the {c.n_needed} for {'each' if c.by_group else 'the'} threshold are left."
-        )
+        if c.subject != ANSWERS:
+            yield f"That begins at {begins}."
         return
     yield (
         f"learned from other collections (prior {prior}), and fitted to "
@@ -134,6 +133,8 @@ def _choice(c: Thresholds) -> Iterator[str]:
 
 def _counts(score: Mapping[str, Any]) -> str:
     """Return how much more one source counts than another, if the score reads several."""
+    if "query_scorers" in score:
+        return ""
     ordered = sorted(weights_in(score).items(), key=lambda pair: -pair[1])
     if len(ordered) < 2 or ordered[0][1] <= 0:
         return ""
@@ -163,23 +164,6 @@ def _kept(c: Thresholds, made: Choice) -> Iterator[str]:
         )
     for name, added in made.adds.items():
         yield f"Without {name} it keeps {added.without:.1f} there, with it {added.with_it:.1f}."
-
-
-def _chosen_gate(made: Choice) -> Iterator[str]:
-    if not made.n_fit:
-        yield (
-            f"{made.chosen} by default: nothing is chosen or fitted on fewer than 60 judged "
-            "queries that are answerable, or on fewer than 30 unanswerable ones."
-        )
-        return
-    but = ""
-    if made.best != made.chosen:
-        but = f", except {made.best}, which is better by less than the noise"
-    if len(made.costs) > 1:
-        yield (
-            f"{made.chosen}, chosen among {len(made.costs)} by cross-validation on {made.n_fit} "
-            f"queries that do not calibrate: it speaks least on the unanswerable ones{but}."
-        )
 
 
 def _top_k(c: Thresholds) -> Iterator[str]:

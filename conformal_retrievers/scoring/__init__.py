@@ -19,8 +19,7 @@ from conformal_retrievers.scoring.hits import (
     RetrievalScorer,
     retrievers_of,
 )
-from conformal_retrievers.scoring.learned import LearnedScorer
-from conformal_retrievers.scoring.learned_gate import LearnedQueryScorer
+from conformal_retrievers.scoring.learned import LearnedQueryScorer, LearnedScorer
 from conformal_retrievers.scoring.overlap import OverlapScorer
 from conformal_retrievers.scoring.pruner import ProvenceScorer
 from conformal_retrievers.scoring.rating import By, LLMScorer, Ratings

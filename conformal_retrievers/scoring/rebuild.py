@@ -8,10 +8,10 @@ is loaded or run.
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from conformal_retrievers.scoring import learned_gate
 from conformal_retrievers.scoring.answerability import BestScore, QueryScorer
 from conformal_retrievers.scoring.combine import QueryZScore, TieBreak
 from conformal_retrievers.scoring.hits import FusionScorer, RankScorer, RetrievalScorer
+from conformal_retrievers.scoring.learned import queries
 from conformal_retrievers.scoring.learned import score as learned
 from conformal_retrievers.scoring.overlap import OVERLAPS, OverlapScorer
 from conformal_retrievers.scoring.scorer import Named, Scorer, with_parts
@@ -31,7 +31,7 @@ KINDS: Mapping[str, Callable[[Provenance, Given], Scorer | QueryScorer]] = {
     learned.FORMAT: lambda p, given: learned.LearnedScorer.from_provenance(
         p, [OVERLAPS.get(name) or given[name] for name in p["scorers"]]
     ),
-    learned_gate.FORMAT: lambda p, given: learned_gate.LearnedQueryScorer.from_provenance(
+    queries.FORMAT: lambda p, given: queries.LearnedQueryScorer.from_provenance(
         p, [OVERLAPS.get(name) or given[name] for name in [*p["scorers"], *p["query_scorers"]]]
     ),
     "best": lambda p, given: BestScore(_made(p["scorer"], given)),
@@ -99,7 +99,7 @@ def _names(provenance: Provenance) -> list[str]:
         return [provenance["name"]]
     if (kind := _kind(provenance)) not in KINDS:
         raise KeyError(kind)
-    if kind in (learned.FORMAT, learned_gate.FORMAT):
+    if kind in (learned.FORMAT, queries.FORMAT):
         names = [*provenance["scorers"], *provenance.get("query_scorers", [])]
         return [name for name in names if name not in OVERLAPS]
     parts = [provenance[part] for part in ("scorer", "then") if part in provenance]

@@ -1,11 +1,13 @@
-"""The default score: one regression on what the hits, words and places of snippets say.
+"""The default scores: one regression on what the hits, words and places of snippets say.
 
     score = −log-odds of relevance = −Σ_j coefficient_j · feature_j
 
 `features.py` has the features, `prior.py` what other collections say of their coefficients, and
 `regression.py` what judged queries change in it. Their fit is `LearnedScorer.fit`, in `score.py`.
+`LearnedQueryScorer`, in `queries.py`, is the same for whole queries.
 """
 
+from conformal_retrievers.scoring.learned.queries import LearnedQueryScorer
 from conformal_retrievers.scoring.learned.score import LearnedScorer
 
-__all__ = ["LearnedScorer"]
+__all__ = ["LearnedQueryScorer", "LearnedScorer"]

@@ -33,6 +33,7 @@ from conformal_retrievers.scoring.learned.layout import Layout, layout_of
 from conformal_retrievers.scoring.overlap import OverlapScorer
 from conformal_retrievers.scoring.sources import Known, Sources, Values, numbers_of
 
+GIVEN = "scorer's "  # begins the name of a feature of a scorer
 DEPTH = 50  # of the lists in which z-scores mean the same
 OF_SCORERS = ("z-score", "gap to best", "log rank")
 OF_RETRIEVERS = (*OF_SCORERS, "found")
@@ -60,7 +61,7 @@ def columns(sources: Sources) -> list[Column]:
     ['log rank by dense', 'found by dense', 'best z-score']
     """
     of_each = [Column(f, name) for name, _ in sources.retrievers for f in OF_RETRIEVERS]
-    of_each += [Column(f"scorer's {f}", name) for name in sources.scorers for f in OF_SCORERS]
+    of_each += [Column(GIVEN + f, name) for name in sources.scorers for f in OF_SCORERS]
     of_all = [*OF_SNIPPETS]
     if sources.context != "none":
         of_all += OF_DOCUMENTS

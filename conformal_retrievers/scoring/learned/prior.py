@@ -1,10 +1,10 @@
 """What other collections say of a learned score's coefficients, before any query is judged.
 
 For each feature, the mean and the standard deviation of the coefficients that whole collections
-give (`snippets.json` and `sentences.json`, which `benchmarks/prior.py` makes). All retrievers have
-the same prior: it does not know which one is dense. With R of them, their means are divided by R,
-and the standard deviations are not: with two and three retrievers, the sum of their coefficients is
-about the same, and their spread does not fall. One alone has numbers of its own.
+give (`snippets.json`, `sentences.json` and `queries.json`, which `benchmarks/prior.py` makes). All
+retrievers have the same prior: it does not know which one is dense. With R of them, their means are
+divided by R, and the standard deviations are not: with two and three retrievers, the sum of their
+coefficients is about the same, and their spread does not fall. One alone has numbers of its own.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Literal
 import numpy as np
 import pydantic
 
-from conformal_retrievers.scoring.learned.features import OF_RETRIEVERS, Column
+from conformal_retrievers.scoring.learned.features import GIVEN, Column
 from conformal_retrievers.scoring.sources import Values
 
-Item = Literal["snippets", "sentences"]
+Item = Literal["snippets", "sentences", "queries"]
 
 
 class Normal(pydantic.BaseModel):
@@ -52,22 +52,23 @@ class Prior(pydantic.BaseModel):
 
     def of(self, columns: Sequence[Column]) -> tuple[Values, Values]:
         """Return means and standard deviations (d,) of the coefficients of `columns`."""
-        retrievers = {c.source for c in columns if c.feature in OF_RETRIEVERS}
-        scorers = {c.source for c in columns if c.source} - retrievers
+        named = [column for column in columns if column.source]
+        retrievers = {c.source for c in named if not c.feature.startswith(GIVEN)}
+        scorers = {c.source for c in named} - retrievers
         coefficients = self.several_retrievers if len(retrievers) > 1 else self.one_retriever
         means, sds = [], []
         for feature, source in columns:
             times = len(retrievers if source in retrievers else scorers) if source else 1
-            own = feature
-            if source in scorers and not retrievers:  # then they are what ranks
-                own = feature.removeprefix("scorer's ")
-            means.append(coefficients[own].mean / times)
-            sds.append(coefficients[own].sd)
+            # Without retrievers, scorers are what ranks.
+            own = coefficients.get(feature if retrievers else feature.removeprefix(GIVEN))
+            own = own or coefficients[feature]
+            means.append(own.mean / times)
+            sds.append(own.sd)
         return np.array(means), np.array(sds)
 
 
 @lru_cache
 def prior_of(item: Item) -> Prior:
-    """Return the prior for snippets or for sentences."""
+    """Return the prior for snippets, for sentences, or for queries."""
     text = files(__package__).joinpath(f"{item}.json").read_text(encoding="utf-8")
     return Prior.model_validate_json(text)

@@ -9,13 +9,7 @@ the mean of the prior.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Annotated
-
 import numpy as np
-import pydantic
 
 from conformal_retrievers.scoring.sources import Known, Values
 
@@ -53,72 +47,3 @@ def most_probable(
             break
         b, least = b - step, found
     return b
-
-
-# --- without a prior ------------------------------------------------------------------------------
-
-SD = 0.1**0.5  # of the coefficients of standardised features
-
-
-@dataclass(frozen=True)
-class Regression:
-    """A logistic regression on d standardised features."""
-
-    means: tuple[float, ...]
-    scales: tuple[float, ...]
-    coefficients: tuple[float, ...]
-    intercept: float
-
-    def log_odds(self, table: Values) -> Values:
-        """Return the log-odds (n,) of features (n, d)."""
-        # Row by row, not as a matrix product: no score depends on another, even in its last bit.
-        means, weights = self._arrays
-        terms = (table - means) * weights
-        return np.asarray(terms.sum(axis=1) + self.intercept)
-
-    @cached_property
-    def _arrays(self) -> tuple[Values, Values]:
-        return np.array(self.means), np.array(self.coefficients) / self.scales
-
-
-def regress(table: Values, relevant: Known, weights: Values) -> Regression:
-    """Fit a logistic regression to features (n, d), judgements (n,) and weights (n,) of mean 1.
-
-    >>> table = np.array([[0.0], [1.0], [2.0], [3.0]])
-    >>> regress(table, np.array([True, True, False, False]), np.ones(4)).log_odds(table).round(1)
-    array([ 0.2,  0.1, -0.1, -0.2])
-    """
-    means, scales = table.mean(axis=0), table.std(axis=0)
-    scales[np.ptp(table, axis=0) == 0] = 1.0
-    standard = np.hstack([(table - means) / scales, np.ones((len(table), 1))])
-    d = table.shape[1]
-    sd = np.append(np.full(d, SD), np.inf)
-    *coefficients, intercept = most_probable(
-        standard, relevant, np.zeros(d + 1), sd, weights
-    ).tolist()
-    return Regression(tuple(means.tolist()), tuple(scales.tolist()), tuple(coefficients), intercept)
-
-
-Numbers = Sequence[pydantic.FiniteFloat]
-
-
-class StoredRegression(pydantic.BaseModel):
-    """The fields of a regression in a provenance."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", strict=True, frozen=True)
-
-    means: Numbers
-    scales: Sequence[Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]]
-    coefficients: Numbers
-    intercept: pydantic.FiniteFloat
-
-    def regression(self, features: int) -> Regression:
-        """Return the regression; ValueError unless it is on so many features."""
-        columns = [self.means, self.scales, self.coefficients]
-        if {*map(len, columns)} != {features}:
-            raise ValueError(
-                "scorer_provenance: means, scales and coefficients do not have the length "
-                f"{features} that its retrievers give; calibrate again"
-            )
-        means, scales, coefficients = map(tuple, columns)
-        return Regression(means, scales, coefficients, self.intercept)

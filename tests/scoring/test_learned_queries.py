@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from dataclasses import astuple, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,13 +22,18 @@ from conformal_retrievers.scoring import (
     retrievers_of,
     score_query,
 )
-from conformal_retrievers.scoring.learned.regression import regress
-from conformal_retrievers.scoring.learned_gate import (
-    feature_names,
+from conformal_retrievers.scoring.learned.prior import prior_of
+from conformal_retrievers.scoring.learned.queries import (
+    AWAY,
+    Unit,
+    columns,
+    in_units,
     query_features,
-    regress_kinds,
     table_of,
+    units_of,
+    weights_of,
 )
+from conformal_retrievers.scoring.learned.regression import most_probable
 from conformal_retrievers.scoring.rebuild import needs, query_scorer_of
 from conformal_retrievers.scoring.scorer import check_not_fitted_on
 from conformal_retrievers.scoring.sources import Sources
@@ -63,6 +68,10 @@ def drawn(n, seed=0):
     return answerable, {"removed": removed, "others": [one(f"o{i}", False, 0.4) for i in range(n)]}
 
 
+def named(sources, row):
+    return dict(zip(map(str, columns(sources)), row, strict=True))
+
+
 # --- features -------------------------------------------------------------------------------------
 
 
@@ -73,24 +82,19 @@ def test_the_features_of_two_retrievers_by_hand():
         {"b": 7.0, "d": 4.0},
     )
     snippets = [replace(s, text=f"{s.id} WINES" if s.id == "c" else "…") for s in asked.snippets]
-    found = dict(
-        zip(
-            feature_names(HYBRID),
-            query_features(HYBRID, asked.query, [], snippets),
-            strict=True,
-        )
-    )
+    found = named(HYBRID, query_features(HYBRID, asked.query, [], snippets))
     expected = {
         "best by bm25": -7.0,
-        "best by dense": -0.9,
         "last by bm25": -4.0,
-        "last by dense": -0.25,
         "fall by bm25": 3 / (1 + math.log(4)),
-        "fall by dense": 0.65 / (1 + math.log(4)),
         "best elsewhere by bm25": math.log(2),  # b is the second of dense
+        "best by dense": -0.9,
+        "last by dense": -0.25,
+        "fall by dense": 0.65 / (1 + math.log(4)),
         "best elsewhere by dense": math.log(3),  # a is behind the two of BM25
-        "best by fusion": -(1 / 61 + 1 / 62),
         "words found": 1 / 3,
+        "words of one": 1 / 3,
+        "intercept": 1.0,
     }
     assert list(found) == list(expected)
     for name, value in expected.items():
@@ -100,7 +104,7 @@ def test_the_features_of_two_retrievers_by_hand():
 def test_the_fall_is_to_the_tenth_snippet():
     snippets = [Snippet("a", hits=(Hit("dense", i, 1 - i / 10),)) for i in range(12)]
     found = query_features(DENSE, "of the", [], snippets)  # no words: all of them are found
-    assert found == pytest.approx([-1, 0.1, 0.9, 1])
+    assert found == pytest.approx([-1, 0.1, 0.9, 1, 1, 1])
 
 
 def test_words_are_sought_in_the_first_five_snippets():
@@ -109,23 +113,25 @@ def test_words_are_sought_in_the_first_five_snippets():
         hits = [(Hit("dense", i, -float(s)),) for i, s in enumerate(scores)]
         snippets = [Snippet(t, hits=h) for t, h in zip(texts, hits, strict=True)]
         found = query_features(DENSE, "the red wine and the river", [], snippets[::-1])
-        assert found[-1] == pytest.approx(share)  # those that share the fifth place count too
+        assert found[-3] == pytest.approx(share)  # those that share the fifth place count too
+        assert found[-2] == pytest.approx(1 / 3)  # no snippet has two of them
 
 
 def test_one_retriever_has_no_features_of_several():
-    assert feature_names(DENSE) == [
+    assert [*map(str, columns(DENSE))] == [
         "best by dense",
         "last by dense",
         "fall by dense",
         "words found",
+        "words of one",
+        "intercept",
     ]
 
 
 def test_of_equal_best_snippets_the_one_that_others_rank_first_counts():
     scores = Sources((), ("s", "t"), "none")
     found = query_features(scores, "q", [np.zeros(2), np.array([2.0, 1.0])], [Snippet("a")] * 2)
-    elsewhere = dict(zip(feature_names(scores), found, strict=True))["best elsewhere by s"]
-    assert elsewhere == 0  # the second is the first of t
+    assert named(scores, found)["scorer's best elsewhere by s"] == 0  # the second is the first of t
 
 
 @given(st.randoms(use_true_random=False))
@@ -169,13 +175,66 @@ def test_it_separates_new_queries_of_all_kinds():
         assert np.mean(scores > threshold) > 0.8
 
 
-def test_both_kinds_weigh_the_same_and_each_source_as_much_as_another():
-    rng = np.random.default_rng(0)
-    tables = [rng.normal(size=(n, 3)) for n in (10, 8, 20)]
-    weights = np.array([*[1 / 10] * 10, *[1 / 16] * 8, *[1 / 40] * 20]) * 19  # their mean is 1
-    expected = regress(np.vstack(tables), np.arange(38) < 10, weights)
-    found = [np.hstack(astuple(one)) for one in (regress_kinds(tables), expected)]
-    np.testing.assert_allclose(*found, rtol=1e-9)
+def test_it_is_the_most_probable_one_of_the_prior_and_the_queries():
+    answerable, unanswerable = drawn(12)
+    learned = LearnedQueryScorer.fit(answerable, unanswerable)
+    kinds = [answerable, *unanswerable.values()]
+    own = columns(HYBRID)
+    tables = [table_of(HYBRID, [], [], queries) for queries in kinds]
+    table = in_units(own, units_of(own, tables[0]), np.concatenate(tables))
+    # All answerable queries weigh as much as all others, and each source as much as another.
+    weights = np.array([*[1 / 12] * 12, *[1 / 24] * 24]) * 18
+    mean, sd = prior_of("queries").of(own)
+    expected = most_probable(table, np.arange(36) < 12, mean, sd, weights)
+    np.testing.assert_allclose(learned.coefficients, expected, rtol=1e-6)
+    assert weights_of([10, 8, 0, 20]).tolist() == pytest.approx(
+        (np.array([*[1 / 10] * 10, *[1 / 16] * 8, *[1 / 40] * 20]) * 19).tolist()
+    )
+
+
+def test_without_queries_of_both_kinds_the_prior_alone_scores():
+    answerable, unanswerable = drawn(40)
+    alone = LearnedQueryScorer.fit(answerable, {})
+    assert alone.coefficients == tuple(prior_of("queries").of(columns(HYBRID))[0])
+    assert alone.fitted_on == frozenset()
+    yes = [score_query(alone, q.query, q.snippets) for q in answerable]
+    for queries in unanswerable.values():
+        no = [score_query(alone, q.query, q.snippets) for q in queries]
+        assert np.mean(np.array(no) > np.quantile(yes, 0.9)) > 0.7
+
+
+@pytest.mark.parametrize("times", [2.0**-7, 2.0**10])
+def test_the_scale_of_a_retriever_s_scores_does_not_count(times):
+    answerable, _ = drawn(20)
+
+    def scaled(asked):
+        hits = [
+            tuple(Hit(h.retriever, h.rank, (h.score + 3) * times) for h in s.hits)
+            for s in asked.snippets
+        ]
+        snippets = [replace(s, hits=h) for s, h in zip(asked.snippets, hits, strict=True)]
+        return replace(asked, snippets=tuple(snippets))
+
+    one, other = (
+        LearnedQueryScorer.fit(queries, {}) for queries in (answerable, [*map(scaled, answerable)])
+    )
+    for asked in answerable:
+        scores = [
+            score_query(one, "q", asked.snippets),
+            score_query(other, "q", scaled(asked).snippets),
+        ]
+        assert scores[0] - scores[1] == pytest.approx(
+            score_query(one, "q", answerable[0].snippets)
+            - score_query(other, "q", scaled(answerable[0]).snippets)
+        )
+
+
+def test_one_query_more_does_not_change_the_units():
+    answerable, _ = drawn(40)
+    units = LearnedQueryScorer.fit(answerable, {}).units
+    assert units == (Unit(14.0 * -1, 2.0), Unit(-0.75, 0.125))
+    for i in range(40):
+        assert LearnedQueryScorer.fit(answerable[:i] + answerable[i + 1 :], {}).units == units
 
 
 def test_a_source_without_queries_is_none():
@@ -196,11 +255,12 @@ def test_scorers_of_snippets_and_of_queries_are_features():
     words = OverlapScorer("words")
     learned = LearnedQueryScorer.fit(answerable, unanswerable, [LONGEST, words])
     assert learned.parts == (words, LONGEST)
-    assert "best by overlap(words)" in learned.provenance["features"]
-    assert learned.provenance["features"][-1] == "longest"
+    assert "scorer's best by overlap(words)" in learned.provenance["coefficients"]
+    assert [*learned.provenance["coefficients"]][-1] == "scorer's number by longest"
     asked = answerable[0]
-    row = table_of(learned.sources, [words], [LONGEST], [asked])
-    expected = -learned.regression.log_odds(row)[0]
+    [row] = table_of(learned.sources, [words], [LONGEST], [asked])
+    own = columns(learned.sources, ["longest"])
+    expected = -float((in_units(own, learned.units, row) * learned.coefficients).sum())
     assert score_query(learned, asked.query, asked.snippets) == expected
     assert asyncio.run(ascore_query(learned, asked.query, asked.snippets)) == expected
 
@@ -217,12 +277,8 @@ def test_scorers_alone_are_enough():
 
 def test_what_cannot_be_fitted_is_an_error():
     answerable, unanswerable = drawn(3)
-    with pytest.raises(ValueError, match="unanswerable"):
-        LearnedQueryScorer.fit(answerable, {})
     with pytest.raises(TypeError, match="unanswerable is.*source"):
         LearnedQueryScorer.fit(answerable, next(iter(unanswerable.values())))
-    with pytest.raises(ValueError, match="answerable"):
-        LearnedQueryScorer.fit([], unanswerable)
     with pytest.raises(ValueError, match="relevant"):
         LearnedQueryScorer.fit(answerable, {"removed": answerable})
     with pytest.raises(ValueError, match="scorers"):
@@ -246,15 +302,14 @@ def test_a_retriever_that_found_nothing_speaks_against_an_answer():
     ]
     alone = score_query(learned, asked.query, dense)
     assert alone > score_query(learned, asked.query, asked.snippets)
-    # The features of bm25 have the values, of those in the fit, that lower the log-odds most.
     row = query_features(learned.sources, asked.query, [], dense)
-    terms = np.array(learned.regression.coefficients) / learned.regression.scales
-    everything = [*answerable, *(q for queries in unanswerable.values() for q in queries)]
-    table = np.array([query_features(learned.sources, q.query, [], q.snippets) for q in everything])
-    lowest = np.where(terms > 0, table.min(axis=0), table.max(axis=0))
-    filled = np.where(np.isnan(row), lowest, row)
-    assert np.isnan(row).sum() == 5  # best, last and fall by bm25, and both best elsewhere
-    assert alone == -float(learned.regression.log_odds(filled[np.newaxis])[0])
+    assert np.isnan(row).sum() == 4  # best, last, fall and best elsewhere by bm25
+    filled = named(HYBRID, in_units(columns(HYBRID), learned.units, row))
+    assert (filled["best by bm25"], filled["last by bm25"], filled["fall by bm25"]) == (
+        AWAY,
+        AWAY,
+        0,
+    )
 
 
 def test_it_needs_hits():
@@ -305,13 +360,13 @@ def test_it_was_fitted_on_the_queries_of_both_kinds():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("version", 2),
+        ("version", 1),
         ("scorers", ["other"]),
         ("query_scorers", []),
-        ("means", [0.0]),
-        ("scales", [0.0] * 11),
-        ("features", ["one"]),
-        ("intercept", None),
+        ("middles", [0.0]),
+        ("scales", [0.0] * 3),
+        ("coefficients", {"one": 1.0}),
+        ("prior", None),
         ("retrievers", {"dense": "similarity"}),
     ],
 )
