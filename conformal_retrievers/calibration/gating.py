@@ -12,6 +12,7 @@ A question that is on both sides, once with its answers and once without, is in 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import JsonValue
@@ -30,7 +31,7 @@ from conformal_retrievers.data.copies import check_copies
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.data.retrieved import check_not_only_relevant
 from conformal_retrievers.scoring.answerability import QueryScorer, query_scores
-from conformal_retrievers.scoring.learned.queries import LearnedQueryScorer
+from conformal_retrievers.scoring.learned.queries import LearnedQueryScorer, fitted_queries
 from conformal_retrievers.scoring.once import scored_once
 from conformal_retrievers.scoring.scorer import (
     Scorer,
@@ -39,6 +40,7 @@ from conformal_retrievers.scoring.scorer import (
     judged_queries,
     query_digest,
 )
+from conformal_retrievers.scoring.sources import sources_of
 from conformal_retrievers.theory.ranks import exact_alpha
 
 SHARE = 3  # the fit part is one of so many
@@ -219,24 +221,29 @@ def _fit_part(
     needed: int,
     groups: Sequence[str | None] | None,
 ) -> set[str]:
-    """Return the digests of the questions that fit the score; none if these are too few.
+    """Return the digests of the questions that fit the score.
 
-    A question that a source shares with the others is where it is there.
+    A question that a source shares with the others is where it is there. If these are too few, it
+    is one answerable question, if one can be spared: the prior alone scores, in its units.
     """
     fitting = split_by_hash(given, needed=needed, groups=groups, share=SHARE).fit
+    relevant = [query_digest(query.query) for query in fitting if any(query.relevant)]
     fit = {query_digest(query.query) for query in fitting}
     known = {query_digest(query.query) for query in given}
+    of_sources = [{query_digest(query.query) for query in of} for of in sources.values()]
     most = 0
-    for queries in sources.values():
-        digests = {query_digest(query.query) for query in queries}
+    for digests in of_sources:
         new = sorted(digests - known)
         chosen = new[: min(len(new) // SHARE, MOST)]
         n = len(chosen) + len(digests & fit)
         if n >= FEWEST // 2:  # fewer would not be fitted on
             fit.update(chosen)
         most = max(most, n)
-    enough = sum(any(query.relevant) for query in fitting) >= FEWEST and most >= FEWEST // 2
-    return fit if enough else set()
+    enough = len(relevant) >= FEWEST and most >= FEWEST // 2
+    if enough:
+        return fit
+    alone = {digest for digests in of_sources if len(digests) == 1 for digest in digests}
+    return {*[digest for digest in relevant if digest not in alone][:1]}
 
 
 def _learned(
@@ -257,15 +264,14 @@ def _learned(
     for one in scorers:
         if not isinstance(one, QueryScorer):
             check_scorer(one)
-    if fit:
-        given = [query for query in given if query_digest(query.query) in fit]
-        parts = (
-            [q for q in queries if query_digest(q.query) in fit] for queries in sources.values()
-        )
-        sources = dict(zip(sources, parts, strict=True))
-    fitted = {query_digest(q.query): q.id for q in _all(given, sources)} if fit else {}
-    enough = {name: qs for name, qs in sources.items() if len(qs) >= FEWEST // 2 and fit}
-    learned = LearnedQueryScorer.fit(given, enough, scorers)
+    fits = {
+        name: [query for query in queries if query_digest(query.query) in fit]
+        for name, queries in [("", given), *sources.items()]
+    }
+    fitted = {query_digest(query.query): query.id for of in fits.values() for query in of}
+    answerable, *others = fits.values()
+    enough = [of for of in others if len(of) >= FEWEST // 2]
+    learned = fitted_queries(sources_of(_all(given, sources)), scorers, answerable, *enough)
     choice = Choice(
         chosen=learned.name,
         given=[one.name for one in scorers],

@@ -91,7 +91,11 @@ def _gate(c: Thresholds) -> Iterator[str]:
         yield false_speech(c)
     elif c.gate is not None:
         made = c.gate.choice
-        chose = f" {made.n_fit} queries fit its score and do not calibrate." if made else ""
+        chose = (
+            f" {_count(made.n_fit, 'query', 'queries')} for its score calibrate nothing."
+            if made
+            else ""
+        )
         yield (
             f"Gate: in front of the filter. {_guarantee(c.gate)} What it silences counts as "
             f"dropped, so the guarantee is about gate and filter together.{chose}"
@@ -107,13 +111,19 @@ def _choice(c: Thresholds) -> Iterator[str]:
     if not isinstance(score, dict) or not (prior := score.get("prior")):
         yield f"{made.chosen} by default: it does not depend on the query's other {c.subject.name}."
         return
-    if not made.n_fit:
+    none = made.n_fit == 0
+    if c.subject == QUERIES:
+        none = made.n_fit < 20
+        begins = "60 judged queries that are answerable, and 30 that are not"
+        begins += ". One query gives the scale of its numbers, and does not calibrate" * (
+            made.n_fit == 1
+        )
+    else:
         begins = (
             f"20 judged queries with a relevant retrieved {c.subject.item}, where more than the "
             f"{c.n_needed} for {'each' if c.by_group else 'the'} threshold are left"
         )
-        if c.subject == QUERIES:
-            begins = "60 judged queries that are answerable, and 30 that are not"
+    if none:
         yield (
             f"learned from other collections (prior {prior}), and fitted to no query of this one."
         )

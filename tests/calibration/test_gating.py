@@ -14,6 +14,7 @@ from conformal_retrievers import (
     Calibration,
     CalibrationMismatch,
     ConformalFilter,
+    FunctionScorer,
     JudgedQuery,
     calibrate,
 )
@@ -88,25 +89,47 @@ def test_delta_takes_a_higher_rank():
 
 
 @pytest.mark.parametrize(
-    ("n", "others", "chooses", "learns"),
+    ("n", "others", "n_fit"),
     [
-        (60, {"a": 60}, True, True),
-        (59, {"a": 60}, False, False),
-        (60, {"a": 59}, True, False),
-        (60, {"a": 30}, True, False),
-        (60, {"a": 29}, False, False),
-        (60, {"a": 30, "b": 30}, True, True),
-        (60, {"a": 31, "b": 29}, True, False),
+        (60, {"a": 30}, 20 + 10),
+        (59, {"a": 30}, 1),
+        (60, {"a": 29}, 1),
+        (60, {"a": 31, "b": 29}, 20 + 10),
+        (60, {}, 1),
+        (10, {}, 1),
+        (9, {}, 0),  # all are needed for a threshold
     ],
 )
-def test_to_choose_and_to_learn_takes_so_many_queries(n, others, chooses, learns):
+def test_a_fit_takes_so_many_queries_and_below_that_one_gives_the_scale(n, others, n_fit):
     found = {name: drawn(m, best=0, of=name, seed=m) for name, m in others.items()}
     gate = calibrate_gate(drawn(n, best=2, n_relevant=1), found, alpha=0.1)
-    costs = gate.calibration.scorer_provenance["choice"].get("costs") or {}
-    assert (bool(costs), any("learned" in name for name in costs)) == (chooses, learns)
+    assert gate.calibration.choice.n_fit == n_fit
+    assert gate.calibration.n_queries == n - min(n_fit, 20)
+    assert math.isfinite(gate.calibration.threshold())
+    fit = f"fitted to {n_fit} judged queries that do not calibrate" if n_fit > 1 else "fitted to no"
+    assert f"learned from other collections (prior queries 1), and {fit}" in gate.statement
+    assert ("One query gives the scale" in gate.statement) == (n_fit == 1)
 
 
-def test_the_score_is_chosen_on_a_third_of_the_questions_and_they_do_not_calibrate(tmp_path):
+def test_every_given_scorer_scores_a_query_once():
+    asked = []
+
+    def verdict(query, texts):
+        asked.append(query)
+        return float(len(texts))
+
+    def rating(query, texts):
+        asked.append(query)
+        return [float(len(text)) for text in texts]
+
+    given = [QueryFunction(verdict, "verdict"), FunctionScorer(rating, "rating")]
+    for n, others in ((30, ()), (60, {"a": drawn(30, best=0, of="a", seed=1)})):
+        asked.clear()
+        calibrate_gate(drawn(n, best=2, n_relevant=1), others, given, alpha=0.1)
+        assert len(asked) == 2 * (n + 30 * bool(others))
+
+
+def test_a_third_of_the_questions_fit_the_score_and_do_not_calibrate(tmp_path):
     yes = drawn(120, best=5, n_relevant=1)
     no = drawn(120, best=0, seed=1)
     away = drawn(90, best=-1, of="away", seed=2)
@@ -119,7 +142,7 @@ def test_the_score_is_chosen_on_a_third_of_the_questions_and_they_do_not_calibra
     removed, of_away = sources_of(gate.calibration)
     assert (len(removed.scores), removed.same, len(of_away.scores)) == (80, 80, 60)
     assert len({query_digest(q.query) for q in yes} & fitted) == 40
-    # A filter chooses its score on the same third, and one with a score leaves it out.
+    # A filter fits its score to some of the same third, and one with a score leaves it out.
     for scorer in (None, RetrievalScorer("retriever", higher_is_better=True)):
         behind = calibrate(yes, scorer, alpha=0.2, gate=gate)
         assert behind.n_queries == 80
@@ -128,13 +151,6 @@ def test_the_score_is_chosen_on_a_third_of_the_questions_and_they_do_not_calibra
     loaded = Gate.load(tmp_path / "gate.json")  # of hits, it needs nothing else
     for query in yes[:5]:
         assert loaded(query.query, query.snippets).score == gate(query.query, query.snippets).score
-
-
-def test_with_few_questions_nothing_is_chosen_and_all_calibrate():
-    gate = calibrate_gate(drawn(30, best=5, n_relevant=1), (), alpha=0.1)
-    assert gate.calibration.n_queries == 30
-    assert gate.calibration.choice.n_fit == 0
-    assert "by default" in gate.statement
 
 
 def test_a_saved_gate_is_the_same_and_needs_its_models(tmp_path):

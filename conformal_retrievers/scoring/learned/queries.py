@@ -9,19 +9,18 @@ relevant, and has three features, or four if there are several:
     best elsewhere  log(1 + rank) of its best snippet by another source, the mean over these
 
 Best and last are absolute: they alone can see that everything is far away. So these are counted in
-a unit of the source, from the median of v_1 in standard deviations of v_1 over answerable queries.
-Both are rounded, to a power of two and a multiple of it: then one query more hardly changes them.
+a unit of the source: from the mean of v_1, in means of v_n − v_1, over answerable queries of the
+fit, of which one is enough.
 
 The other features are the share of the query's words that the first five snippets have, by rank
 fusion, else by the first source, else as retrieved; the most that one snippet has; and each given
-score of the query, in its unit. Nothing else of the query counts: its length alone would give away
-the source of a question. The coefficients begin with a prior (`prior.py`), and are fitted to
-queries of both kinds (`regression.py`), of which none is needed.
+score of the query, in standard deviations. Nothing else of the query counts: its length alone would
+give away the source of a question. The coefficients begin with a prior (`prior.py`), and are fitted
+to queries of both kinds (`regression.py`), of which none is needed.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -52,7 +51,8 @@ OF_SOURCES = ("best", "last", "fall")
 OF_QUERIES = ("words found", "words of one", "intercept")
 BEGINS = ("best", "number")  # the first feature of a source, and the only one of a query scorer
 TENTH, FIRST = 10, 5
-AWAY = 3.0  # where a retriever found nothing: units from the median, and the log of a rank
+AWAY, BEHIND = 2.0, 3.0  # where a retriever found nothing: units from the mean, log of the rank
+UNKNOWN = 0.25  # the scale of numbers of which no two differ, as if they were from 0 to 1
 
 
 class Unit(NamedTuple):
@@ -98,26 +98,16 @@ class LearnedQueryScorer(CombinedQueryScorer):
         All answerable queries count as much as all unanswerable ones, and of these each source, by
         its name, as much as another. Queries without a relevant snippet do not count as answerable,
         and those whose score would be NaN do not enter. Without queries of both kinds the prior
-        alone scores, and the answerable ones give only the units. Raises TypeError for unanswerable
-        queries without sources; ValueError if there are neither hits nor scorers, if scorers share
-        a name, and if an unanswerable query has a relevant snippet.
+        alone scores, and answerable ones give only the units; one is enough. Raises TypeError for
+        unanswerable queries without sources; ValueError if there are neither hits nor scorers, if
+        scorers share a name, and if an unanswerable query has a relevant snippet.
         """
         if not isinstance(unanswerable, Mapping):
             raise TypeError(
                 f"unanswerable is {unanswerable!r:.60}; give queries by the name of their source, "
                 'such as {"answers removed": queries}'
             )
-        of_snippets, of_queries = by_kind(scorers)
-        kinds = [[q for q in answerable if any(q.relevant)], *unanswerable.values()]
-        everything = [query for queries in kinds for query in queries]
-        sources = sources_of(everything, [part.name for part in of_snippets])
-        sources = sources._replace(context="none")
-        names = [part.name for part in (*of_snippets, *of_queries)]
-        if len(set(names)) < len(names) or not (sources.names or names):
-            raise ValueError(
-                f"scorers are {names}, hits are of {len(sources.retrievers)} retrievers; give each "
-                "scorer once, and one or more if the snippets have no hits"
-            )
+        given, kinds = [*scorers], [[*answerable], *unanswerable.values()]
         for name, queries in unanswerable.items():
             for query in queries:
                 if any(query.relevant):
@@ -125,22 +115,8 @@ class LearnedQueryScorer(CombinedQueryScorer):
                         f"unanswerable[{name!r}]: {query.name} has a relevant snippet; give "
                         "queries that nothing retrieved answers, such as without_answers returns"
                     )
-        tables = [table_of(sources, of_snippets, of_queries, queries) for queries in kinds]
-        own = columns(sources, [part.name for part in of_queries])
-        units = units_of(own, tables[0])
-        prior = prior_of("queries")
-        coefficients, sd = prior.of(own)
-        known = [in_units(own, units, table) for table in tables]
-        known = [table[~np.isnan(table).any(axis=1)] for table in known]
-        digests = frozenset[str]()
-        if len(known[0]) and any(map(len, known[1:])):
-            labels = np.arange(sum(map(len, known))) < len(known[0])
-            coefficients = most_probable(
-                np.concatenate(known), labels, coefficients, sd, weights_of([*map(len, known)])
-            )
-            digests = frozenset(query_digest(query.query) for query in everything)
-        numbers = tuple(coefficients.tolist())
-        return cls(of_snippets, of_queries, sources, units, numbers, digests, prior.name)
+        everything = [query for queries in kinds for query in queries]
+        return fitted_queries(sources_of(everything), given, *kinds)
 
     @classmethod
     def from_provenance(
@@ -164,8 +140,8 @@ class LearnedQueryScorer(CombinedQueryScorer):
         n = len(sources.names) + len(fields.query_scorers)
         if [*fields.coefficients] != names or {len(fields.middles), len(fields.scales)} != {n}:
             raise ValueError(
-                f"scorer_provenance: coefficients, middles and scales are not those of {n} sources "
-                f"and their {len(names)} features; calibrate again"
+                "scorer_provenance: coefficients, middles and scales are not those that its "
+                "retrievers and scorers give; calibrate again"
             )
         units = tuple(map(Unit, fields.middles, fields.scales))
         coefficients = tuple(fields.coefficients.values())
@@ -214,6 +190,37 @@ class LearnedQueryScorer(CombinedQueryScorer):
     @cached_property
     def _columns(self) -> list[Column]:
         return columns(self.sources, [part.name for part in self.query_scorers])
+
+
+def fitted_queries(
+    sources: Sources,
+    scorers: Sequence[Scorer | QueryScorer],
+    answerable: Sequence[JudgedQuery],
+    *unanswerable: Sequence[JudgedQuery],
+) -> LearnedQueryScorer:
+    """Return the scorer of these sources after some queries, of which none is needed."""
+    of_snippets, of_queries = by_kind(scorers)
+    names = [part.name for part in scorers]
+    if len(set(names)) < len(names) or not (sources.retrievers or names):
+        raise ValueError(
+            f"scorer has {names}, hits are of {len(sources.retrievers)} retrievers; give each "
+            "scorer once, and one or more if the snippets have no hits"
+        )
+    sources = sources._replace(scorers=tuple(part.name for part in of_snippets), context="none")
+    kinds = [[query for query in answerable if any(query.relevant)], *unanswerable]
+    own = columns(sources, [part.name for part in of_queries])
+    tables = [table_of(sources, of_snippets, of_queries, queries) for queries in kinds]
+    units, prior = units_of(own, tables[0]), prior_of("queries")
+    coefficients, sd = prior.of(own)
+    known = [in_units(own, units, table) for table in tables]
+    known = [table[~np.isnan(table).any(axis=1)] for table in known]
+    if len(known[0]) and any(map(len, known[1:])):
+        labels = np.arange(sum(map(len, known))) < len(known[0])
+        weights = weights_of([*map(len, known)])
+        coefficients = most_probable(np.concatenate(known), labels, coefficients, sd, weights)
+    digests = frozenset(query_digest(query.query) for queries in kinds for query in queries)
+    numbers = tuple(coefficients.tolist())
+    return LearnedQueryScorer(of_snippets, of_queries, sources, units, numbers, digests, prior.name)
 
 
 def by_kind(scorers: Iterable[Any]) -> tuple[tuple[Scorer, ...], tuple[QueryScorer, ...]]:
@@ -317,17 +324,19 @@ def units_of(own: Sequence[Column], table: Values) -> tuple[Unit, ...]:
     """Return the unit of each source and query scorer, from features (n, d) of answerable queries.
 
     >>> own = columns(Sources((("dense", "similarity"),), (), "none"))
-    >>> units_of(own, np.array([[-0.7] + [0.0] * 5, [-0.5] + [0.0] * 5]))
-    (Unit(middle=-0.625, scale=0.125),)
+    >>> units_of(own, np.array([[-0.7, -0.2] + [0.0] * 4, [-0.5, -0.2] + [0.0] * 4]))
+    (Unit(middle=-0.6, scale=0.4),)
     """
     units = []
-    for (feature, _), numbers in zip(own, table.T, strict=True):
-        if feature.removeprefix(GIVEN) in BEGINS:
-            known = numbers[np.isfinite(numbers)]
-            middle = float(np.median(known)) if len(known) else 0.0
-            spread = float(known.std()) if len(known) and np.ptp(known) > 0 else 1.0
-            scale = 2.0 ** round(math.log2(spread))
-            units.append(Unit(scale * round(middle / scale), scale))
+    for i, (feature, _) in enumerate(own):
+        if (kind := feature.removeprefix(GIVEN)) in BEGINS:
+            numbers = table[np.isfinite(table[:, i]), i : i + 2]
+            middle, scale = 0.0, 0.0
+            if len(numbers):
+                middle = float(numbers[:, 0].mean())
+                spread = numbers[:, 0].std() if kind == "number" else np.ptp(numbers, axis=1).mean()
+                scale = float(spread)
+            units.append(Unit(middle, scale or UNKNOWN))
     return tuple(units)
 
 
@@ -346,7 +355,7 @@ def in_units(own: Sequence[Column], units: Sequence[Unit], table: Values) -> Val
         rules.append(
             {
                 "fall": (0.0, scale, 0.0),
-                "best elsewhere": (0.0, 1.0, AWAY),
+                "best elsewhere": (0.0, 1.0, BEHIND),
                 **dict.fromkeys(OF_QUERIES, (0.0, 1.0, np.nan)),
                 "number": (middle, scale, np.nan),
             }.get(kind, (middle, scale, AWAY))
