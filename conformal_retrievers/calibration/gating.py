@@ -32,7 +32,6 @@ from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.data.retrieved import check_not_only_relevant
 from conformal_retrievers.scoring.answerability import QueryScorer, query_scores
 from conformal_retrievers.scoring.learned.queries import LearnedQueryScorer, fitted_queries
-from conformal_retrievers.scoring.once import scored_once
 from conformal_retrievers.scoring.scorer import (
     Scorer,
     check_not_fitted_on,
@@ -110,27 +109,26 @@ def calibrate_gate(
     given = [query for query in given if query.answerable]
     check_not_only_relevant(given)
     choice = None
-    with scored_once():
-        if isinstance(scorer, QueryScorer):
-            own = scorer
-        else:
-            groups = [query.group for query in given] if by_group else None
-            fit = _fit_part(given, sources, n_needed("all", alpha, delta), groups)
-            own, choice = _learned(given, sources, fit, scorer)
-            given = [query for query in given if query_digest(query.query) not in fit]
-            sources = {
-                name: [query for query in queries if query_digest(query.query) not in fit]
-                for name, queries in sources.items()
-            }
-            if emptied := [name for name, queries in sources.items() if not queries]:
-                raise ValueError(
-                    f"unanswerable[{emptied[0]!r}]: all of its questions fit the score; give more, "
-                    "or a scorer"
-                )
-        check_not_fitted_on(own, _all(given, sources))
-        known = [query for query in given if any(query.relevant)]
-        unknown = [query for query in given if not any(query.relevant)]
-        scores = query_scores(own, known, title="Scoring: answerable", progress=progress)
+    if isinstance(scorer, QueryScorer):
+        own = scorer
+    else:
+        groups = [query.group for query in given] if by_group else None
+        fit = _fit_part(given, sources, n_needed("all", alpha, delta), groups)
+        own, choice = _learned(given, sources, fit, scorer)
+        given = [query for query in given if query_digest(query.query) not in fit]
+        sources = {
+            name: [query for query in queries if query_digest(query.query) not in fit]
+            for name, queries in sources.items()
+        }
+        if emptied := [name for name, queries in sources.items() if not queries]:
+            raise ValueError(
+                f"unanswerable[{emptied[0]!r}]: all of its questions fit the score; give more, "
+                "or a scorer"
+            )
+    check_not_fitted_on(own, _all(given, sources))
+    known = [query for query in given if any(query.relevant)]
+    unknown = [query for query in given if not any(query.relevant)]
+    scores = query_scores(own, known, title="Scoring: answerable", progress=progress)
     if np.isnan(scores).all():
         raise ValueError(
             f"none of {len(known)} answerable queries has a score from {own.name!r}; give queries "

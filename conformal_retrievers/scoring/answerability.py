@@ -21,7 +21,7 @@ from conformal_retrievers.data.hits import hits_in
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, as_scores, as_snippets
 from conformal_retrievers.llm.ask import with_bar
 from conformal_retrievers.scoring.hits import retrievers_of
-from conformal_retrievers.scoring.once import at_once, once
+from conformal_retrievers.scoring.once import at_once
 from conformal_retrievers.scoring.scorer import (
     Named,
     Scorer,
@@ -53,11 +53,7 @@ def score_query(scorer: QueryScorer, query: str, snippets: Sequence[Snippet | st
     (1.0, inf)
     """
     given = as_snippets(snippets)
-    if not given:
-        return np.inf
-    return float(
-        once(scorer, query, given, lambda: _checked(scorer, scorer.score_query(query, given)))
-    )
+    return _checked(scorer, scorer.score_query(query, given)) if given else np.inf
 
 
 async def ascore_query(scorer: QueryScorer, query: str, snippets: Sequence[Snippet | str]) -> float:

@@ -7,13 +7,12 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Scores = NDArray[np.float64]  # (n,)
-T = TypeVar("T", bound=Scores | float)
 Key = tuple[bool, str, str, int]  # whether it is awaited, the scorer, the query, and the snippets
 # What is known, or awaited, with the snippets, whose id is no other's as long as they are kept.
 _known: ContextVar[dict[Key, tuple[Any, Any]] | None] = ContextVar("known scores", default=None)
@@ -56,8 +55,8 @@ async def stop(tasks: Sequence[asyncio.Future[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def once(scorer: Any, query: str, snippets: Sequence[Any], score: Callable[[], T]) -> T | Scores:
-    """Return scores (n,), or one, those that are known if the block is `scored_once`.
+def once(scorer: Any, query: str, snippets: Sequence[Any], score: Callable[[], Scores]) -> Scores:
+    """Return scores (n,), those that are known if the block is `scored_once`.
 
     >>> from types import SimpleNamespace
     >>> scorer, snippets, calls = SimpleNamespace(name="s"), ["a"], []

@@ -352,13 +352,13 @@ def in_units(own: Sequence[Column], units: Sequence[Unit], table: Values) -> Val
         kind = feature.removeprefix(GIVEN)
         if kind in BEGINS:
             middle, scale = next(each)
-        rules.append(
-            {
-                "fall": (0.0, scale, 0.0),
-                "best elsewhere": (0.0, 1.0, BEHIND),
-                **dict.fromkeys(OF_QUERIES, (0.0, 1.0, np.nan)),
-                "number": (middle, scale, np.nan),
-            }.get(kind, (middle, scale, AWAY))
-        )
+        own_rule = {
+            "best": (middle, scale, AWAY),
+            "last": (middle, scale, AWAY),
+            "fall": (0.0, scale, 0.0),
+            "best elsewhere": (0.0, 1.0, BEHIND),
+            "number": (middle, scale, np.nan),
+        }
+        rules.append(own_rule.get(kind, (0.0, 1.0, np.nan)))
     middles, scales, nothing = np.array(rules).T
     return np.asarray(np.where(np.isnan(table), nothing, (table - middles) / scales))
