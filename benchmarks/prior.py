@@ -60,9 +60,10 @@ from conformal_retrievers.data.unanswerable import without_relevant
 from conformal_retrievers.scoring import BestScore, FunctionScorer, OverlapScorer
 from conformal_retrievers.scoring.bm25 import BM25Scorer
 from conformal_retrievers.scoring.learned import features as names
-from conformal_retrievers.scoring.learned import queries as of_gates
+from conformal_retrievers.scoring.learned import query_features as whole
 from conformal_retrievers.scoring.learned.features import Column, columns
 from conformal_retrievers.scoring.learned.prior import Item, Normal, Prior
+from conformal_retrievers.scoring.learned.queries import table_of as queries_table
 from conformal_retrievers.scoring.learned.regression import most_probable
 from conformal_retrievers.scoring.learned.score import table_of
 from conformal_retrievers.scoring.sources import Known, Sources, Values, sources_of
@@ -221,7 +222,7 @@ def coefficients(item: Item, data: Path, cache: Path) -> list[Coefficients]:
     files = [PACKAGE / f"{name}.py" for name in ("features", "layout", "regression")]
     code = "".join(path.read_text() for path in files) + repr((MOST, RIDGE, CHOICES))
     if item == "queries":
-        code += (PACKAGE / "queries.py").read_text()
+        code += (PACKAGE / "query_features.py").read_text()
     of_item = {"snippets": LICENCES, "sentences": OF_SENTENCES, "queries": OF_QUERIES}[item]
     some = {"snippets": of_snippets, "sentences": of_sentences, "queries": of_queries}[item]
     made: list[Coefficients] = []
@@ -352,7 +353,7 @@ def of_queries(folder: Path, cache: Path) -> Iterator[Coefficients]:
             ]
             yield fitted_queries(folder.name, kinds)
             if beside and k == K:
-                new = tuple(f"{names.GIVEN}{f}" for f in (*of_gates.OF_SOURCES, "best elsewhere"))
+                new = tuple(f"{names.GIVEN}{f}" for f in (*whole.OF_SOURCES, "best elsewhere"))
                 yield only_new(fitted_queries(folder.name, kinds, [beside]), new)
                 best = fitted_queries(folder.name, kinds, [], [BestScore(beside)])
                 yield only_new(best, (f"{names.GIVEN}number",))
@@ -377,16 +378,16 @@ def fitted_queries(
     answerable = [query for query in answerable if any(query.relevant)]
     sources = sources_of(answerable, [scorer.name for scorer in scorers])
     sources = sources._replace(context="none")
-    own = of_gates.columns(sources, [scorer.name for scorer in query_scorers])
+    own = whole.columns(sources, [scorer.name for scorer in query_scorers])
     tables = [
-        of_gates.table_of(sources, scorers, query_scorers, queries)
+        queries_table(sources, scorers, query_scorers, queries)
         for queries in (answerable, removed, *others)
     ]
-    units = of_gates.units_of(own, tables[0])
+    units = whole.units_of(own, tables[0])
     sizes, shares = [*map(len, tables)], [1, 0.5, *[0.5 / len(others)] * len(others)]
     weights = np.concatenate([np.full(n, w / n) for n, w in zip(sizes, shares, strict=True)])
     weights *= min(len(answerable), MOST)
-    table = of_gates.in_units(own, units, np.concatenate(tables))
+    table = whole.in_units(own, units, np.concatenate(tables))
     labels = np.arange(len(table)) < len(answerable)
     return weak(name, sources, own, table, labels, weights)
 

@@ -23,14 +23,13 @@ from conformal_retrievers.scoring import (
     score_query,
 )
 from conformal_retrievers.scoring.learned.prior import prior_of
-from conformal_retrievers.scoring.learned.queries import (
+from conformal_retrievers.scoring.learned.queries import table_of, weights_of
+from conformal_retrievers.scoring.learned.query_features import (
     AWAY,
     columns,
     in_units,
     query_features,
-    table_of,
     units_of,
-    weights_of,
 )
 from conformal_retrievers.scoring.learned.regression import most_probable
 from conformal_retrievers.scoring.rebuild import needs, query_scorer_of

@@ -1,22 +1,7 @@
 """The score of a query: hits, words and any scorers as one number, −log-odds of being answerable.
 
-Each source (`sources.py`) gives the snippets of a query the values v_1 ≤ … ≤ v_n, lower = more
-relevant, and has three features, or four if there are several:
-
-    best            v_1
-    last            v_n
-    fall            (v_10 − v_1) / (1 + log(1 + w)) in a query of w words
-    best elsewhere  log(1 + rank) of its best snippet by another source, the mean over these
-
-Best and last are absolute: they alone can see that everything is far away. So these are counted in
-a unit of the source: from the mean of v_1, in means of v_n − v_1, over answerable queries of the
-fit, of which one is enough.
-
-The other features are the share of the query's words that the first five snippets have, by rank
-fusion, else by the first source, else as retrieved; the most that one snippet has; and each given
-score of the query, in standard deviations. Nothing else of the query counts: its length alone would
-give away the source of a question. The coefficients begin with a prior (`prior.py`), and are fitted
-to queries of both kinds (`regression.py`), of which none is needed.
+`query_features.py` has the features. Their coefficients begin with what other collections say
+(`prior.py`), and are fitted to queries of both kinds (`regression.py`), of which none is needed.
 """
 
 from __future__ import annotations
@@ -24,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 import pydantic
 from pydantic import JsonValue
 
-from conformal_retrievers.data.hits import C, texts_in
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.llm.prompt import short_hash
 from conformal_retrievers.scoring.answerability import (
@@ -38,28 +22,21 @@ from conformal_retrievers.scoring.answerability import (
     QueryScorer,
     query_scores,
 )
-from conformal_retrievers.scoring.learned.features import GIVEN, Column
+from conformal_retrievers.scoring.learned.features import Column
 from conformal_retrievers.scoring.learned.prior import prior_of
+from conformal_retrievers.scoring.learned.query_features import (
+    Unit,
+    columns,
+    in_units,
+    query_features,
+    units_of,
+)
 from conformal_retrievers.scoring.learned.regression import most_probable
 from conformal_retrievers.scoring.learned.score import Stored, stored
-from conformal_retrievers.scoring.overlap import STOP_WORDS, WORD
 from conformal_retrievers.scoring.scorer import Scorer, query_digest, score_snippets
-from conformal_retrievers.scoring.sources import Sources, Values, numbers_of, sources_of
+from conformal_retrievers.scoring.sources import Sources, Values, sources_of
 
 FORMAT, VERSION = "conformal-retrievers/learned-query-score", 2
-OF_SOURCES = ("best", "last", "fall")
-OF_QUERIES = ("words found", "words of one", "intercept")
-BEGINS = ("best", "number")  # the first feature of a source, and the only one of a query scorer
-TENTH, FIRST = 10, 5
-AWAY, BEHIND = 2.0, 3.0  # where a retriever found nothing: units from the mean, log of the rank
-UNKNOWN = 0.25  # the scale of numbers of which no two differ, as if they were from 0 to 1
-
-
-class Unit(NamedTuple):
-    """What the numbers of a source are counted from, and in."""
-
-    middle: float
-    scale: float
 
 
 class StoredQueryScorer(Stored):
@@ -243,22 +220,6 @@ def weights_of(sizes: Sequence[int]) -> Values:
     return np.concatenate(weights) * sum(sizes) / (2 * len(others))
 
 
-# --- features -------------------------------------------------------------------------------------
-
-
-def columns(sources: Sources, query_scorers: Sequence[str] = ()) -> list[Column]:
-    """Return the columns of `query_features`.
-
-    >>> [str(column) for column in columns(Sources((("dense", "rank"),), (), "none"), ["v"])][2:]
-    ['fall by dense', 'words found', 'words of one', 'intercept', "scorer's number by v"]
-    """
-    of_each = [*OF_SOURCES, *(["best elsewhere"] if len(sources.names) > 1 else [])]
-    of_names = [Column(f, name) for name, _ in sources.retrievers for f in of_each]
-    of_names += [Column(GIVEN + f, name) for name in sources.scorers for f in of_each]
-    of_numbers = [Column(f"{GIVEN}number", name) for name in query_scorers]
-    return [*of_names, *map(Column, OF_QUERIES), *of_numbers]
-
-
 def table_of(
     sources: Sources,
     scorers: Sequence[Scorer],
@@ -273,92 +234,3 @@ def table_of(
         found += numbers[i].tolist() if query_scorers else []
         rows.append(query_features(sources, query.query, found, query.snippets)[np.newaxis])
     return np.concatenate(rows)
-
-
-def query_features(
-    sources: Sources, query: str, found: Sequence[Any], snippets: Sequence[Snippet]
-) -> Values:
-    """Return the features (d,) of a query; NaN if unknown, and of retrievers that found nothing.
-
-    `found` are the scores of the snippets by each scorer of these, (n,), and then the query scores.
-
-    >>> sources, scores = Sources((), ("s",), "none"), np.array([0.2, 0.4])
-    >>> query_features(sources, "red", [scores], [Snippet("a red a"), Snippet("b")]).round(2)
-    array([0.2 , 0.4 , 0.12, 1.  , 1.  , 1.  ])
-    """
-    m, r = len(sources.scorers), len(sources.retrievers)
-    known = np.zeros(len(snippets), dtype=np.bool_)
-    if snippets:
-        known, numbers = numbers_of(sources, found[:m], snippets)
-    if not known.any():
-        return np.full(len(columns(sources)) + len(found) - m, np.nan)
-    values, ranks, ordered = numbers.values, np.log1p(numbers.ranks), numbers.ordered
-    of_order = values[0] if len(values) else np.arange(len(snippets), dtype=np.float64)
-    if r > 1:
-        of_order = -(numbers.found / (C + 1 + numbers.ranks[:r])).sum(axis=0)
-    words = [*dict.fromkeys(w for w in WORD.findall(query.lower()) if w not in STOP_WORDS)]
-    best, last = ordered[:, 0], ordered[:, -1]
-    fall = (ordered[:, :TENTH][:, -1] - best) / (1 + np.log1p(len(words)))
-    of_sources = [best, last, fall, *([_elsewhere(values, ranks)] if len(values) > 1 else [])]
-    table = np.array(of_sources)
-    table[:, np.flatnonzero(~numbers.found.any(axis=1))] = np.nan
-    texts = [text.lower() for text, k in zip(texts_in(snippets), known.tolist(), strict=True) if k]
-    has = np.array([[word in text for word in words] for text in texts]).reshape(len(texts), -1)
-    first = of_order <= np.sort(of_order)[:FIRST][-1]  # and equal ones
-    n = max(1, len(words))
-    shares = [has[first].any(axis=0).sum() / n, has.sum(axis=1).max() / n] if words else [1.0, 1.0]
-    return np.concatenate([table.T.ravel(), shares, [1.0], found[m:]])
-
-
-def _elsewhere(values: Values, ranks: Values) -> Values:
-    """Return the mean log rank by others of what is best by each, (m,), from (m, n) of both."""
-    bests = values == values.min(axis=1, keepdims=True)
-    lowest = np.where(bests[:, np.newaxis], ranks, np.inf).min(axis=2)
-    return np.asarray((lowest.sum(axis=1) - lowest.diagonal()) / (len(values) - 1))
-
-
-# --- units ----------------------------------------------------------------------------------------
-
-
-def units_of(own: Sequence[Column], table: Values) -> tuple[Unit, ...]:
-    """Return the unit of each source and query scorer, from features (n, d) of answerable queries.
-
-    >>> own = columns(Sources((("dense", "similarity"),), (), "none"))
-    >>> units_of(own, np.array([[-0.7, -0.2] + [0.0] * 4, [-0.5, -0.2] + [0.0] * 4]))
-    (Unit(middle=-0.6, scale=0.4),)
-    """
-    units = []
-    for i, (feature, _) in enumerate(own):
-        if (kind := feature.removeprefix(GIVEN)) in BEGINS:
-            numbers = table[np.isfinite(table[:, i]), i : i + 2]
-            middle, scale = 0.0, 0.0
-            if len(numbers):
-                middle = float(numbers[:, 0].mean())
-                spread = numbers[:, 0].std() if kind == "number" else np.ptp(numbers, axis=1).mean()
-                scale = float(spread)
-            units.append(Unit(middle, scale or UNKNOWN))
-    return tuple(units)
-
-
-def in_units(own: Sequence[Column], units: Sequence[Unit], table: Values) -> Values:
-    """Return features (n, d) or (d,) in the units of their sources.
-
-    >>> own = columns(Sources((("dense", "similarity"),), (), "none"))
-    >>> in_units(own, [Unit(-0.5, 0.125)], np.array([-0.75, -0.25, 0.25, 0.5, 0.5, 1.0]))
-    array([-2. ,  2. ,  2. ,  0.5,  0.5,  1. ])
-    """
-    rules, each = [], iter(units)  # subtracted, divided by, and where a retriever found nothing
-    for feature, _ in own:
-        kind = feature.removeprefix(GIVEN)
-        if kind in BEGINS:
-            middle, scale = next(each)
-        own_rule = {
-            "best": (middle, scale, AWAY),
-            "last": (middle, scale, AWAY),
-            "fall": (0.0, scale, 0.0),
-            "best elsewhere": (0.0, 1.0, BEHIND),
-            "number": (middle, scale, np.nan),
-        }
-        rules.append(own_rule.get(kind, (0.0, 1.0, np.nan)))
-    middles, scales, nothing = np.array(rules).T
-    return np.asarray(np.where(np.isnan(table), nothing, (table - middles) / scales))
