@@ -126,6 +126,7 @@ def in_units(own: Sequence[Column], units: Sequence[Unit], table: Values) -> Val
     array([-2. ,  2. ,  2. ,  0.5,  0.5,  1. ])
     """
     rules, each = [], iter(units)  # subtracted, divided by, and where a retriever found nothing
+    middle, scale = 0.0, 1.0
     for feature, _ in own:
         kind = feature.removeprefix(GIVEN)
         if kind in BEGINS:
