@@ -21,8 +21,9 @@ from conformal_retrievers import (
     calibrate_gate,
     score_queries,
 )
-from conformal_retrievers.scoring import LearnedQueryScorer
 from conformal_retrievers.scoring.hits import RetrievalScorer
+from conformal_retrievers.scoring.learned.queries import fitted_queries
+from conformal_retrievers.scoring.sources import sources_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:relevant snippets score", "ignore:the threshold")
 
@@ -278,7 +279,8 @@ def test_what_was_scored_without_the_gate_is_not_calibrated_behind_it():
 
 def test_what_the_gate_learned_from_does_not_calibrate_a_filter():
     known = drawn(40, best=5, n_relevant=1)
-    learned = LearnedQueryScorer.fit(known, {"lost": drawn(40, best=0, of="lost", seed=1)})
+    lost = drawn(40, best=0, of="lost", seed=1)
+    learned = fitted_queries(sources_of(known), [], known, lost)
     new = drawn(40, best=5, n_relevant=1, of="new", seed=2)
     gate = calibrate_gate(new, (), learned, alpha=0.1)
     scorer = RetrievalScorer("retriever", higher_is_better=True)

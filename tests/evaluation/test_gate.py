@@ -156,7 +156,7 @@ def test_questions_that_the_score_was_chosen_on_are_refused_by_text():
     fitted = [i for i in range(180) if gate.calibration.chosen_on(query(f"own {i}", 0.1))]
     assert fitted
     again = replace(query("other id", 0.1), query=f"own {fitted[0]}")
-    with pytest.raises(ValueError, match="other id"):
+    with pytest.raises(ValueError, match="fitted on query"):
         evaluate_gate(gate, [*ANSWERABLE, again])
 
 

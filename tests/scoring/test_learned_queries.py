@@ -23,7 +23,7 @@ from conformal_retrievers.scoring import (
     score_query,
 )
 from conformal_retrievers.scoring.learned.prior import prior_of
-from conformal_retrievers.scoring.learned.queries import table_of, weights_of
+from conformal_retrievers.scoring.learned.queries import fitted_queries, table_of, weights_of
 from conformal_retrievers.scoring.learned.query_features import (
     AWAY,
     columns,
@@ -34,11 +34,18 @@ from conformal_retrievers.scoring.learned.query_features import (
 from conformal_retrievers.scoring.learned.regression import most_probable
 from conformal_retrievers.scoring.rebuild import needs, query_scorer_of
 from conformal_retrievers.scoring.scorer import check_not_fitted_on
-from conformal_retrievers.scoring.sources import Sources
+from conformal_retrievers.scoring.sources import Sources, sources_of
 
 DENSE = Sources((("dense", "similarity"),), (), "none")
 HYBRID = Sources((("bm25", "similarity"), ("dense", "similarity")), (), "none")
 LONGEST = QueryFunction(lambda query, texts: -max(map(len, texts)), "longest")
+
+
+def fit(answerable, unanswerable, scorers=()):
+    """The scorer of the sources that the queries have, fitted to all of them."""
+    kinds = [[*answerable], *map(list, unanswerable.values())]
+    sources = sources_of([asked for queries in kinds for asked in queries])
+    return fitted_queries(sources, [*scorers], *kinds)
 
 
 def query(name, dense, bm25, *, relevant=None):
@@ -151,9 +158,7 @@ def test_ranks_are_enough():
         snippets = [replace(s, hits=h) for s, h in zip(asked.snippets, hits, strict=True)]
         return replace(asked, snippets=tuple(snippets))
 
-    learned = LearnedQueryScorer.fit(
-        map(ranked, answerable), {"removed": [*map(ranked, unanswerable["removed"])]}
-    )
+    learned = fit(map(ranked, answerable), {"removed": [*map(ranked, unanswerable["removed"])]})
     scores = [
         [score_query(learned, "new", ranked(one).snippets) for one in kind]
         for kind in (answerable, unanswerable["removed"])
@@ -165,7 +170,7 @@ def test_ranks_are_enough():
 
 
 def test_it_separates_new_queries_of_all_kinds():
-    learned = LearnedQueryScorer.fit(*drawn(80))
+    learned = fit(*drawn(80))
     answerable, unanswerable = drawn(80, seed=1)
     threshold = np.quantile([score_query(learned, q.query, q.snippets) for q in answerable], 0.95)
     for queries in unanswerable.values():
@@ -175,7 +180,7 @@ def test_it_separates_new_queries_of_all_kinds():
 
 def test_it_is_the_most_probable_one_of_the_prior_and_the_queries():
     answerable, unanswerable = drawn(12)
-    learned = LearnedQueryScorer.fit(answerable, unanswerable)
+    learned = fit(answerable, unanswerable)
     kinds = [answerable, *unanswerable.values()]
     own = columns(HYBRID)
     tables = [table_of(HYBRID, [], [], queries) for queries in kinds]
@@ -192,7 +197,7 @@ def test_it_is_the_most_probable_one_of_the_prior_and_the_queries():
 
 def test_without_queries_of_both_kinds_the_prior_alone_scores():
     answerable, unanswerable = drawn(40)
-    alone = LearnedQueryScorer.fit(answerable, {})
+    alone = fit(answerable, {})
     assert alone.coefficients == tuple(prior_of("queries").of(columns(HYBRID))[0])
     yes = [score_query(alone, q.query, q.snippets) for q in answerable]
     for queries in unanswerable.values():
@@ -212,9 +217,7 @@ def test_the_scale_of_a_retriever_s_scores_does_not_count(times):
         snippets = [replace(s, hits=h) for s, h in zip(asked.snippets, hits, strict=True)]
         return replace(asked, snippets=tuple(snippets))
 
-    one, other = (
-        LearnedQueryScorer.fit(queries, {}) for queries in (answerable, [*map(scaled, answerable)])
-    )
+    one, other = (fit(queries, {}) for queries in (answerable, [*map(scaled, answerable)]))
     for asked in answerable:
         scores = [
             score_query(one, "q", asked.snippets),
@@ -229,27 +232,27 @@ def test_the_scale_of_a_retriever_s_scores_does_not_count(times):
 def test_one_query_is_enough_for_the_units():
     answerable, _ = drawn(1)
     own, row = columns(HYBRID), query_features(HYBRID, "q0", [], answerable[0].snippets)
-    found = named(HYBRID, in_units(own, LearnedQueryScorer.fit(answerable, {}).units, row))
+    found = named(HYBRID, in_units(own, fit(answerable, {}).units, row))
     assert (found["best by dense"], found["last by bm25"]) == (0, pytest.approx(1))
 
 
 def test_a_source_without_queries_is_none():
     answerable, unanswerable = drawn(20)
-    learned = LearnedQueryScorer.fit(answerable, {**unanswerable, "none": []})
-    assert learned == LearnedQueryScorer.fit(answerable, unanswerable)
+    learned = fit(answerable, {**unanswerable, "none": []})
+    assert learned == fit(answerable, unanswerable)
 
 
 def test_queries_without_a_relevant_snippet_do_not_count_as_answerable():
     answerable, unanswerable = drawn(20)
     lost = [replace(q, relevant=(False,) * len(q.snippets), missed=1) for q in answerable[:5]]
-    learned = LearnedQueryScorer.fit([*answerable, *lost], unanswerable)
-    assert learned == LearnedQueryScorer.fit(answerable, unanswerable)
+    learned = fit([*answerable, *lost], unanswerable)
+    assert learned == fit(answerable, unanswerable)
 
 
 def test_scorers_of_snippets_and_of_queries_are_features():
     answerable, unanswerable = drawn(20)
     words = OverlapScorer("words")
-    learned = LearnedQueryScorer.fit(answerable, unanswerable, [LONGEST, words])
+    learned = fit(answerable, unanswerable, [LONGEST, words])
     assert learned.parts == (words, LONGEST)
     assert "scorer's best by overlap(words)" in learned.provenance["coefficients"]
     assert [*learned.provenance["coefficients"]][-1] == "scorer's number by longest"
@@ -265,7 +268,7 @@ def test_scorers_alone_are_enough():
     scorer = LookupScorer({"good": 0.0, "bad": 1.0})
     answerable = [JudgedQuery(f"q{i}", ["good", "bad"], [True, False]) for i in range(3)]
     unanswerable = [JudgedQuery(f"u{i}", ["bad", "bad"], [False, False]) for i in range(3)]
-    learned = LearnedQueryScorer.fit(answerable, {"u": unanswerable}, [scorer])
+    learned = fit(answerable, {"u": unanswerable}, [scorer])
     assert learned.retrievers == ()
     scores = [learned.score_query("q", [Snippet(one), Snippet("bad")]) for one in ("good", "bad")]
     assert scores[0] < scores[1]
@@ -273,15 +276,11 @@ def test_scorers_alone_are_enough():
 
 def test_what_cannot_be_fitted_is_an_error():
     answerable, unanswerable = drawn(3)
-    with pytest.raises(TypeError, match="unanswerable is.*source"):
-        LearnedQueryScorer.fit(answerable, next(iter(unanswerable.values())))
-    with pytest.raises(ValueError, match="relevant"):
-        LearnedQueryScorer.fit(answerable, {"removed": answerable})
     with pytest.raises(ValueError, match="scorer has"):
-        LearnedQueryScorer.fit(answerable, unanswerable, [LONGEST, LONGEST])
+        fit(answerable, unanswerable, [LONGEST, LONGEST])
     plain = JudgedQuery("q", ["a"], [True])
     with pytest.raises(ValueError, match="hits"):
-        LearnedQueryScorer.fit([plain], {"u": [replace(plain, relevant=(False,))]})
+        fit([plain], {"u": [replace(plain, relevant=(False,))]})
 
 
 # --- what is unknown ------------------------------------------------------------------------------
@@ -289,7 +288,7 @@ def test_what_cannot_be_fitted_is_an_error():
 
 def test_a_retriever_that_found_nothing_speaks_against_an_answer():
     answerable, unanswerable = drawn(20)
-    learned = LearnedQueryScorer.fit(answerable, unanswerable)
+    learned = fit(answerable, unanswerable)
     asked = drawn(1)[0][0]
     dense = [
         replace(s, hits=tuple(h for h in s.hits if h.retriever == "dense"))
@@ -309,7 +308,7 @@ def test_a_retriever_that_found_nothing_speaks_against_an_answer():
 
 
 def test_it_needs_hits():
-    learned = LearnedQueryScorer.fit(*drawn(20))
+    learned = fit(*drawn(20))
     with pytest.raises(ValueError, match="'bm25', 'dense'"):
         score_query(learned, "q", ["no hits"])
 
@@ -318,7 +317,7 @@ def test_it_is_unknown_if_a_part_does_not_know():
     answerable, unanswerable = drawn(20)
     known = {q.query for queries in (answerable, *unanswerable.values()) for q in queries}
     shy = QueryFunction(lambda query, texts: 0.5 if query in known else None, "shy")
-    learned = LearnedQueryScorer.fit(answerable, unanswerable, [shy])
+    learned = fit(answerable, unanswerable, [shy])
     assert math.isfinite(score_query(learned, "q1", answerable[1].snippets))
     assert math.isnan(score_query(learned, "new", answerable[1].snippets))
 
@@ -329,7 +328,7 @@ def test_it_is_unknown_if_a_part_does_not_know():
 def test_it_is_made_again_bit_for_bit_from_its_provenance():
     answerable, unanswerable = drawn(20)
     words = OverlapScorer("words")
-    learned = LearnedQueryScorer.fit(answerable, unanswerable, [words, LONGEST])
+    learned = fit(answerable, unanswerable, [words, LONGEST])
     stored = json.loads(json.dumps(learned.provenance))
     again = query_scorer_of(stored, [LONGEST])
     assert again == learned
@@ -342,12 +341,12 @@ def test_it_is_made_again_bit_for_bit_from_its_provenance():
 
 
 def test_its_name_depends_on_the_fit():
-    assert LearnedQueryScorer.fit(*drawn(20)).name != LearnedQueryScorer.fit(*drawn(21)).name
+    assert fit(*drawn(20)).name != fit(*drawn(21)).name
 
 
 def test_it_was_fitted_on_the_queries_of_both_kinds():
     answerable, unanswerable = drawn(20)
-    learned = LearnedQueryScorer.fit(answerable, unanswerable)
+    learned = fit(answerable, unanswerable)
     for asked in (answerable[3], unanswerable["others"][3]):
         with pytest.raises(ValueError, match="fitted"):
             check_not_fitted_on(learned, [asked])
@@ -367,6 +366,6 @@ def test_it_was_fitted_on_the_queries_of_both_kinds():
     ],
 )
 def test_a_provenance_that_was_changed_is_an_error(name, value):
-    learned = LearnedQueryScorer.fit(*drawn(20), [LONGEST])
+    learned = fit(*drawn(20), [LONGEST])
     with pytest.raises(ValueError, match=name):
         LearnedQueryScorer.from_provenance({**learned.provenance, name: value}, [LONGEST])

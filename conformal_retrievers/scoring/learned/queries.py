@@ -34,7 +34,7 @@ from conformal_retrievers.scoring.learned.query_features import (
 from conformal_retrievers.scoring.learned.regression import most_probable
 from conformal_retrievers.scoring.learned.score import Stored, stored
 from conformal_retrievers.scoring.scorer import Scorer, query_digest, score_snippets
-from conformal_retrievers.scoring.sources import Sources, Values, sources_of
+from conformal_retrievers.scoring.sources import Sources, Values
 
 FORMAT, VERSION = "conformal-retrievers/learned-query-score", 2
 
@@ -51,8 +51,8 @@ class StoredQueryScorer(Stored):
 class LearnedQueryScorer(CombinedQueryScorer):
     """Scores a query by −log-odds of being answerable, learned from other collections and queries.
 
-    `fit` makes one. The score is NaN if a query scorer does not know, or if no snippet has all
-    scores; ValueError if no snippet has the hits.
+    `calibrate_gate` makes one. The score is NaN if a query scorer does not know, or if no snippet
+    has all scores; ValueError if no snippet has the hits.
     """
 
     scorers: tuple[Scorer, ...]
@@ -62,38 +62,6 @@ class LearnedQueryScorer(CombinedQueryScorer):
     coefficients: tuple[float, ...] = field(repr=False)
     fitted_on: frozenset[str] = field(repr=False)  # digests of the queries
     prior: str
-
-    @classmethod
-    def fit(
-        cls,
-        answerable: Iterable[JudgedQuery],
-        unanswerable: Mapping[str, Sequence[JudgedQuery]],
-        scorers: Iterable[Scorer | QueryScorer] = (),
-    ) -> LearnedQueryScorer:
-        """Return the scorer that is learned from hits, and from scorers of snippets and queries.
-
-        All answerable queries count as much as all unanswerable ones, and of these each source, by
-        its name, as much as another. Queries without a relevant snippet do not count as answerable,
-        and those whose score would be NaN do not enter. Without queries of both kinds the prior
-        alone scores, and answerable ones give only the units; one is enough. Raises TypeError for
-        unanswerable queries without sources; ValueError if there are neither hits nor scorers, if
-        scorers share a name, and if an unanswerable query has a relevant snippet.
-        """
-        if not isinstance(unanswerable, Mapping):
-            raise TypeError(
-                f"unanswerable is {unanswerable!r:.60}; give queries by the name of their source, "
-                'such as {"answers removed": queries}'
-            )
-        given, kinds = [*scorers], [[*answerable], *unanswerable.values()]
-        for name, queries in unanswerable.items():
-            for query in queries:
-                if any(query.relevant):
-                    raise ValueError(
-                        f"unanswerable[{name!r}]: {query.name} has a relevant snippet; give "
-                        "queries that nothing retrieved answers, such as without_answers returns"
-                    )
-        everything = [query for queries in kinds for query in queries]
-        return fitted_queries(sources_of(everything), given, *kinds)
 
     @classmethod
     def from_provenance(
@@ -175,7 +143,14 @@ def fitted_queries(
     answerable: Sequence[JudgedQuery],
     *unanswerable: Sequence[JudgedQuery],
 ) -> LearnedQueryScorer:
-    """Return the scorer of these sources after some queries, of which none is needed."""
+    """Return the scorer of these sources after some queries, of which none is needed.
+
+    All answerable queries count as much as all unanswerable ones, and of these each source as much
+    as another. Queries without a relevant snippet do not count as answerable, and those whose score
+    would be NaN do not enter. Without queries of both kinds the prior alone scores, and answerable
+    ones give only the units. Raises ValueError if there are neither hits nor scorers, and if
+    scorers share a name.
+    """
     of_snippets, of_queries = by_kind(scorers)
     names = [part.name for part in scorers]
     if len(set(names)) < len(names) or not (sources.retrievers or names):
