@@ -179,7 +179,7 @@ def by_kind(scorers: Iterable[Any]) -> tuple[tuple[Scorer, ...], tuple[QueryScor
     """Return the scorers of snippets and those of queries, each in order."""
     given = [*scorers]
     of_queries = tuple(scorer for scorer in given if isinstance(scorer, QueryScorer))
-    return tuple(scorer for scorer in given if scorer not in of_queries), of_queries
+    return tuple(scorer for scorer in given if not isinstance(scorer, QueryScorer)), of_queries
 
 
 def weights_of(sizes: Sequence[int]) -> Values:
