@@ -594,8 +594,8 @@ MUTANTS = {
     ],
     "scoring/learned/prior.py": [
         (
-            "means.append(coefficients[own].mean / times)",
-            "means.append(coefficients[own].mean)",
+            "means.append(own.mean / times)",
+            "means.append(own.mean)",
             "several retrievers that count several times",
         ),
     ],
