@@ -32,6 +32,7 @@ from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.data.retrieved import check_not_only_relevant
 from conformal_retrievers.scoring.answerability import QueryScorer, query_scores
 from conformal_retrievers.scoring.learned.queries import LearnedQueryScorer, fitted_queries
+from conformal_retrievers.scoring.learned.query_features import ENOUGH
 from conformal_retrievers.scoring.scorer import (
     Scorer,
     check_not_fitted_on,
@@ -221,8 +222,8 @@ def _fit_part(
 ) -> set[str]:
     """Return the digests of the questions that fit the score.
 
-    A question that a source shares with the others is where it is there. If these are too few, it
-    is one answerable question, if one can be spared: the prior alone scores, in its units.
+    A question that a source shares with the others is where it is there. If these are too few, they
+    are answerable ones that give the units of the prior: ten of 60, or one if it can be spared.
     """
     fitting = split_by_hash(given, needed=needed, groups=groups, share=SHARE).fit
     relevant = [query_digest(query.query) for query in fitting if any(query.relevant)]
@@ -241,7 +242,8 @@ def _fit_part(
     if enough:
         return fit
     alone = {digest for digests in of_sources if len(digests) == 1 for digest in digests}
-    return {*[digest for digest in relevant if digest not in alone][:1]}
+    spared = ENOUGH if len(relevant) >= FEWEST else 1
+    return {*[digest for digest in relevant if digest not in alone][:spared]}
 
 
 def _learned(

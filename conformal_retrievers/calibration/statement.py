@@ -115,9 +115,9 @@ def _choice(c: Thresholds) -> Iterator[str]:
     if c.subject == QUERIES:
         none = made.n_fit < 20
         begins = "60 judged queries that are answerable, and 30 that are not"
-        begins += ". One query gives the scale of its numbers, and does not calibrate" * (
-            made.n_fit == 1
-        )
+        if made.n_fit:
+            n = _count(made.n_fit, "query that does", "queries that do")
+            begins += f". The scale of its numbers is that of {n} not calibrate"
     else:
         begins = (
             f"20 judged queries with a relevant retrieved {c.subject.item}, where more than the "

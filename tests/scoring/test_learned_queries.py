@@ -233,7 +233,7 @@ def test_one_query_is_enough_for_the_units():
     answerable, _ = drawn(1)
     own, row = columns(HYBRID), query_features(HYBRID, "q0", [], answerable[0].snippets)
     found = named(HYBRID, in_units(own, fit(answerable, {}).units, row))
-    assert (found["best by dense"], found["last by bm25"]) == (0, pytest.approx(1))
+    assert (found["best by dense"], found["last by bm25"]) == (0, pytest.approx(2))
 
 
 def test_a_source_without_queries_is_none():

@@ -9,8 +9,8 @@ relevant, and has three features, or four if there are several:
     best elsewhere  log(1 + rank) of its best snippet by another source, the mean over these
 
 Best and last are absolute: they alone can see that everything is far away. So these are counted in
-a unit of the source: from the mean of v_1, in means of v_n − v_1, over answerable queries of the
-fit, of which one is enough.
+a unit of the source: from the mean of v_1, in standard deviations of v_1, over answerable queries
+of the fit. With fewer than ten, of which one is enough, it is half the mean of v_n − v_1.
 
 The other features are the share of the query's words that the first five snippets have, by rank
 fusion, else by the first source, else as retrieved; the most that one snippet has; and each given
@@ -35,7 +35,9 @@ OF_SOURCES = ("best", "last", "fall")
 OF_QUERIES = ("words found", "words of one", "intercept")
 BEGINS = ("best", "number")  # the first feature of a source, and the only one of a query scorer
 TENTH, FIRST = 10, 5
-AWAY, BEHIND = 2.0, 3.0  # where a retriever found nothing: units from the mean, log of the rank
+ENOUGH = 10  # answerable queries, for a standard deviation of their best
+PART = 0.5  # of v_n − v_1 is about that, otherwise
+AWAY, BEHIND = 3.0, 3.0  # where a retriever found nothing: units from the mean, log of the rank
 UNKNOWN = 0.25  # the scale of numbers of which no two differ, as if they were from 0 to 1
 
 
@@ -106,14 +108,16 @@ def units_of(own: Sequence[Column], table: Values) -> tuple[Unit, ...]:
 
     >>> own = columns(Sources((("dense", "similarity"),), (), "none"))
     >>> units_of(own, np.array([[-0.7, -0.2] + [0.0] * 4, [-0.5, -0.2] + [0.0] * 4]))
-    (Unit(middle=-0.6, scale=0.4),)
+    (Unit(middle=-0.6, scale=0.2),)
     """
     units = []
     for i, (feature, _) in enumerate(own):
         if (kind := feature.removeprefix(GIVEN)) in BEGINS:
             found = table[np.isfinite(table[:, i]), i : i + 2]  # best and last, or a number
             found = found if len(found) else np.zeros((1, 2))
-            spread = found[:, 0].std() if kind == "number" else np.ptp(found, axis=1).mean()
+            spread = found[:, 0].std()
+            if kind == "best" and (len(found) < ENOUGH or np.ptp(found[:, 0]) == 0):
+                spread = PART * np.ptp(found, axis=1).mean()
             units.append(Unit(float(found[:, 0].mean()), float(spread) or UNKNOWN))
     return tuple(units)
 
