@@ -236,6 +236,16 @@ def test_one_query_is_enough_for_the_units():
     assert (found["best by dense"], found["last by bm25"]) == (0, pytest.approx(2))
 
 
+def test_ten_queries_give_units_of_a_standard_deviation():
+    answerable, _ = drawn(10)
+    table = table_of(HYBRID, [], [], answerable)
+    of_bm25, of_dense = fit(answerable, {}).units
+    assert of_bm25 == pytest.approx((table[:, 0].mean(), table[:, 0].std()))
+    assert of_dense == pytest.approx((table[:, 4].mean(), table[:, 4].std()))
+    few = fit(answerable[:9], {}).units[0]
+    assert few.scale == pytest.approx((table[:9, 1] - table[:9, 0]).mean() / 2)
+
+
 def test_a_source_without_queries_is_none():
     answerable, unanswerable = drawn(20)
     learned = fit(answerable, {**unanswerable, "none": []})
