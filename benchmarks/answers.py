@@ -338,7 +338,7 @@ def threshold_of(
     own = {rows[i]["id"] for i in chosen}
     of = scans[kind]
     used = tuple(scan for scan in of.scans if scan.query.id in own)
-    if kind == "right" and not any(scan.levels[0].same for scan in used):
+    if all(scan.wrong for scan in used):
         return None
     part = Scans(used, of.scorer, of.same, of.chain, of.right)
     return calibrate_scans(part, alpha=alpha).threshold()

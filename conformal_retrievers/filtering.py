@@ -28,7 +28,7 @@ from conformal_retrievers.calibration.gate import (
     statement_with,
 )
 from conformal_retrievers.calibration.statement import why_none
-from conformal_retrievers.calibration.subjects import FILTERED, SNIPPETS, OnUnscorable
+from conformal_retrievers.calibration.subjects import ANSWERS, FILTERED, SNIPPETS, OnUnscorable
 from conformal_retrievers.data.hits import list_length
 from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
 from conformal_retrievers.data.sentences import Splitter
@@ -249,6 +249,8 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
                 f"threshold {filtered.threshold:.6g}. Lower alpha, or set on_empty='keep_best'",
                 filtered,
             )
+        if self.calibration.subject == ANSWERS:  # whose kept sets do not part equal scores
+            return replace(filtered, keeps=s == s[best])
         return replace(filtered, keeps=np.arange(len(s)) == best)
 
     def _checked(self, query: object, n: int, group: str | None) -> str | None:

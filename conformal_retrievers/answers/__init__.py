@@ -3,8 +3,8 @@
     k = ⌈(n + 1)(1 − α)⌉, t = the k-th smallest needed score of n questions (`scan.py`)
     P(the chain's answer from the snippets with a score ≤ t will do) ≥ 1 − α
 
-over new questions that are exchangeable with these, for any chain, also a random one: an answer
-will do at every level from the needed score upwards, so P(ok(S_t)) ≥ P(N ≤ t).
+over new questions that are exchangeable with these, for any chain, also a random one: its dice are
+part of N. An answer will do at every level from the needed score upwards, so P(ok(S_t)) ≥ P(N ≤ t).
 """
 
 from conformal_retrievers.answers.calibrate import calibrate_answers, calibrate_scans

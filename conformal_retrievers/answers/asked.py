@@ -1,51 +1,148 @@
-"""Asking a chain: with a bound, a cache, and a loop for asynchronous ones."""
+"""Asking a chain about many questions: with a bound, a cache, references and comparisons."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
+import re
+import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias, TypedDict, TypeVar
 
+import numpy as np
+
+from conformal_retrievers.answers.same import Same, has_answer, llm_same, same_text
+from conformal_retrievers.data.checks import check_names
+from conformal_retrievers.data.copies import check_copies
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
-from conformal_retrievers.llm.ask import check_count, with_bar
+from conformal_retrievers.extras import require
+from conformal_retrievers.llm.ask import ENOUGH, check_count, with_bar
 from conformal_retrievers.llm.cache import Cache
+from conformal_retrievers.llm.openai import background_loop
+from conformal_retrievers.llm.prompt import short_hash
+from conformal_retrievers.scoring.scorer import judged_queries
 
 logger = logging.getLogger("conformal_retrievers")
 
 T = TypeVar("T")
 Answer: TypeAlias = Callable[[str, Sequence[Snippet]], str | Awaitable[str]]
+Expected: TypeAlias = Mapping[str, str | Sequence[str]]  # reference answers, by question
+References: TypeAlias = tuple[str, ...]  # of which one suffices
+CHARACTERS = 4  # of a token, about
+ADDRESS = re.compile(r" at 0x\w+")
 
 
-@dataclass
+class AskOptions(TypedDict, total=False):
+    """The options of `scan_answers`, `calibrate_answers` and `evaluate_answers`."""
+
+    expected: Expected | None
+    same: Same | None
+    chain: str | None
+    concurrency: int
+    cache: Cache | None
+    progress: bool
+    most_calls: int | None
+
+
+class Misuse(TypeError):
+    """A chain or a comparison returns something else than it must, whatever the question."""
+
+
+@dataclass(frozen=True, eq=False)
 class Asked:
-    """A chain that remembers its answers in a cache, and may be asynchronous."""
+    """Questions, the chain that is asked for their answers, and what these are compared with."""
 
+    queries: list[JudgedQuery]
     answer: Answer
-    chain: str
-    cache: Cache | None = None
-    concurrency: int = 8
-    loop: asyncio.AbstractEventLoop | None = None  # of asynchronous answers, while it is asked
+    chain: str  # what it is called
+    expected: Mapping[str, References] | None
+    same: Same | None  # None: the default
+    concurrency: int
+    cache: Cache | None
+    progress: bool
+    most_calls: int | None
     stopped: threading.Event = field(default_factory=threading.Event)
+    waiting: set[Future[Any]] = field(default_factory=set)  # for asynchronous answers
 
-    def __call__(self, question: str, snippets: Sequence[Snippet], reference: bool) -> str:
-        """Return the answer; raise ValueError for a blank one, and TypeError for no text."""
-        request = json.dumps([question, [[s.id, s.text] for s in snippets], reference])
+    @classmethod
+    def of(
+        cls,
+        queries: Iterable[JudgedQuery],
+        answer: Answer,
+        *,
+        expected: Expected | None = None,
+        same: Same | None = None,
+        chain: str | None = None,
+        concurrency: int = 8,
+        cache: Cache | None = None,
+        progress: bool = False,
+        most_calls: int | None = None,
+    ) -> Asked:
+        """Check what is given, before anything is paid for."""
+        given = judged_queries(queries, "queries")
+        if not given:
+            raise ValueError(
+                "queries is empty; give those of judge_retriever(retriever, questions)"
+            )
+        for query in given:
+            if query.split is not None:
+                raise ValueError(
+                    f"{query.name} is cut into sentences by {query.split!r}; give whole snippets, "
+                    "such as judge_retriever without split= returns"
+                )
+        check_copies(given)
+        if not isinstance(cache, Cache | None):
+            raise TypeError(f"cache is {cache!r:.60}; give Cache(path), or None")
+        if same is not None:
+            name_of("same", same)
+        if isinstance(same, llm_same) and same.cache is None:
+            same = replace(same, cache=cache)
+        return cls(
+            given,
+            answer,
+            name_of("answer", answer, chain),
+            None if expected is None else references_of(given, expected),
+            same,
+            check_count(concurrency, "concurrency"),
+            cache,
+            progress,
+            most_calls if most_calls in (None, 0) else check_count(most_calls, "most_calls"),
+        )
+
+    @property
+    def unchanged(self) -> Same:
+        """What compares an answer with another one."""
+        return self.same or same_text
+
+    @property
+    def right(self) -> Same:
+        """What compares an answer with a reference."""
+        return self.same or has_answer
+
+    def __call__(self, question: str, snippets: Sequence[Snippet], *, first: bool = False) -> str:
+        """Return the chain's answer; the first one from all snippets is asked for on its own.
+
+        Raises ValueError for a blank answer, `Misuse` for something that is no text, and
+        InterruptedError once it is stopped.
+        """
+        request = json.dumps([question, [snippet.text for snippet in snippets], first])
         if self.cache is not None and (known := self.cache.replies(self.chain, [request])[0]):
             return known
         if self.stopped.is_set():
-            raise InterruptedError("the scan was stopped")
+            raise InterruptedError("the chain was no longer asked")
         found: Any = self.answer(question, snippets)
-        if isinstance(found, Awaitable) and self.loop is not None:
-            found = asyncio.run_coroutine_threadsafe(_awaited(found), self.loop).result()
+        if isinstance(found, Awaitable):
+            waiting = asyncio.run_coroutine_threadsafe(_awaited(found), background_loop())
+            self.waiting.add(waiting)
+            found = waiting.result()
+            self.waiting.discard(waiting)
         if not isinstance(found, str):
-            raise NotText(
+            raise Misuse(
                 f"answer returned {found!r:.60} to the question {question!r:.60} from "
                 f"{len(snippets)} snippets; return the text of the answer"
             )
@@ -55,71 +152,122 @@ class Asked:
             self.cache.add_replies(self.chain, {request: found})
         return found
 
-    def of_each(
-        self, function: Callable[[JudgedQuery], T], queries: Sequence[JudgedQuery], progress: bool
-    ) -> tuple[list[T], dict[str, str]]:
+    def agrees(self, same: Same, question: str, answer: str, references: References) -> bool:
+        """Return whether an answer is the same as one of the references.
+
+        Raises `Misuse` if the comparison returns neither True nor False.
+        """
+        for reference in references:
+            verdict: Any = same(question, answer, reference)
+            if not isinstance(verdict, bool | np.bool_):
+                raise Misuse(f"same returned {verdict!r:.60}; return True or False")
+            if verdict:
+                return True
+        return False
+
+    def announce(self, contexts: Iterable[Sequence[int]]) -> None:
+        """Say how many calls and tokens are needed at most, and refuse too many calls.
+
+        `contexts` has the characters of the snippets of each call. An LLM that compares answers is
+        asked as often again.
+        """
+        sizes = [sum(of) for of in contexts]
+        calls = len(sizes) * (2 if isinstance(self.same, llm_same) else 1)
+        text = (
+            f"{len(self.queries):,} questions take at most {calls:,} calls, of {self.chain}, with "
+            f"about {sum(sizes) // CHARACTERS:,} tokens of snippets"
+        )
+        if self.most_calls is not None and calls > self.most_calls:
+            raise ValueError(f"most_calls is {self.most_calls}, but {text}")
+        if self.progress:
+            require("cli", "rich")  # before a call is made
+            print(text, file=sys.stderr)
+        else:
+            logger.info(text)
+
+    def of_each(self, function: Callable[[JudgedQuery], T]) -> tuple[list[T], dict[str, str]]:
         """Return what a function that asks returns for each question, and why some failed.
 
-        Raises ValueError if all failed. Asynchronous answers run in one loop, in its own thread.
+        Raises ValueError if all failed, or the first 8.
         """
 
         def attempted(query: JudgedQuery) -> T | Exception:
             try:
-                return function(query)
-            except NotText:
+                outcome: T | Exception = function(query)
+            except Misuse:
                 raise
             except Exception as error:
-                return error
+                outcome = error
+            outcomes.append(isinstance(outcome, Exception))
+            if len(outcomes) >= ENOUGH and all(outcomes):
+                self.stopped.set()
+            return outcome
 
-        check_count(self.concurrency, "concurrency")
-        with _looping() as self.loop, ThreadPoolExecutor(self.concurrency) as pool:
-            futures = [pool.submit(copy_context().run, attempted, query) for query in queries]
+        outcomes: list[bool] = []  # whether each question failed, as they end
+        done, failed = list[T](), dict[str, str]()
+        background_loop()  # now, before several threads ask for it
+        with ThreadPoolExecutor(self.concurrency) as pool:
+            tasks = [pool.submit(copy_context().run, attempted, query) for query in self.queries]
+            pairs = [*zip(self.queries, tasks, strict=True)]
             try:
-                shown = with_bar(futures, "Answering") if progress else futures
-                found = [future.result() for future in shown]
+                for query, task in with_bar(pairs, "Answering") if self.progress else pairs:
+                    outcome = task.result()
+                    if not isinstance(outcome, Exception):
+                        done.append(outcome)
+                        continue
+                    failed[query.query] = repr(outcome)
+                    if not done and len(failed) in (ENOUGH, len(pairs)):
+                        text = f"all of the first {len(failed)} questions failed: {outcome!r}"
+                        raise ValueError(text) from outcome
             finally:
-                self.stopped.set()  # after an error, what is under way ends with its next call
-        pairs = list(zip(queries, found, strict=True))
-        errors = {query.query: one for query, one in pairs if isinstance(one, Exception)}
-        *_, last = [None, *errors.values()]
-        if last is not None:
-            if len(errors) == len(queries):
-                raise ValueError(f"all {len(queries)} questions failed: {last!r}") from last
-            text = "%d of %d questions are left out, because a call failed; the last: %r"
-            logger.warning(text, len(errors), len(queries), last)
-        failed = {question: repr(error) for question, error in errors.items()}
-        return [one for one in found if not isinstance(one, Exception)], failed
-
-
-@contextmanager
-def _looping() -> Iterator[asyncio.AbstractEventLoop]:
-    """Run an event loop in a thread of its own inside."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="answers", daemon=True)
-    thread.start()
-    try:
-        yield loop
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-
-
-class NotText(TypeError):
-    """A chain returns something else than text, which no other question would mend."""
+                self.stopped.set()  # what is under way ends with its next call
+                for waiting in [*self.waiting]:
+                    waiting.cancel()
+        if failed:
+            text = "%d of %d questions are left out, because a call failed; the last: %s"
+            logger.warning(text, len(failed), len(pairs), [*failed.values()][-1])
+        return done, failed
 
 
 async def _awaited(answer: Awaitable[Any]) -> Any:
     return await answer
 
 
-def named_chain(chain: str | None, answer: object) -> str:
-    """Return what a chain is called; raise for an answer that is no function, or has no name."""
-    if not callable(answer):
-        raise TypeError(
-            f"answer is {answer!r:.60}; give a function from a question and its snippets to a text"
-        )
-    name = chain or getattr(answer, "name", None) or getattr(answer, "__name__", "<lambda>")
-    if not isinstance(name, str) or name == "<lambda>" or not name.isprintable():
-        raise ValueError(f"chain is {name!r}; give the chain's name, such as its model and prompt")
-    return name
+def name_of(what: str, function: Any, name: str | None = None) -> str:
+    """Return what a chain or a comparison is called; of a plain function also a hash of its code.
+
+    >>> name_of("answer", same_text, "gpt, prompt 7"), name_of("same", same_text)
+    ('gpt, prompt 7', 'same_text')
+    """
+    if not callable(function):
+        raise TypeError(f"{what} is {function!r:.60}; give a function, see scan_answers")
+    check_names(what, name=name)
+    known = name or getattr(function, "name", None)
+    if known is None and function in (same_text, has_answer):
+        known = function.__name__
+    if known is None and (code := getattr(function, "__code__", None)) is not None:
+        constants = ADDRESS.sub("", repr((code.co_names, code.co_consts)))
+        of_code = short_hash([code.co_code.hex(), constants])
+        known = f"{function.__name__.strip('<>')}, code={of_code}"
+    if known is None:
+        option = "chain=" if what == "answer" else "it an attribute name,"
+        raise ValueError(f"{what} is a {type(function).__name__} without a name; give {option}")
+    return str(known)
+
+
+def references_of(queries: Sequence[JudgedQuery], expected: Expected) -> dict[str, References]:
+    """Return the references of each question; raise, naming it, for none or an empty one."""
+    if not isinstance(expected, Mapping):
+        raise TypeError(f"expected is {expected!r:.60}; give reference answers by question, a dict")
+    references = dict[str, References]()
+    for query in queries:
+        given: Any = expected.get(query.query, ())
+        texts = (given,) if isinstance(given, str) else given
+        listed = isinstance(texts, Sequence) and not isinstance(texts, bytes)
+        if not listed or not texts or not all(isinstance(t, str) and t.strip() for t in texts):
+            raise ValueError(
+                f"expected[{query.query!r:.80}] is {given!r:.60}; give a reference answer or "
+                "several, or leave the question out of queries"
+            )
+        references[query.query] = tuple(texts)
+    return references

@@ -1,19 +1,20 @@
 """From the scans of questions to a calibration about answers.
 
 unchanged   N of every question: the answer is to be the one from all snippets
-right       N of the questions that are right from all snippets: the answer is to be right. What
-            follows for all: P(right from the kept) ≥ (1 − α) P(right from all)
+right       N of the questions whose first answer from all snippets is right: it is to stay so.
+            What follows for all: P(right from the kept) ≥ (1 − α) P(right from all)
 with count_wrong   N of every question, +inf for those that are wrong from all: 1 − α is the
             share of all questions that are to be right
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
+from typing_extensions import Unpack
 
-from conformal_retrievers.answers.asked import Answer
-from conformal_retrievers.answers.same import Same
-from conformal_retrievers.answers.scan import Expected, Scans, scan_answers
+from conformal_retrievers.answers.asked import Answer, Asked, AskOptions
+from conformal_retrievers.answers.scan import Scans, scans_of
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.fitting import provenance_with
@@ -22,8 +23,9 @@ from conformal_retrievers.calibration.reduced import lowest_scores
 from conformal_retrievers.calibration.subjects import ANSWERS
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.queries import JudgedQuery
-from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.scoring.scorer import Scorer, relative_to_query
+
+SHOWN = 60  # characters of a question in a file
 
 
 def calibrate_answers(
@@ -31,16 +33,11 @@ def calibrate_answers(
     answer: Answer,
     *,
     alpha: float,
-    expected: Expected | None = None,
-    same: Same | None = None,
     scorer: Scorer | None = None,
-    chain: str | None = None,
     delta: float | None = None,
     by_group: bool = False,
     count_wrong: bool = False,
-    concurrency: int = 8,
-    cache: Cache | None = None,
-    progress: bool = False,
+    **options: Unpack[AskOptions],
 ) -> Calibration:
     """Return the calibration that a chain's answers give, for the same filters as any other.
 
@@ -51,7 +48,7 @@ def calibrate_answers(
 
     Parameters
     ----------
-    queries, answer, expected, same, scorer, chain, concurrency, cache, progress
+    queries, answer, scorer, options
         As in `scan_answers`.
     alpha, delta, by_group
         As in `calibrate`; the group is that of a query.
@@ -65,20 +62,12 @@ def calibrate_answers(
         As `scan_answers`, and as `calibrate` for alpha, delta and by_group; for `count_wrong`
         without `expected`; and if no question is right from all snippets.
     """
-    scans = scan_answers(
-        queries,
-        answer,
-        expected=expected,
-        same=same,
-        scorer=scorer,
-        chain=chain,
-        concurrency=concurrency,
-        cache=cache,
-        progress=progress,
-    )
-    return calibrate_scans(
-        scans, alpha=alpha, delta=delta, by_group=by_group, count_wrong=count_wrong
-    )
+    rule: dict[str, Any] = {"alpha": alpha, "delta": delta, "by_group": by_group}
+    asked = Asked.of(queries, answer, **options)
+    _check(count_wrong, asked.expected is not None)
+    # Before anything is paid for: refuses what would be refused afterwards.
+    _calibration(asked.queries, [0.0] * len(asked.queries), scorer="none yet", **rule)
+    return calibrate_scans(scans_of(asked, scorer), count_wrong=count_wrong, **rule)
 
 
 def calibrate_scans(
@@ -90,59 +79,73 @@ def calibrate_scans(
     count_wrong: bool = False,
 ) -> Calibration:
     """Return the calibration of scans that are at hand; see `calibrate_answers`."""
-    checks.check_flags(by_group=by_group, count_wrong=count_wrong)
-    if count_wrong and not scans.right:
-        raise ValueError("count_wrong is True without expected answers; give expected, too")
-    failing = [scan for scan in scans.scans if not scan.levels[0].same]
-    leaves_out = scans.right and not count_wrong
-    used = [scan for scan in scans.scans if not leaves_out or scan.levels[0].same]
-    if not used:
+    _check(count_wrong, scans.right)
+    wrong = [scan for scan in scans.scans if scan.wrong]
+    used = [scan for scan in scans.scans if count_wrong or not scan.wrong]
+    if not used or len(wrong) == len(scans.scans):
         raise ValueError(
-            f"the chain is right in none of {len(failing)} questions, all snippets given; check "
-            "the references, the comparison and the chain"
+            f"the chain is right in none of {len(wrong)} questions, all snippets given; check the "
+            "references, the comparison and the chain"
         )
-    of_all = ScoredQueries(
-        np.concatenate([scan.scores for scan in scans.scans]),
-        np.zeros(sum(len(scan.scores) for scan in scans.scans), dtype=np.bool_),
-        np.cumsum([0, *[len(scan.scores) for scan in scans.scans]]),
-    )
     details = AnswerDetails(
         right=scans.right,
         count_wrong=count_wrong,
         same=scans.same,
         chain=scans.chain,
-        n_failing=len(failing),
-        n_needing_all=sum(
-            scan.levels[0].same and scan.kept == len(scan.scores) > 0 for scan in scans.scans
-        ),
         n_questions=len(scans.scans),
-        failed=[*scans.failed],
+        n_wrong=len(wrong),
+        n_contradicting=sum(scan.contradicts for scan in scans.scans),
+        n_needing_all=sum(
+            scan.needed < np.inf and scan.kept == len(scan.scores) > 0 for scan in scans.scans
+        ),
+        failed=[question[:SHOWN] for question in scans.failed],
     )
     choice = None
     if getattr(scans.scorer, "prior", None) and not getattr(scans.scorer, "fitted_on", None):
         choice = Choice(chosen=scans.scorer.name, given=[])
-    queries = [scan.query for scan in scans.scans]
-    return Calibration(
-        alpha,
-        "all",
-        scans.scorer.name,
-        ScoredQueries(
-            [scan.needed for scan in used],
-            np.ones(len(used), dtype=np.bool_),
-            np.arange(len(used) + 1),
-            ids=[scan.query.id for scan in used],
-            groups=[scan.query.group for scan in used],
-        ),
-        subject=ANSWERS,
+    scores = [scan.scores for scan in scans.scans]
+    flat, offsets = np.concatenate(scores), np.cumsum([0, *map(len, scores)])
+    lowest = lowest_scores(ScoredQueries(flat, np.zeros(len(flat), dtype=np.bool_), offsets))
+    others = [] if count_wrong else [scan.query.id for scan in wrong]
+    return _calibration(
+        [scan.query for scan in used],
+        [scan.needed for scan in used],
+        alpha=alpha,
         delta=delta,
         by_group=by_group,
-        n_without_relevant=len(scans.scans) - len(used),
-        other_ids=tuple(
-            scan.query.id for scan in failing if leaves_out and scan.query.id is not None
-        ),
-        lowest_scores=tuple(np.sort(lowest_scores(of_all)).tolist()),
+        scorer=scans.scorer.name,
+        n_without_relevant=len(others),
+        other_ids=tuple(filter(None, others)),
+        lowest_scores=tuple(np.sort(lowest).tolist()),
         relative_to_query=relative_to_query(scans.scorer),
         scorer_provenance=provenance_with(scans.scorer, choice),
-        retrieval=checks.with_retrieval(queries, None),
+        retrieval=checks.with_retrieval([scan.query for scan in scans.scans], None),
         details=details.model_dump(),
     )
+
+
+def _check(count_wrong: bool, right: bool) -> None:
+    checks.check_flags(count_wrong=count_wrong)
+    if count_wrong and not right:
+        raise ValueError("count_wrong is True without expected answers; give expected, too")
+
+
+def _calibration(
+    queries: Sequence[JudgedQuery],
+    needed: Sequence[float],
+    *,
+    alpha: float,
+    by_group: bool,
+    **more: Any,
+) -> Calibration:
+    """Return the calibration of needed scores, one of each question."""
+    checks.check_flags(by_group=by_group)
+    scored = ScoredQueries(
+        needed,
+        np.ones(len(needed), dtype=np.bool_),
+        np.arange(len(needed) + 1),
+        ids=[query.id for query in queries],
+        groups=[query.group for query in queries],
+    )
+    more |= {"queries": scored, "subject": ANSWERS, "by_group": by_group}
+    return Calibration(alpha, "all", **more)

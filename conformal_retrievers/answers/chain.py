@@ -1,8 +1,7 @@
 """Chains: an LLM that answers a question from its snippets by one prompt, or a framework's own."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Generic, NamedTuple, TypeVar
 
 from conformal_retrievers.answers.asked import Answer
@@ -69,22 +68,26 @@ class Questions(NamedTuple):
 class Chain(Generic[Item]):
     """A framework's chain as a function of snippets, each of which stands for what was retrieved.
 
-    `respond` takes a question and these items, `item_of` makes one for a snippet that was cut.
+    `respond` takes a question and these items, and `cut` returns one with another text.
     """
 
     name: str
     respond: Callable[[str, list[Item]], str]
-    item_of: Callable[[Snippet], Item]
-    retrieved: Sequence[tuple[Snippet, Item]] = ()
+    cut: Callable[[Item, str], Item]
+    retrieved: Mapping[str, Sequence[tuple[Snippet, Item]]] = field(default_factory=dict)
 
     def __call__(self, question: str, snippets: Sequence[Snippet]) -> str:
         """Return the chain's answer."""
-        items = [self._items.get(id(one)) or self.item_of(one) for one in snippets]
+        known = self.retrieved.get(question, ())
+        of_text = {(snippet.id, snippet.text): item for snippet, item in known}
+        of_id = {snippet.id: item for snippet, item in known}
+        for one in snippets:
+            if one.id not in of_id:
+                raise ValueError(f"snippet {one.id!r} was not retrieved for {question!r:.60}")
+        items = [
+            of_text.get((one.id, one.text)) or self.cut(of_id[one.id], one.text) for one in snippets
+        ]
         return self.respond(question, items)
-
-    @cached_property
-    def _items(self) -> dict[int, Item]:
-        return {id(snippet): item for snippet, item in self.retrieved}  # which stay alive in it
 
 
 def questions_for(
@@ -100,11 +103,10 @@ def questions_for(
     asked = with_questions(questions, "questions")
     found, retrieval = retrieve([query.query for query in asked])
     snippets = [to_snippets(items) for items in found]
-    pairs = [
-        pair
-        for of, items in zip(snippets, found, strict=True)
-        for pair in zip(of, items, strict=True)
-    ]
+    pairs = {
+        query.query: [*zip(of, items, strict=True)]
+        for query, of, items in zip(asked, snippets, found, strict=True)
+    }
     queries = [
         JudgedQuery(
             query.query,

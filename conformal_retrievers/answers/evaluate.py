@@ -7,44 +7,51 @@ bootstrap over questions. "all snippets" is asked twice: what it changes, the ch
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Unpack
 
-from conformal_retrievers.answers.asked import Answer, Asked, named_chain
-from conformal_retrievers.answers.same import Same, f1, has_answer, name_of, same_text
-from conformal_retrievers.answers.scan import CHARACTERS, Expected, references_of
-from conformal_retrievers.data.copies import check_copies
+from conformal_retrievers.answers.asked import CHARACTERS, Answer, Asked, AskOptions, name_of
+from conformal_retrievers.answers.same import f1, same_text
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.evaluation.bootstrap import Estimate, n_to_tell, resampled, spans
+from conformal_retrievers.evaluation.verdict import UNVERIFIED
 from conformal_retrievers.filtering import RetrievalFilter
-from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.pruning import Pruned
-from conformal_retrievers.scoring.scorer import judged_queries
 from conformal_retrievers.theory.intervals import check_level
 
 WHOLE = "all snippets"
 RESAMPLES = 2000
-SHARES = ("unchanged", "right", "exact", "f1")  # measures from 0 to 1
-Measures = Mapping[str, NDArray[np.float64]]  # of each question, by name
+SHOWN = ("unchanged", "right", "f1")  # in %
+WIDTH = 20  # characters of a name in the table
+Contexts = Sequence[Sequence[Snippet]]  # of each question
 
 
 @dataclass(frozen=True, eq=False)
 class Way:
-    """A way to cut the context, and what it gives for each question, (n,) each."""
+    """A way to cut the context, and what it gives for each question, (n,) each.
+
+    The measures are the snippets, tokens and seconds, whether the answer is unchanged and, where
+    there are references, right, exact, and its F1. Seconds are 0 where the cache has the answer.
+    """
 
     name: str
-    measures: Measures = field(repr=False)  # snippets, tokens, seconds, and SHARES that are known
+    kind: Literal["whole", "filter", "top k"]
+    measures: Mapping[str, NDArray[np.float64]] = field(repr=False)
     estimates: Mapping[str, Estimate]  # their means, with intervals
 
-    @property
-    def unchanged(self) -> Estimate:
-        """The share of questions with the same answer as from all snippets."""
-        return self.estimates["unchanged"]
+
+class Gap(NamedTuple):
+    """The difference of a measure between two ways, paired by question."""
+
+    difference: Estimate
+    needed: float  # questions that show such a difference with probability 0.8; NaN for none
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,46 +61,44 @@ class AnswerEvaluation:
     ways: tuple[Way, ...]
     n_questions: int
     same: str  # the name of what compares answers
+    level: float  # of the intervals
+    held_out_verified: bool  # whether ids prove that no filter was calibrated on a question
     failed: Mapping[str, str]  # questions that were left out, and why
 
     def __getitem__(self, name: str) -> Way:
-        """Return a way by its name."""
-        return next(way for way in self.ways if way.name == name)
+        """Return a way by its name; raise KeyError, naming those that there are."""
+        for way in self.ways:
+            if way.name == name:
+                return way
+        raise KeyError(f"{name!r} is not among {[way.name for way in self.ways]}")
 
-    def difference(self, one: str, other: str, measure: str) -> Estimate:
-        """Return a measure of one way minus that of another, paired by question."""
+    def compare(self, one: str, other: str, measure: str) -> Gap:
+        """Return a measure of one way minus that of another."""
         paired = self[one].measures[measure] - self[other].measures[measure]
-        return _estimate(paired, 0.95)
-
-    def questions_to_tell(self, one: str, other: str, measure: str) -> float:
-        """Return how many questions show a difference like this one with probability 0.8; NaN if
-        none is there.
-        """
-        paired = self[one].measures[measure] - self[other].measures[measure]
-        drawn = _drawn(paired)
-        return n_to_tell(drawn, len(paired), float(paired.mean()))
+        needed = n_to_tell(_drawn(paired), len(paired), float(paired.mean()))
+        return Gap(_estimate(paired, self.level), needed)
 
     def __str__(self) -> str:
-        """Write the ways as a table, a line each, and the differences to the whole context."""
-        known = [name for name in SHARES if name != "exact" and name in self.ways[0].measures]
-        width = max(len(way.name) for way in self.ways)
-        head = f"{'':<{width}}  snippets  tokens" + "".join(
-            f"  {name + ', %':<14}" for name in known
-        )
-        lines = [head.rstrip()]
+        """Write the ways as a table, a line each, and their differences to the whole context."""
+        known = [name for name in SHOWN if name in self.ways[0].measures]
+        names = {way.name: _shortened(way.name) for way in self.ways}
+        width = max(map(len, names.values()))
+        heads = "".join(f"  {name + ', %':<14}" for name in known)
+        lines = [f"{'':<{width}}  snippets  tokens{heads}".rstrip()]
         for way in self.ways:
-            means = {name: way.estimates[name].estimate for name in ("snippets", "tokens")}
+            snippets, tokens = (way.estimates[name].estimate for name in ("snippets", "tokens"))
             shares = "".join(f"  {_percent(way.estimates[name]):<14}" for name in known)
-            row = f"{way.name:<{width}}  {means['snippets']:8.1f}  {means['tokens']:6.0f}{shares}"
+            row = f"{names[way.name]:<{width}}  {snippets:8.1f}  {tokens:6.0f}{shares}"
             lines.append(row.rstrip())
-        lines.append(f"\n{self.n_questions} questions, compared by {self.same}.")
+        lines += ["", f"{self.n_questions} questions, compared by {_shortened(self.same, 50)}."]
         for way in self.ways[1:]:
-            gap = self.difference(way.name, WHOLE, known[-1])
-            more = self.questions_to_tell(way.name, WHOLE, known[-1])
-            told = "" if math.isnan(more) else f"; {more:,.0f} questions would tell"
-            lines.append(f"{way.name} − {WHOLE}, {known[-1]}: {_percent(gap, '+')}{told}.")
+            gap, needed = self.compare(way.name, WHOLE, known[-1])
+            told = "" if math.isnan(needed) else f"; {needed:,.0f} questions would tell"
+            lines.append(f"{names[way.name]} − {WHOLE}, {known[-1]}: {_percent(gap, '+')}{told}.")
         if self.failed:
-            lines.append(f"{len(self.failed)} questions are left out, because a call failed.")
+            lines.append(f"Left out, because a call failed: {len(self.failed)}.")
+        if not self.held_out_verified:
+            lines.append(UNVERIFIED)
         return "\n".join(lines)
 
 
@@ -102,13 +107,8 @@ def evaluate_answers(
     queries: Iterable[JudgedQuery],
     answer: Answer,
     *,
-    expected: Expected | None = None,
-    same: Same | None = None,
-    chain: str | None = None,
-    concurrency: int = 8,
-    cache: Cache | None = None,
-    progress: bool = False,
     level: float = 0.95,
+    **options: Unpack[AskOptions],
 ) -> AnswerEvaluation:
     """Measure what a chain answers from all snippets, from what filters keep, and from a top k.
 
@@ -120,80 +120,104 @@ def evaluate_answers(
         Filters by name, of snippets or of sentences, by relevance or by answers.
     queries
         Retrieved queries that no filter was calibrated on; their judgements are not read.
-    answer, expected, same, chain, concurrency, cache, progress
-        As in `scan_answers`. `same` says what is unchanged; with `expected`, what is right, and
-        without it `same_text` says what is unchanged.
     level
         The share of resamples that intervals span.
+    answer, options
+        As in `scan_answers`. `same` says what is unchanged, and what is right where there are
+        references.
 
     Raises
     ------
     TypeError, ValueError
-        As `scan_answers`, and for a query that a filter was calibrated on, by its id.
+        As `scan_answers`, for a query that a filter was calibrated on, by its id, and for a filter
+        with the name of another way.
     """
     check_level(level)
-    given = judged_queries(queries, "queries")
-    check_copies(given)
-    for name, one in filters.items():
-        if not isinstance(one, RetrievalFilter):
-            raise TypeError(f"filters[{name!r}] is {one!r:.60}; give a ConformalFilter")
-        one.calibration.held_out(query.id for query in given)
-    unchanged, right = (same or same_text, same or has_answer)
-    references = {} if expected is None else references_of(given, expected)
-    ways = _contexts(filters, given)
-    asked = Asked(answer, named_chain(chain, answer), cache, concurrency)
-    place = {query.query: i for i, query in enumerate(given)}
+    _check_filters(filters)
+    asked = Asked.of(queries, answer, **options)
+    ids = [query.id for query in asked.queries]
+    verified = [one.calibration.held_out(ids) for one in filters.values()]
+    ways = _contexts(filters, asked.queries)
+    whole = [query.snippets for query in asked.queries]
+    asked.announce(
+        [len(snippet.text) for snippet in context]
+        for contexts in (whole, *ways.values())
+        for context in contexts
+    )
+    place = {query.query: i for i, query in enumerate(asked.queries)}
 
     def measured(query: JudgedQuery) -> list[dict[str, float]]:
-        first = asked(query.query, query.snippets, True)
-        known = references.get(query.query, ())
-        return [
-            of_context(query, contexts[place[query.query]], first, known)
-            for contexts in ways.values()
-        ]
+        first = asked(query.query, query.snippets, first=True)
+        known: dict[tuple[str, ...], dict[str, float]] = {}
+        rows = []
+        for contexts in ways.values():
+            context = contexts[place[query.query]]
+            key = tuple(snippet.text for snippet in context)
+            if key not in known:  # equal contexts are asked about once
+                known[key] = _measures(asked, query.query, context, first)
+            rows.append(known[key])
+        return rows
 
-    def of_context(
-        query: JudgedQuery, context: Sequence[Snippet], first: str, known: tuple[str, ...]
-    ) -> dict[str, float]:
-        start = time.perf_counter()
-        found = asked(query.query, context, False)
-        of_one = {
-            "snippets": float(len(context)),
-            "tokens": sum(len(snippet.text) for snippet in context) / CHARACTERS,
-            "seconds": time.perf_counter() - start,
-            "unchanged": float(unchanged(query.query, found, first)),
-        }
-        if known:
-            of_one["right"] = float(any(right(query.query, found, one) for one in known))
-            of_one["exact"] = float(any(same_text(query.query, found, one) for one in known))
-            of_one["f1"] = max(f1(found, one) for one in known)
-        return of_one
-
-    rows, failed = asked.of_each(measured, given, progress)
+    rows, failed = asked.of_each(measured)
     made = []
     for j, name in enumerate(ways):
         measures = {key: np.array([row[j][key] for row in rows]) for key in rows[0][j]}
         estimates = {key: _estimate(values, level) for key, values in measures.items()}
-        made.append(Way(name, measures, estimates))
-    return AnswerEvaluation(tuple(made), len(rows), name_of(unchanged), failed)
+        kind: Any = "whole" if name == WHOLE else "filter" if name in filters else "top k"
+        made.append(Way(name, kind, measures, estimates))
+    same = name_of("same", asked.unchanged)
+    return AnswerEvaluation(tuple(made), len(rows), same, level, all(verified), failed)
+
+
+def _check_filters(filters: Any) -> None:
+    if not isinstance(filters, Mapping):
+        raise TypeError(f"filters is a {type(filters).__name__}; give filters by name, a dict")
+    for name, one in filters.items():
+        if not isinstance(name, str) or not name.isprintable() or re.fullmatch(r"top \d+", name):
+            raise ValueError(f"filters has the name {name!r:.60}; give another, printable text")
+        if name == WHOLE:
+            raise ValueError(f"filters has the name {name!r}, which is that of the whole context")
+        if not isinstance(one, RetrievalFilter):
+            raise TypeError(f"filters[{name!r}] is {one!r:.60}; give a ConformalFilter")
 
 
 def _contexts(
     filters: Mapping[str, RetrievalFilter[Any]], queries: Sequence[JudgedQuery]
-) -> dict[str, list[Sequence[Snippet]]]:
+) -> dict[str, Contexts]:
     """Return the snippets that each way leaves of each query, by its name."""
-    ways: dict[str, list[Sequence[Snippet]]] = {WHOLE: [query.snippets for query in queries]}
+    ways: dict[str, Contexts] = {WHOLE: [query.snippets for query in queries]}
     for name, one in filters.items():
         decided = [one(query.query, query.snippets, query.group) for query in queries]
-        ways[name] = [
-            [Snippet(passage.text) for passage in of.passages]
-            if isinstance(of, Pruned)
-            else [query.snippets[i] for i in of.kept]
-            for query, of in zip(queries, decided, strict=True)
-        ]
+        ways[name] = [_kept(of, query) for of, query in zip(decided, queries, strict=True)]
         k = round(float(np.mean([len(kept) for kept in ways[name]])))
         ways[f"top {k}"] = [query.snippets[:k] for query in queries]
     return ways
+
+
+def _kept(decided: Any, query: JudgedQuery) -> list[Snippet]:
+    if isinstance(decided, Pruned):
+        return [Snippet(of.text, query.snippets[of.document].id) for of in decided.passages]
+    return [query.snippets[i] for i in decided.kept]
+
+
+def _measures(
+    asked: Asked, question: str, context: Sequence[Snippet], first: str
+) -> dict[str, float]:
+    """Return what a chain's answer from a context is worth, and what it takes."""
+    start = time.perf_counter()
+    found = asked(question, context)
+    measures = {
+        "snippets": float(len(context)),
+        "tokens": sum(len(snippet.text) for snippet in context) / CHARACTERS,
+        "seconds": time.perf_counter() - start,
+        "unchanged": float(asked.agrees(asked.unchanged, question, found, (first,))),
+    }
+    if asked.expected is not None:
+        references = asked.expected[question]
+        measures["right"] = float(asked.agrees(asked.right, question, found, references))
+        measures["exact"] = float(asked.agrees(same_text, question, found, references))
+        measures["f1"] = max(f1(found, reference) for reference in references)
+    return measures
 
 
 def _drawn(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -211,3 +235,7 @@ def _estimate(values: NDArray[np.float64], level: float) -> Estimate:
 def _percent(estimate: Estimate, sign: str = "") -> str:
     middle, low, high = (f"{100 * value:{sign}.0f}" for value in estimate)
     return f"{middle} [{low}, {high}]"
+
+
+def _shortened(text: str, width: int = WIDTH) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"

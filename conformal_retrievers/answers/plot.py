@@ -5,10 +5,11 @@ from typing import Any
 import matplotlib.style
 from matplotlib.figure import Figure
 
-from conformal_retrievers.answers.evaluate import WHOLE, AnswerEvaluation
+from conformal_retrievers.answers.evaluate import AnswerEvaluation
 from conformal_retrievers.evaluation.plot import BLUE, GREEN, GREY, STYLE, Picture
 
 LABELS = {"unchanged": "answers unchanged, %", "right": "right answers, %"}
+MARKS = {"whole": (GREY, "X"), "filter": (BLUE, "o"), "top k": (GREEN, "s")}
 
 
 def plot_answers(value: AnswerEvaluation, *, axes: Any = None) -> Figure:
@@ -20,24 +21,23 @@ def plot_answers(value: AnswerEvaluation, *, axes: Any = None) -> Figure:
     """
     measure = "right" if "right" in value.ways[0].measures else "unchanged"
     with matplotlib.style.context(["default", STYLE]):
-        figure = Picture(figsize=(5.2, 3.4)) if axes is None else axes.figure
+        figure = Picture(figsize=(5.8, 3.6)) if axes is None else axes.figure
         drawn = figure.subplots() if axes is None else axes
         for way in value.ways:
             share, x = way.estimates[measure], way.estimates["tokens"].estimate
-            color, mark = (BLUE, "o")
-            if way.name == WHOLE:
-                color, mark = (GREY, "X")
-            elif way.name.startswith("top "):
-                color, mark = (GREEN, "s")
+            color, mark = MARKS[way.kind]
             drawn.vlines(x, 100 * share.low, 100 * share.high, color=color, alpha=0.5)
             drawn.plot(x, 100 * share.estimate, mark, color=color)
+            below = way.kind == "top k"  # a filter and its top k have about the same tokens
             drawn.annotate(
                 way.name.replace("$", r"\$"),
                 (x, 100 * share.estimate),
-                xytext=(6, 4),
+                xytext=(6, -11 if below else 5),
                 textcoords="offset points",
                 fontsize=8.5,
+                color=color,
             )
-        drawn.set(xlabel="tokens of context", ylabel=LABELS[measure], xlim=(0, None))
-        drawn.margins(x=0.2, y=0.1)
+        widest = max(way.estimates["tokens"].estimate for way in value.ways)
+        drawn.set(xlabel="tokens of context", ylabel=LABELS[measure], xlim=(0, 1.25 * widest))
+        drawn.set_ylim(max(0, drawn.get_ylim()[0] - 5), 103)
     return figure

@@ -3,49 +3,38 @@ will do.
 
     v_1 < … < v_m   the different scores of the question's snippets, and v_0 = −inf
     S_t             the snippets with a score ≤ t, or without one, in the retriever's order
-    ok(S)           the chain's answer from S is the same as its answer from all snippets, or, where
-                    references are given, as one of these
+    ok(S)           the chain's answer from S is the same as its first answer from all snippets, or,
+                    where references are given, as one of these
     N               the smallest v_j with ok at v_j, v_{j+1}, …, v_m; +inf if not even at v_m
 
 The levels are scanned from all snippets downwards, up to the first that fails. What a lucky answer
 from still fewer snippets says is never asked: N is the monotone envelope of ok. The answer from all
-snippets is asked for twice, so that a chain that contradicts itself is seen to.
+snippets is asked for twice: the first is compared with, or says whether the question is answered
+rightly, and the second is that of the level v_m. So a chain that contradicts itself has N = +inf.
 """
 
 from __future__ import annotations
 
-import logging
 import math
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from pydantic import JsonValue
+from typing_extensions import Unpack
 
-from conformal_retrievers.answers.asked import Answer, Asked, named_chain
-from conformal_retrievers.answers.same import Same, has_answer, name_of, same_text
-from conformal_retrievers.data.copies import check_copies
-from conformal_retrievers.data.queries import JudgedQuery, Snippet
-from conformal_retrievers.extras import require
-from conformal_retrievers.llm.cache import Cache
+from conformal_retrievers.answers.asked import Answer, Asked, AskOptions, References, name_of
+from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.scoring.learned.score import fitted
 from conformal_retrievers.scoring.scorer import (
     Scorer,
     Scores,
     check_not_fitted_on,
     check_scorer,
-    judged_queries,
     score_snippets,
 )
 from conformal_retrievers.scoring.sources import sources_of
-
-logger = logging.getLogger("conformal_retrievers")
-
-Expected: TypeAlias = Mapping[str, str | Sequence[str]]  # reference answers, by question
-CHARACTERS = 4  # of a token, about
 
 
 class Level(NamedTuple):
@@ -62,13 +51,19 @@ class Scan:
 
     query: JudgedQuery  # whose judgements were not read
     scores: Scores  # (n,), of its snippets
-    references: tuple[str, ...]  # reference answers, or the first answer from all snippets
+    references: References  # reference answers, or the first answer from all snippets
     levels: tuple[Level, ...]  # the last one fails, unless even no snippet suffices
+    wrong: bool = False  # whether the first answer was no reference: then there are no levels
 
     @property
     def needed(self) -> float:
         """The needed score N."""
         return min((level.score for level in self.levels if level.same), default=math.inf)
+
+    @property
+    def contradicts(self) -> bool:
+        """Whether the second answer from all snippets fails, although the first did not."""
+        return not self.wrong and not self.levels[0].same
 
     @property
     def kept(self) -> int:
@@ -78,7 +73,7 @@ class Scan:
     @property
     def lost(self) -> tuple[bool, ...]:
         """Which snippets (n,) were left out first when the answer changed."""
-        changed = not self.levels[-1].same and math.isfinite(self.needed)
+        changed = math.isfinite(self.needed) and not self.levels[-1].same
         return tuple((changed & (self.scores == self.needed)).tolist())
 
 
@@ -101,7 +96,8 @@ class Scans:
         another one is not among them, so do not calibrate a filter by relevance on them.
         """
         return tuple(
-            JudgedQuery(s.query.query, s.query.snippets, s.lost, id=s.query.id) for s in self.scans
+            replace(scan.query, relevant=scan.lost, missed=None, evidence=(), answerable=True)
+            for scan in self.scans
         )
 
     @property
@@ -130,20 +126,14 @@ def scan_answers(
     queries: Iterable[JudgedQuery],
     answer: Answer,
     *,
-    expected: Expected | None = None,
-    same: Same | None = None,
     scorer: Scorer | None = None,
-    chain: str | None = None,
-    concurrency: int = 8,
-    cache: Cache | None = None,
-    progress: bool = False,
-    most_calls: int | None = None,
+    **options: Unpack[AskOptions],
 ) -> Scans:
     """Ask a chain for its answers to each question, from all its snippets downwards.
 
-    The number of calls and of tokens that this takes at most is logged before the first, or
-    printed on stderr above the progress bar. A call that raises leaves its question out, in
-    `failed`, and so does one that returns a blank text.
+    The number of calls that this takes at most is logged before the first, or printed on stderr
+    above the progress bar. A call that raises, or that returns a blank text, leaves its question
+    out, in `failed`.
 
     Parameters
     ----------
@@ -154,61 +144,50 @@ def scan_answers(
         The chain: a function from a question and the snippets that are kept, in the retriever's
         order, to the text of the answer; it may be asynchronous, and return other answers each time
         it is asked.
-    expected
-        The reference answer of each question, or several of which one suffices, by the question's
-        text.
-    same
-        Whether an answer will do, from the question, the answer and the reference: `same_text` by
-        default, with `expected` `has_answer`; `llm_same(llm)` for long answers.
     scorer
         Scores the snippets; by default hits and words by the prior, which no question of these
         has changed.
-    chain
-        What the chain is called in the file, such as its model and prompt; by default the name of
-        the function. Another name finds nothing in the cache.
-    concurrency
-        How many questions are asked at a time; the levels of one are asked in order.
-    cache
-        Keeps the answers, so that a scan that was interrupted asks nothing twice.
-    progress
-        Whether to show a progress bar.
-    most_calls
-        Above so many calls none is made; give 0 to learn the number.
+    options
+        `expected`, the reference answer of each question, by its text, or a list of which one
+        suffices.
+        `same`, whether an answer will do, from the question, the answer and a reference:
+        `same_text` by default, `has_answer` with `expected`, `llm_same(llm)` for long answers.
+        `chain`, what the chain is called in the file, such as its model and prompt; by default the
+        name of the function and a hash of its code. Another name finds nothing in the cache.
+        `concurrency`, 8: so many questions are asked at a time, the levels of one in order.
+        `cache`, which keeps the answers, so that an interrupted scan asks for none of them again.
+        `progress`, whether to show a progress bar.
+        `most_calls`: above so many calls none is made; give 0 to learn the number.
 
     Raises
     ------
     TypeError
-        If `answer` or `same` is no function, or the chain returns something that is not text.
+        If `answer` or `same` is no function, the chain returns something that is not text, or the
+        comparison neither True nor False.
     ValueError
-        For queries that are not retrieved, a question that occurs twice or that the scorer was
-        fitted on, a question without a reference or with an empty one, a comparison or chain
-        without a name, more calls than `most_calls`, or if all questions fail.
+        For queries that are not retrieved, or are cut into sentences, for a question that occurs
+        twice or that the scorer was fitted on, a question without a reference or with an empty one,
+        an object without a name, more calls than `most_calls`, or if the first 8 questions fail.
     """
-    given = judged_queries(queries, "queries")
-    if not given:
-        raise ValueError(
-            "queries is empty; give what judge_retriever(retriever, questions) returns"
-        )
-    check_copies(given)
-    will_do = same or (same_text if expected is None else has_answer)
-    named = name_of(will_do), named_chain(chain, answer)
-    references = None if expected is None else references_of(given, expected)
+    return scans_of(Asked.of(queries, answer, **options), scorer)
+
+
+def scans_of(asked: Asked, scorer: Scorer | None) -> Scans:
+    """Return the scans of questions, see `scan_answers`."""
     if scorer is None:
-        scorer = fitted(sources_of(given), (), [], "snippets")
+        scorer = fitted(sources_of(asked.queries), (), [], "snippets")
     check_scorer(scorer)
-    check_not_fitted_on(scorer, given)
-    scores = [score_snippets(scorer, query.query, query.snippets) for query in given]
-    most = sum(len(levels_of(of)) + (references is None) for of in scores)
-    _announce(given, scores, most, references is None, named[1], most_calls, progress)
-    asked = Asked(answer, named[1], cache, concurrency)
-    scores_of = dict(zip((query.query for query in given), scores, strict=True))
-
-    def scan(query: JudgedQuery) -> Scan:
-        known = (references or {}).get(query.query, ())
-        return _scanned(query, scores_of[query.query], partial(asked, query.query), will_do, known)
-
-    scans, failed = asked.of_each(scan, given, progress)
-    return Scans(tuple(scans), scorer, *named, references is not None, failed)
+    check_not_fitted_on(scorer, asked.queries)
+    scores = {q.query: score_snippets(scorer, q.query, q.snippets) for q in asked.queries}
+    asked.announce(
+        [len(query.snippets[i].text) for i in np.flatnonzero(~(scores[query.query] > level))]
+        for query in asked.queries
+        for level in (math.inf, *levels_of(scores[query.query]))
+    )
+    scans, failed = asked.of_each(lambda query: _scanned(query, scores[query.query], asked))
+    same = asked.unchanged if asked.expected is None else asked.right
+    named = name_of("same", same), asked.chain
+    return Scans(tuple(scans), scorer, *named, asked.expected is not None, failed)
 
 
 def levels_of(scores: Scores) -> list[float]:
@@ -220,66 +199,20 @@ def levels_of(scores: Scores) -> list[float]:
     return sorted({*scores[~np.isnan(scores)].tolist(), -math.inf}, reverse=True)
 
 
-def _scanned(
-    query: JudgedQuery,
-    scores: Scores,
-    ask: Callable[[Sequence[Snippet], bool], str],
-    same: Same,
-    references: tuple[str, ...],
-) -> Scan:
-    """Return the scan of a question; `ask` is told whether the answer is the reference."""
-    references = references or (ask(query.snippets, True),)
-    found: list[Level] = []
+def _scanned(query: JudgedQuery, scores: Scores, asked: Asked) -> Scan:
+    """Return the scan of a question."""
+    first = asked(query.query, query.snippets, first=True)
+    references: References = (first,)
+    same = asked.unchanged
+    if asked.expected is not None:
+        references, same = asked.expected[query.query], asked.right
+        if not asked.agrees(same, query.query, first, references):
+            return Scan(query, scores, references, (), wrong=True)
+    levels: list[Level] = []
     for level in levels_of(scores):
-        answer = ask([query.snippets[i] for i in np.flatnonzero(~(scores > level))], False)
-        will_do = any(same(query.query, answer, reference) for reference in references)
-        found.append(Level(level, answer, will_do))
-        if not will_do:
+        kept = np.flatnonzero(~(scores > level)).tolist()
+        answer = asked(query.query, [query.snippets[i] for i in kept])
+        levels.append(Level(level, answer, asked.agrees(same, query.query, answer, references)))
+        if not levels[-1].same:
             break
-    return Scan(query, scores, references, tuple(found))
-
-
-def references_of(queries: Sequence[JudgedQuery], expected: Expected) -> dict[str, tuple[str, ...]]:
-    """Return the references of each question; raise, naming it, for none or an empty one."""
-    if not isinstance(expected, Mapping):
-        raise TypeError(f"expected is {expected!r:.60}; give reference answers by question, a dict")
-    references = dict[str, tuple[str, ...]]()
-    for query in queries:
-        given = expected.get(query.query, ())
-        texts = (given,) if isinstance(given, str) else tuple(given)
-        if not texts or not all(str(text).strip() for text in texts):
-            raise ValueError(
-                f"expected[{query.query!r:.80}] is {given!r:.60}; give a reference answer, or "
-                "leave the question out of queries"
-            )
-        references[query.query] = texts
-    return references
-
-
-def _announce(
-    queries: Sequence[JudgedQuery],
-    scores: Sequence[Scores],
-    most: int,
-    twice: bool,
-    chain: str,
-    most_calls: int | None,
-    shown: bool,
-) -> None:
-    """Say how many calls and tokens a scan takes at most, and refuse too many calls."""
-    characters = 0
-    for query, of in zip(queries, scores, strict=True):
-        sizes = np.array([len(snippet.text) for snippet in query.snippets], dtype=np.int64)
-        parts = [int(sizes[~(of > level)].sum()) for level in levels_of(of)]
-        characters += sum(parts) + twice * int(sizes.sum())
-    text = (
-        f"{len(queries):,} questions take at most {most:,} calls of {chain} with some "
-        f"{characters // CHARACTERS:,} tokens of snippets; each stops at the first answer that "
-        "fails"
-    )
-    if most_calls is not None and most > most_calls:
-        raise ValueError(f"most_calls is {most_calls}, but {text}")
-    if shown:
-        require("cli", "rich")  # before a call is made
-        print(text, file=sys.stderr)
-    else:
-        logger.info(text)
+    return Scan(query, scores, references, tuple(levels))

@@ -1,6 +1,9 @@
 """What a statement says of answers: which will do, why too few do, how many there were."""
 
+import math
 from collections.abc import Iterator
+
+import numpy as np
 
 from conformal_retrievers.calibration.record import AnswerDetails
 from conformal_retrievers.calibration.subjects import ANSWERS
@@ -20,19 +23,23 @@ def terms(c: Thresholds) -> dict[str, str]:
     return {"answer": f"is right (by {d.same})", "whose": whose}
 
 
-def why_none(c: Thresholds) -> str:
-    """Return why too many questions fail with all of their snippets."""
-    d = _details(c)
-    share, alpha = percent(d.n_failing / d.n_questions), f"alpha = {c.alpha:g}"
-    if d.right:
-        return (
-            f"the chain is wrong in {share} of the questions with all their snippets, so that "
-            f"{alpha} cannot be had. Raise alpha, or leave count_wrong out"
-        )
+def why_none(c: Thresholds, group: str | None) -> str:
+    """Return why too many questions of a group fail with all of their snippets."""
+    d, scores = _details(c), c.units(group).scores
+    failing = np.count_nonzero(scores == math.inf)
+    causes = {
+        "the chain contradicts itself on the same snippets": d.n_contradicting > 0,
+        "the chain is wrong": d.count_wrong and d.n_wrong > 0,
+        "the scorer gives needed snippets a score of inf": failing
+        > d.n_contradicting + d.n_wrong * d.count_wrong,
+    }
+    text = f"with all snippets, {failing} of {len(scores)} questions fail"
+    remedy = "set its temperature to 0, compare answers by llm_same(llm), or raise alpha"
+    if failing <= c.alpha * len(scores):
+        remedy = f"give more questions, or {remedy}"
+    cause = " or ".join(name for name, holds in causes.items() if holds)
     return (
-        f"the chain contradicts itself on the same snippets in {share} of the questions, so that "
-        f"{alpha} cannot be had. Set its temperature to 0, compare answers by llm_same(llm), or "
-        "raise alpha"
+        f"{text}, because {cause}, so that alpha = {c.alpha:g} cannot be had. To mend it, {remedy}"
     )
 
 
@@ -40,19 +47,33 @@ def basis(c: Thresholds) -> Iterator[str]:
     """Yield the chain, how many questions need all snippets, and which were left out."""
     d = _details(c)
     yield f"The chain is {visible(d.chain)}."
-    yield f"{percent(d.n_needing_all / d.n_questions)} of the questions need all their snippets."
-    if d.n_failing:
-        fails = "is wrong with all snippets" if d.right else "contradicts itself on all snippets"
-        left_out = " These are not used." if d.right and not d.count_wrong else ""
-        yield f"In {percent(d.n_failing / d.n_questions)} the chain {fails}.{left_out}"
+    if d.n_needing_all:
+        share = percent(d.n_needing_all / d.n_questions)
+        yield f"{share} of the questions need all their snippets."
+    if d.n_contradicting:
+        share = percent(d.n_contradicting / d.n_questions)
+        yield f"In {share} the chain contradicts itself, asked twice with all snippets."
+    if d.n_wrong:
+        used = "These count as lost." if d.count_wrong else "These are not used."
+        yield f"In {percent(d.n_wrong / d.n_questions)} it is wrong with all snippets. {used}"
     if d.failed:
-        named = ", ".join(visible(text[:60]) for text in d.failed[:3])
+        named = ", ".join(visible(text) for text in d.failed[:3])
         more = ", …" if len(d.failed) > 3 else ""
         questions = "1 question is" if len(d.failed) == 1 else f"{len(d.failed)} questions are"
         yield (
             f"{questions} left out because a call failed ({named}{more}): the guarantee is about "
             "questions like the others."
         )
+
+
+def not_covered(c: Thresholds) -> str:
+    """Return what the guarantee is not about."""
+    d = _details(c)
+    if not d.right:
+        return "whether an answer is right, and whether a snippet is relevant"
+    return (
+        "" if d.count_wrong else f"{c.subject.not_covered}, and "
+    ) + "whether a snippet is relevant"
 
 
 def _details(c: Thresholds) -> AnswerDetails:

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import JsonValue
 
 from conformal_retrievers.calibration.reduced import Reduced
-from conformal_retrievers.calibration.subjects import QUERIES, SENTENCES, Subject
+from conformal_retrievers.calibration.subjects import ANSWERS, QUERIES, SENTENCES, Subject
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.hits import list_length
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
@@ -37,6 +37,11 @@ def check_subject(calibration: object, *expected: Subject) -> None:
         raise CalibrationMismatch(
             f"this calibration is of a gate, about queries, but one about {expected[0].name} is "
             "needed. Give it as gate=, beside the calibration of the filter"
+        )
+    if found == ANSWERS and found not in expected:
+        raise CalibrationMismatch(
+            "this calibration is about a chain's answers, not about relevance; measure its filter "
+            "with evaluate_answers(filters, queries, answer)"
         )
     if found not in expected:
         raise CalibrationMismatch(

@@ -22,7 +22,7 @@ from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.behind import answerable_in, check_same_retrieval
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.scorer import query_scorer_for, scorer_for
-from conformal_retrievers.calibration.subjects import FILTERED, QUERIES
+from conformal_retrievers.calibration.subjects import ANSWERS, FILTERED, QUERIES
 from conformal_retrievers.data.hits import list_length
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.scoring.answerability import (
@@ -210,6 +210,11 @@ def gate_for(
     if gate is None:
         return None if calibrated is None else Gate.of(calibrated, scorers)
     check_gate(gate)
+    if calibration.subject == ANSWERS:
+        raise checks.CalibrationMismatch(
+            "gate stands before a filter that is calibrated on answers, whose guarantee is about "
+            "all questions. Nothing holds for both together; leave the gate out"
+        )
     check_same_retrieval(gate.calibration, calibration, "the filter's calibration")
     if calibrated is not None and gate.calibration != calibrated:
         raise checks.CalibrationMismatch(

@@ -164,9 +164,10 @@ class AnswerDetails(Fields):
     same: Name  # what compared them
     chain: Name  # what answered
     n_questions: int = pydantic.Field(ge=1)  # that were answered
-    n_failing: int = pydantic.Field(ge=0)  # that fail with all snippets
+    n_wrong: int = pydantic.Field(ge=0)  # whose first answer from all snippets is wrong
+    n_contradicting: int = pydantic.Field(ge=0)  # whose second one is not like the first
     n_needing_all: int = pydantic.Field(ge=0)
-    failed: list[str] = []  # questions that were left out, since a call failed
+    failed: list[str] = []  # how questions begin that were left out, since a call failed
 
 
 class FlagDetails(Fields):

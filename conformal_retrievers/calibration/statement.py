@@ -57,7 +57,7 @@ def _guarantee(c: Thresholds) -> str:
     if c.out_of_reach:
         at = "at this depth" if c.k is None else f"at K = {c.k}"
         if c.subject == ANSWERS:
-            return f"Out of reach {at}: no threshold {text}."
+            return f"Out of reach: no threshold {text}."
         if c.units().reach <= 1 - c.alpha and not _dropped_by_scorer(c.units()):
             at += ", so retrieve deeper"
         return f"Out of reach {at}: no threshold {text}."
@@ -194,7 +194,7 @@ def _no_rule(c: Thresholds, group: str | None) -> str:
         return none
     why = WHY_NONE_KEPT.format(c.subject.name)
     if c.subject == ANSWERS:
-        why = "enough questions need none"
+        why = "enough questions need none. Check that the chain reads its snippets"
     return f"{none} unless it has no score: {why}"
 
 
@@ -212,7 +212,7 @@ def why_none(c: Thresholds, group: str | None) -> str:
         needed = _count(c.n_needed, *_unit(c))
         return f"at least {needed} are needed, and {n} calibrate: {c.n_needed - n} too few"
     if c.subject == ANSWERS:
-        return answered.why_none(c)
+        return answered.why_none(c, group)
     if c.subject not in RETRIEVED:
         return "no finite threshold gives this guarantee"
     found = len(units.queries.scores)
@@ -317,6 +317,8 @@ def _claims(c: Thresholds) -> list[str]:
 def _not_covered(c: Thresholds) -> str:
     if c.count_missed:
         return f"relevant {c.subject.name} that were not judged"
+    if c.subject == ANSWERS:
+        return answered.not_covered(c)
     if c.subject == QUERIES:
         return "unanswerable queries of other kinds" if sources_of(c) else c.subject.not_covered
     if np.isnan(c.queries.missed).any():

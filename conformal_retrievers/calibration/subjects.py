@@ -130,8 +130,7 @@ ANSWERS = replace(
     new="questions",
     same="the same kind of question, retriever, depth, chunking and scorer, and the same chain: "
     "its model, prompt and order of snippets",
-    not_covered="answers that are wrong from all retrieved snippets, and whether a snippet is "
-    "relevant",
+    not_covered="answers that are wrong from all retrieved snippets",
 )
 FILTERED = (*RETRIEVED, ANSWERS)  # what a filter of snippets takes
 CLAIMS = Subject(

@@ -225,10 +225,10 @@ class Thresholds:
     @property
     def out_of_reach(self) -> bool:
         """Whether keeping everything does not give the guarantee, since missed snippets count, or
-        answers fail with all of them; False by group.
+        too many answers fail with all snippets; False by group.
         """
-        may_fail = self.count_missed or self.subject == ANSWERS
-        return may_fail and not self.by_group and self.keeps_everything
+        fail = self.subject == ANSWERS and self.n_queries >= self.n_needed
+        return (self.count_missed or fail) and not self.by_group and self.keeps_everything
 
     @cached_property
     def retriever(self) -> Retriever | None:

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from conformal_retrievers.answers import calibrate_scans, llm_same, plain_chain, scan_answers
+from conformal_retrievers.answers import calibrate_answers, llm_same, plain_chain
 from conformal_retrievers.cli import options
 from conformal_retrievers.cli.calibrate import save
 from conformal_retrievers.cli.inputs import judged_queries
@@ -13,7 +13,7 @@ from conformal_retrievers.llm import Cache, openai_llm
 
 
 def answers(
-    retrieved: options.Judged,
+    retrieved: options.Retrieved,
     alpha: options.Alpha,
     llm: Annotated[str, options.option("MODEL", "The server's name for the model that answers.")],
     base_url: Annotated[
@@ -49,20 +49,27 @@ def answers(
     """
     options.check_out(out, retrieved, expected, kind=options.ANSWERS, force=force)
     model, replies = openai_llm(llm, base_url=base_url), Cache(cache)
-    records = [] if expected is None else records_of(expected)
-    scans = scan_answers(
+    calibration = calibrate_answers(
         judged_queries(retrieved, run, k),
         plain_chain(model),
-        expected=None
-        if expected is None
-        else {
-            record.text("query"): [record.text("answer")]
-            if isinstance(record.get("answer"), str)
-            else record.texts("answer") or []
-            for record in records
-        },
-        same=llm_same(model, cache=replies) if by_llm else None,
+        alpha=alpha,
+        delta=delta,
+        by_group=by_group,
+        expected=None if expected is None else references_in(expected),
+        same=llm_same(model) if by_llm else None,
         cache=replies,
         progress=sys.stderr.isatty(),
     )
-    save(calibrate_scans(scans, alpha=alpha, delta=delta, by_group=by_group), out, as_json)
+    save(calibration, out, as_json)
+
+
+def references_in(path: Path) -> dict[str, list[str]]:
+    """Return the reference answers of a file, by question; ValueError for one that repeats."""
+    references = dict[str, list[str]]()
+    for record in records_of(path):
+        question = record.text("query")
+        if question in references:
+            raise record.fault("query", "give each question once, with a list of its answers")
+        several = not isinstance(record.get("answer"), str)
+        references[question] = (several and record.texts("answer")) or [record.text("answer")]
+    return references

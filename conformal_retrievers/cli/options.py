@@ -57,6 +57,7 @@ CalibrationFile = Annotated[
     Path, path("CALIBRATION", "A file that calibrate wrote.", dir_okay=False)
 ]
 Judged = Annotated[Path, _JUDGED]
+Retrieved = Annotated[Path, path("RETRIEVED", "Retrieved queries, whose judgements are not read.")]
 OptionalJudged = Annotated[Path | None, _JUDGED]
 Answers = Annotated[
     Path,

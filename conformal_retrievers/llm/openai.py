@@ -65,7 +65,7 @@ def openai_llm(
     fields = dict(fields or {})
     with OpenAI(base_url=base_url, api_key=key) as client:  # raises without a key
         settings = str(client.base_url), client.api_key, timeout, max_retries
-    _loop()  # now, before several threads ask
+    background_loop()  # now, before several threads ask
 
     def body(request: Request) -> dict[str, Any]:
         messages = [
@@ -86,7 +86,7 @@ def openai_llm(
         return _reply(found.content)
 
     def submit(request: Request) -> Future[Reply]:
-        return asyncio.run_coroutine_threadsafe(post(request), _loop())
+        return asyncio.run_coroutine_threadsafe(post(request), background_loop())
 
     async def acomplete(request: Request) -> Reply:
         return await asyncio.wrap_future(submit(request))
@@ -96,15 +96,15 @@ def openai_llm(
 
 
 @cache
-def _loop() -> asyncio.AbstractEventLoop:
-    """Return the loop, in a thread of its own, of all requests; blocking ones have no deadline."""
+def background_loop() -> asyncio.AbstractEventLoop:
+    """Return the loop, in a thread of its own, of all that is asked; blocking calls wait for it."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="openai_llm", daemon=True).start()
     return loop
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_loop.cache_clear)  # a fork does not have the thread
+    os.register_at_fork(after_in_child=background_loop.cache_clear)  # a fork lacks it
 
 
 @cache

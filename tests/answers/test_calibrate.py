@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conformal_retrievers import Calibration, ConformalFilter, JudgedQuery, Snippet
+from conformal_retrievers import Calibration, ConformalFilter, JudgedQuery, Snippet, calibrate_gate
 from conformal_retrievers.answers import (
     Scans,
     calibrate_answers,
@@ -20,7 +20,7 @@ from conformal_retrievers.calibration.checks import CalibrationMismatch
 from conformal_retrievers.data import Hit
 from conformal_retrievers.evaluation import evaluate
 from conformal_retrievers.monitoring import Monitor
-from conformal_retrievers.scoring import FunctionScorer
+from conformal_retrievers.scoring import BestScore, FunctionScorer
 from conformal_retrievers.theory.ranks import conformal_rank
 from tests.answers.chains import SCORER, Chain, dice, digest, drawn, scored
 
@@ -73,7 +73,7 @@ def test_right_answers_stay_right_among_those_that_are_right_from_everything():
     expected = {query.query: "Paris" for query in queries}
     chain = Chain(places)
     scans = scan_answers(queries, chain, scorer=SCORER, expected=expected)
-    right = [scan for scan in scans.scans if scan.levels[0].same]
+    right = [scan for scan in scans.scans if not scan.wrong]
     assert n < len(right) < 3 * n
     held = 0
     for scan in right:
@@ -95,7 +95,8 @@ def test_wrong_questions_count_if_asked():
     lost = calibrate_scans(scans, alpha=0.05, count_wrong=True)
     assert lost.out_of_reach
     assert lost.threshold() == math.inf
-    assert "the chain is wrong in 10.0 % of the questions" in lost.statement
+    assert "4 of 40 questions fail, because the chain is wrong, so that" in lost.statement
+    assert "In 10.0 % it is wrong with all snippets. These count as lost." in lost.statement
     theirs = calibrate_scans(scans, alpha=0.05)
     assert (theirs.n_queries, theirs.n_without_relevant, theirs.threshold()) == (36, 4, 0.2)
     assert theirs.ids == {f"q{i}" for i in range(40)}
@@ -114,9 +115,9 @@ def test_a_chain_that_contradicts_itself_is_said_to():
     n = sum(dice(query.query) < 0.2 for query in queries)
     assert n >= 11
     first, second, *_ = calibration.statement.splitlines()
-    assert first.startswith("Out of reach at this depth: no threshold keeps snippets from which")
-    assert f"contradicts itself on the same snippets in {n}.0 % of the questions" in second
-    assert "alpha = 0.1 cannot be had. Set its temperature to 0" in second
+    assert first.startswith("Out of reach: no threshold keeps snippets from which")
+    assert f"{n} of 100 questions fail, because the chain contradicts itself on the same" in second
+    assert "alpha = 0.1 cannot be had. To mend it, set its temperature to 0" in second
     without_any = calibration.at(0.4)
     assert without_any.threshold() == -math.inf
     assert (
@@ -150,7 +151,7 @@ def test_a_file_gives_it_back_and_a_changed_one_is_refused(tmp_path):
     calibration.save(path)
     assert Calibration.load(path) == calibration
     assert Calibration.load(path).statement == calibration.statement
-    path.write_text(path.read_text().replace('"n_failing": 0', '"n_failing": -1'))
+    path.write_text(path.read_text().replace('"n_wrong": 0', '"n_wrong": -1'))
     with pytest.raises(ValueError, match="answers.json"):
         Calibration.load(path)
 
@@ -213,7 +214,7 @@ def test_a_chain_that_is_never_right_is_an_error():
 def test_relevance_is_not_evaluated_with_it_but_it_is_monitored():
     queries, places = drawn(40, seed=18)
     calibration = calibrate_answers(queries, Chain(places), alpha=0.2, scorer=SCORER)
-    with pytest.raises(CalibrationMismatch, match="this calibration is about answers"):
+    with pytest.raises(CalibrationMismatch, match="measure its filter with evaluate_answers"):
         evaluate(calibration, [])
     Monitor(calibration)
 
@@ -225,3 +226,83 @@ def test_judgements_are_not_read():
         calibrate_answers(of, Chain(places), alpha=0.2, scorer=SCORER) for of in (queries, marked)
     )
     assert ours.threshold() == theirs.threshold()
+
+
+def test_a_random_chain_keeps_what_is_right_as_often_as_promised():
+    """What is right from all is asked for once more than the scan, so that dice count."""
+    queries = [scored([0.1, 0.2], i) for i in range(400)]
+    expected = {query.query: "Paris" for query in queries}
+    asked = []
+
+    def coin(question, snippets):
+        asked.append(question)
+        return "Paris" if dice(question, asked.count(question)) < 0.5 else "Rome"
+
+    scans = scan_answers(queries, coin, scorer=SCORER, expected=expected, concurrency=1)
+    right = [scan for scan in scans.scans if not scan.wrong]
+    assert 150 < len(right) < 250
+    assert 0.35 < np.mean([scan.contradicts for scan in right]) < 0.65
+    assert calibrate_scans(scans, alpha=0.1).out_of_reach
+
+
+def test_what_can_be_refused_is_refused_before_anything_is_asked():
+    queries = [scored([0.1, 0.2], i) for i in range(5)]
+    twice = [*queries, replace(scored([0.3], 7), id="q0")]
+    for given, options, message in (
+        (queries, {"alpha": 1.5}, "alpha is 1.5"),
+        (queries, {"alpha": 0.1, "delta": 0.1}, "delta is 0.1 with alpha 0.1, which needs"),
+        (queries, {"alpha": 0.1, "by_group": True}, "group"),
+        (queries, {"alpha": 0.1, "count_wrong": True}, "count_wrong is True without expected"),
+        (twice, {"alpha": 0.1}, "question id 'q0' occurs 2 times"),
+    ):
+        chain = Chain()
+        with pytest.raises(ValueError, match=message):
+            calibrate_answers(given, chain, scorer=SCORER, **options)
+        assert chain.calls == []
+
+
+def test_too_few_questions_are_said_to_be_too_few():
+    queries = [scored([0.1, 0.2], i) for i in range(3)]
+    calibration = calibrate_answers(queries, Chain(1), alpha=0.1, scorer=SCORER)
+    assert not calibration.out_of_reach
+    assert calibration.statement.startswith("Keeps snippets from which")
+    assert "at least 9 answered questions are needed, and 3 calibrate: 6" in calibration.statement
+
+
+def test_a_group_that_fails_says_how_often_it_does():
+    queries = [scored([0.1, 0.2], i, group="ab"[i % 2]) for i in range(60)]
+
+    def moody(question, snippets, asked=[]):  # noqa: B006, it remembers
+        asked.append(question)
+        return f"{asked.count(question)}" if int(question.split()[3][:-1]) % 6 == 0 else "same"
+
+    scans = scan_answers(queries, moody, scorer=SCORER)
+    calibration = calibrate_scans(scans, alpha=0.2, by_group=True)
+    assert "a: none, so every snippet is kept: with all snippets, 10 of 30" in calibration.statement
+
+
+def test_a_scorer_that_drops_what_is_needed_is_named():
+    queries = [scored([0.1, math.inf], i) for i in range(20)]
+    calibration = calibrate_answers(queries, Chain(1), alpha=0.1, scorer=SCORER)
+    assert "because the scorer gives needed snippets a score of inf" in calibration.statement
+
+
+def test_keeping_the_best_keeps_all_that_score_the_same():
+    queries = [scored([0.1, 0.2], i) for i in range(20)]
+    calibration = calibrate_answers(queries, lambda q, s: "yes", alpha=0.2, scorer=SCORER)
+    assert calibration.threshold() == -math.inf
+    conformal = ConformalFilter(SCORER, calibration, on_empty="keep_best")
+    assert conformal("q", ["0.3 a", "0.1 b", "0.1 c"]).kept.tolist() == [1, 2]
+
+
+def test_a_gate_in_front_is_refused():
+    judged = [
+        JudgedQuery(q.query, q.snippets, [True, False], id=q.id)
+        for q in (scored([0.1, 0.2], i) for i in range(20))
+    ]
+    silent = [scored([3.0, 4.0], 100 + i) for i in range(20)]
+    unanswerable = [replace(query, answerable=False) for query in silent]
+    gate = calibrate_gate(judged, unanswerable, BestScore(SCORER), alpha=0.1)
+    calibration = calibrate_answers(judged, Chain(0), alpha=0.2, scorer=SCORER)
+    with pytest.raises(CalibrationMismatch, match="gate stands before a filter that is calibrated"):
+        ConformalFilter(SCORER, calibration, gate=gate)

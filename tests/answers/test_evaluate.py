@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -47,12 +49,15 @@ def test_what_the_filter_keeps_is_compared_with_a_top_k_of_as_many():
         for q in new
     ]
     assert found["answers"].measures["right"].tolist() == by_hand
-    assert found["answers"].unchanged.estimate == pytest.approx(np.mean(by_hand))
-    assert found["all snippets"].unchanged.estimate == 1.0
-    assert found["answers"].unchanged.estimate > found[names[2]].unchanged.estimate + 0.2
-    gap = found.difference("answers", names[2], "right")
-    assert gap.low > 0
-    assert found.questions_to_tell("answers", names[2], "right") < 200
+    assert found["answers"].estimates["unchanged"].estimate == pytest.approx(np.mean(by_hand))
+    assert found["all snippets"].estimates["unchanged"].estimate == 1.0
+    assert (
+        found["answers"].estimates["unchanged"].estimate
+        > found[names[2]].estimates["unchanged"].estimate + 0.2
+    )
+    gap = found.compare("answers", names[2], "right")
+    assert gap.difference.low > 0
+    assert gap.needed < 200
     lines = str(found).splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[0].split() == ["snippets", "tokens", "unchanged,", "%", "right,", "%", "f1,", "%"]
@@ -82,7 +87,7 @@ def test_a_chain_that_throws_dice_shows_in_the_row_of_all_snippets():
         return str(dice(question, len(asked)) < 0.5)
 
     found = evaluate_answers({"f": ConformalFilter(SCORER, calibration)}, new, moody, concurrency=1)
-    assert found["all snippets"].unchanged.estimate < 0.8
+    assert found["all snippets"].estimates["unchanged"].estimate < 0.8
 
 
 def test_the_scan_and_the_evaluation_share_a_cache(tmp_path):
@@ -138,3 +143,45 @@ def test_a_picture_has_a_mark_for_each_way():
     expected = {query.query: "Paris" for query in new}
     found = evaluate_answers(filters, new, chain, expected=expected)
     assert plot_answers(found).axes[0].get_ylabel() == "right answers, %"
+
+
+def test_names_of_other_ways_are_refused_and_nothing_is_asked():
+    queries, places = questions(30, seed=11)
+    conformal = ConformalFilter(
+        SCORER, calibrate_answers(queries, Chain(places), alpha=0.1, scorer=SCORER)
+    )
+    new, of_new = questions(5, seed=12, first=1000)
+    chain = Chain(of_new)
+    for filters, message in (
+        ({"all snippets": conformal}, "'all snippets', which is that of the whole context"),
+        ({"top 3": conformal}, "the name 'top 3'; give another"),
+        ({1: conformal}, "the name 1; give another"),
+        ([conformal], "filters is a list; give filters by name"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=message):
+            evaluate_answers(filters, new, chain)
+    with pytest.raises(ValueError, match="queries is empty"):
+        evaluate_answers({"f": conformal}, [], chain)
+    assert chain.calls == []
+    with pytest.raises(KeyError, match="'g' is not among"):
+        evaluate_answers({"f": conformal}, new, chain)["g"]
+
+
+def test_without_ids_it_says_that_it_cannot_verify():
+    queries, places = questions(30, seed=13)
+    calibration = calibrate_answers(queries, Chain(places), alpha=0.1, scorer=SCORER)
+    new, of_new = questions(12, seed=14, first=1000)
+    filters = {"a filter with a name that is far too long": ConformalFilter(SCORER, calibration)}
+    found = evaluate_answers(filters, [replace(q, id=None) for q in new], Chain(of_new))
+    assert "Cannot verify that these data were held out" in str(found)
+    assert "a filter with a nam…" in str(found)
+
+
+def test_equal_contexts_are_asked_about_once():
+    queries, places = questions(30, seed=15)
+    calibration = calibrate_answers(queries, Chain(places), alpha=0.1, scorer=SCORER)
+    new, of_new = questions(1, seed=16, first=1000)
+    conformal, chain = ConformalFilter(SCORER, calibration), Chain(of_new)
+    evaluate_answers({"one": conformal, "two": conformal}, new, chain)
+    contexts = [tuple(ids) for _, ids in chain.calls]
+    assert len(contexts) == len(set(contexts)) + 1  # all snippets twice

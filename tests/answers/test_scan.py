@@ -11,6 +11,8 @@ import sys
 import textwrap
 import threading
 import warnings
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -89,7 +91,8 @@ def test_one_of_several_references_suffices():
     query = scored([0.1, 0.2])
     scan = scan_of(query, Chain(0), expected={query.query: ["London", "in paris", "Paris"]})
     assert scan.needed == 0.1
-    assert scan_of(query, Chain(0), expected={query.query: "Rome"}).needed == math.inf
+    wrong = scan_of(query, Chain(0), expected={query.query: "Rome"})
+    assert (wrong.needed, wrong.wrong, wrong.levels) == (math.inf, True, ())
 
 
 def test_an_asynchronous_chain_gives_what_a_synchronous_one_gives():
@@ -129,6 +132,73 @@ def test_no_more_questions_are_asked_at_once_than_allowed():
     assert most == 3
 
 
+def test_after_eight_failures_and_no_success_nothing_more_is_asked():
+    calls = []
+
+    def answer(question, snippets):
+        calls.append(question)
+        raise PermissionError("wrong key")
+
+    queries = [scored([0.1], i) for i in range(50)]
+    with pytest.raises(ValueError, match=r"all of the first 8 questions failed: Perm.*wrong key"):
+        scan_answers(queries, answer, scorer=SCORER, concurrency=2)
+    assert len(calls) < 20
+
+
+@pytest.mark.parametrize("verdict", ["no", None, 1])
+def test_a_comparison_that_says_neither_yes_nor_no_stops_the_scan(verdict):
+    def same(question, answer, reference):
+        return verdict
+
+    with pytest.raises(TypeError, match=f"same returned {verdict!r}; return True or False"):
+        scan_answers([scored([0.1], i) for i in range(3)], Chain(), scorer=SCORER, same=same)
+
+
+def test_an_asynchronous_client_stays_usable_between_scans():
+    loops = set()
+
+    async def answer(question, snippets):
+        loops.add(id(asyncio.get_running_loop()))
+        return "yes"
+
+    for _ in range(2):
+        scan_answers([scored([0.1])], answer, scorer=SCORER)
+    assert len(loops) == 1
+
+
+def test_the_cache_knows_texts_whatever_their_ids_are(tmp_path):
+    cache = Cache(tmp_path / "answers.db")
+    query = scored([0.1, 0.2])
+    scan_of(query, Chain(), cache=cache)
+    chain = Chain()
+    renamed = [replace(snippet, id=f"new {i}") for i, snippet in enumerate(query.snippets)]
+    scan_of(replace(query, snippets=tuple(renamed)), chain, cache=cache)
+    assert chain.calls == []
+
+
+def test_functions_with_other_code_have_other_names(tmp_path):
+    def made(text):
+        def answer(question, snippets):
+            return "one" if text else "two"
+
+        return answer
+
+    def answer(question, snippets):
+        return "two"
+
+    names = {
+        scan_answers([scored([0.1])], one, scorer=SCORER).chain for one in (made("a"), made("b"))
+    }
+    assert len(names) == 1
+    assert scan_answers([scored([0.1])], answer, scorer=SCORER).chain not in names
+
+
+def test_queries_of_sentences_are_refused():
+    query = replace(scored([0.1]), split="sentences(x)")
+    with pytest.raises(ValueError, match=r"is cut into sentences by 'sentences.x.'; give whole"):
+        scan_answers([query], Chain(), scorer=SCORER)
+
+
 def test_a_failing_call_leaves_its_question_out_and_names_it(caplog):
     queries = [scored([0.1], i) for i in range(3)]
 
@@ -149,7 +219,7 @@ def test_if_all_questions_fail_that_is_an_error():
     def answer(question, snippets):
         raise ConnectionError("nobody there")
 
-    with pytest.raises(ValueError, match=r"all 2 questions failed: ConnectionError.'nobody there"):
+    with pytest.raises(ValueError, match=r"all of the first 2 questions failed: .*nobody there"):
         scan_answers([scored([0.1], i) for i in range(2)], answer, scorer=SCORER)
 
 
@@ -216,8 +286,8 @@ def test_the_number_of_calls_is_said_before_the_first(caplog):
         scan_answers(queries, chain, scorer=SCORER, most_calls=0)
     assert chain.calls == []
     scan_answers([scored([0.1, 0.2])], chain, scorer=SCORER)
-    assert "1 questions take at most 4 calls of chain that needs one place" in caplog.text
-    assert "some 13 tokens of snippets" in caplog.text  # of (22 + 22 + 11) / 4
+    assert "1 questions take at most 4 calls, of chain that needs one place" in caplog.text
+    assert "about 13 tokens of snippets" in caplog.text  # of (22 + 22 + 11) / 4
 
 
 @pytest.mark.parametrize(
@@ -225,9 +295,11 @@ def test_the_number_of_calls_is_said_before_the_first(caplog):
     [
         ({"expected": {}}, r"expected\['What is thing 0.*\] is \(\); give a reference answer"),
         ({"expected": "Paris"}, "expected is 'Paris'; give reference answers by question, a dict"),
-        ({"same": "text"}, "same is 'text'; give same_text, has_answer"),
-        ({"same": lambda q, a, r: True}, "same has no name; give a function that is defined"),
-        ({"chain": "bell\a"}, r"chain is 'bell\\x07'; give the chain's name"),
+        ({"same": "text"}, "same is 'text'; give a function"),
+        ({"same": partial(same_text, "q")}, "same is a partial without a name; give it an attri"),
+        ({"chain": "bell\a"}, r"answer: name is 'bell\\x07'"),
+        ({"cache": "answers.db"}, "cache is 'answers.db'; give Cache"),
+        ({"most_calls": "x"}, "most_calls is 'x'; give a whole number"),
         ({"concurrency": 0}, "concurrency is 0; give a whole number"),
         ({"scorer": 3}, "scorer is 3; give an object with a name"),
     ],
@@ -241,8 +313,8 @@ def test_bad_arguments_are_named(options, message):
 
 def test_a_reference_that_is_blank_is_named():
     query = scored([0.1])
-    for empty in ("", " ", ["Paris", ""], []):
-        with pytest.raises(ValueError, match=r"give a reference answer, or leave the question out"):
+    for empty in ("", " ", ["Paris", ""], [], [1990], b"Paris", 3, None, {"a": 1}):
+        with pytest.raises(ValueError, match=r"give a reference answer or several, or leave"):
             scan_answers([query], Chain(), scorer=SCORER, expected={query.query: empty})
 
 
@@ -320,7 +392,13 @@ def test_a_comparison_without_a_verdict_leaves_the_question_out():
         ("1990", "19", False, False),
         ("?", "!", False, False),
         ("東京", "東京", True, True),
-        ("a", "the", False, False),
+        ("It is not in “Paris”.", "Paris", False, True),
+        ("5", "-5", False, False),
+        ("3.14", "314", False, False),
+        ("C#", "C", False, False),
+        ("Caf\u0065\u0301", "caf\u00e9", True, True),
+        ("1,000 men", "1000 men", True, True),
+        ("The U.S.A.", "USA", True, True),
     ],
 )
 def test_texts_are_compared_as_squad_compares_them(answer, reference, same, has):

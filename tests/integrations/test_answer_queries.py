@@ -14,6 +14,7 @@ from llama_index.core.response_synthesizers import ResponseMode, get_response_sy
 from llama_index.core.schema import QueryBundle
 from llama_index.llms.openai_like import OpenAILike
 
+from conformal_retrievers import Snippet
 from conformal_retrievers.answers import calibrate_answers, evaluate_answers
 from conformal_retrievers.filtering import ConformalFilter
 from langchain_conformal import ConformalRetriever
@@ -70,7 +71,7 @@ def test_a_langchain_chain_calibrates_its_filter_on_its_answers(server, tmp_path
     retriever, chain = langchain_retriever(), langchain_chain(server)
     queries, answer = langchain_queries(retriever, QUESTIONS, chain)
     assert [query.query for query in queries] == QUESTIONS
-    assert answer.name.startswith("toy, prompt=")
+    assert answer.name.startswith("toy, chain=")
     assert queries[0].k == 8
     path = tmp_path / "answers.json"
     calibrate_answers(queries, answer, alpha=0.1).save(path)
@@ -141,7 +142,51 @@ def test_filters_are_compared_by_what_a_chain_answers(server):
         {"by answers": ConformalFilter.of(calibration)}, *langchain_queries(retriever, new, chain)
     )
     assert found["by answers"].measures["snippets"].mean() < 8
-    assert found["by answers"].unchanged.estimate > 0.6
+    assert found["by answers"].estimates["unchanged"].estimate > 0.6
+
+
+def test_sentences_reach_the_chain_with_the_metadata_of_their_document():
+    seen = []
+    chain = RunnableLambda(lambda given: seen.append(given["context"]) or "yes")
+    queries, answer = langchain_queries(langchain_retriever(), QUESTIONS[:1], chain, name="c")
+    answer(queries[0].query, [Snippet("A sentence.", queries[0].snippets[0].id)])
+    [[document]] = seen
+    assert (document.page_content, document.id) == ("A sentence.", queries[0].snippets[0].id)
+    assert "nested" in document.metadata
+    with pytest.raises(ValueError, match="snippet 'x' was not retrieved for"):
+        answer(queries[0].query, [Snippet("A sentence.", "x")])
+
+
+def test_chains_that_differ_in_settings_have_other_names(server):
+    def named(**settings):
+        chat = ChatOpenAI(model="toy", base_url=server.url, api_key="none", **settings)
+        return langchain_queries(langchain_retriever(), QUESTIONS[:1], PROMPT | chat).answer.name
+
+    def node_named(mode=ResponseMode.COMPACT, **settings):
+        llm = OpenAILike(model="toy", api_base=server.url, api_key="none", **settings)
+        one = get_response_synthesizer(llm, response_mode=mode)
+        retriever = vector_index().as_retriever(similarity_top_k=8)
+        return llama_index_queries(retriever, QUESTIONS[:1], one).answer.name
+
+    names = [named(), named(temperature=1.0), named(max_tokens=5)]
+    nodes = [node_named(), node_named(temperature=1.0), node_named(ResponseMode.REFINE)]
+    assert len(set(names)) == len(set(nodes)) == 3
+    assert (named(), node_named()) == (names[0], nodes[0])
+
+
+def test_a_blank_reply_is_no_answer_in_either_framework(server):
+    server.reply = lambda body: ""
+    try:
+        for made in (
+            langchain_queries(langchain_retriever(), QUESTIONS[:3], langchain_chain(server)),
+            llama_index_queries(
+                vector_index().as_retriever(similarity_top_k=8), QUESTIONS[:3], synthesizer(server)
+            ),
+        ):
+            with pytest.raises(ValueError, match="all of the first 3 questions failed"):
+                calibrate_answers(*made, alpha=0.3)
+    finally:
+        server.reply = reply
 
 
 def test_what_is_no_chain_is_named():

@@ -12,6 +12,8 @@ from langchain_core.runnables import Runnable
 
 from conformal_retrievers import JudgedQuery
 from conformal_retrievers.answers import Chain, Questions, questions_for
+from conformal_retrievers.answers.asked import ADDRESS
+from conformal_retrievers.data.models import with_fields
 from conformal_retrievers.llm import wire
 from conformal_retrievers.llm.prompt import short_hash
 from langchain_conformal.documents import to_snippets
@@ -38,10 +40,11 @@ def answer_queries(
     questions
         Different questions; queries that are judged keep their ids and groups alone.
     chain
-        Takes {"question": the text, "context": the Documents that are kept}, and returns a text, a
-        message, or a dict with the key "answer".
+        The part after the retriever. It takes {"question": the text, "context": the Documents that
+        are kept}, and returns a text, a message, or a dict with the key "answer".
     name
-        What the chain is called in the file, by default its models and a hash of its prompts.
+        What the chain is called in the file, by default its models and a hash of all that its
+        repr states: prompts, settings, functions by name.
 
     Raises
     ------
@@ -55,7 +58,7 @@ def answer_queries(
         questions,
         partial(documents_for, retriever),
         to_snippets,
-        Chain(name or _name_of(chain), partial(_respond, chain), _document),
+        Chain(name or _name_of(chain), partial(_respond, chain), _cut),
     )
 
 
@@ -65,16 +68,17 @@ def _name_of(chain: Runnable[Any, Any]) -> str:
     if not models:
         raise ValueError("chain has no model whose name is known; give name=, of model and prompt")
     named = ", ".join(wire.model_name(model) or type(model).__name__ for model in models)
-    prompts = [repr(prompt) for prompt in chain.get_prompts()]
-    return f"{named}, prompt={short_hash(prompts)}" if prompts else named
+    return f"{named}, chain={short_hash(ADDRESS.sub('', repr(chain)))}"
 
 
 def _respond(chain: Runnable[Any, Any], question: str, documents: list[Document]) -> str:
     found = chain.invoke({"question": question, "context": documents})
     if isinstance(found, Mapping):
-        found = found.get("answer")
+        if "answer" not in found:
+            raise ValueError(f"the chain returned the keys {[*found]}, and not 'answer'")
+        found = found["answer"]
     return str(found.text) if isinstance(found, BaseMessage) else found
 
 
-def _document(passage: Any) -> Document:
-    return Document(passage.text, id=passage.id)
+def _cut(document: Document, text: str) -> Document:
+    return with_fields(document, page_content=text)

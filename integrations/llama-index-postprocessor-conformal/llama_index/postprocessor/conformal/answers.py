@@ -7,14 +7,15 @@ from typing import Any
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.response_synthesizers import BaseSynthesizer
-from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+from llama_index.core.schema import NodeWithScore, QueryBundle
 
 from conformal_retrievers import JudgedQuery
 from conformal_retrievers.answers import Chain, Questions, questions_for
+from conformal_retrievers.data.models import with_fields
 from conformal_retrievers.llm import wire
 from conformal_retrievers.llm.prompt import short_hash
 from llama_index.postprocessor.conformal.judge import nodes_for
-from llama_index.postprocessor.conformal.nodes import to_snippets
+from llama_index.postprocessor.conformal.nodes import to_snippets, with_text
 
 
 def answer_queries(
@@ -37,9 +38,11 @@ def answer_queries(
     questions
         Different questions; queries that are judged keep their ids and groups alone.
     chain
-        A response synthesizer, or a query engine whose `synthesize` answers from nodes.
+        A response synthesizer, or a query engine whose `synthesize` answers from nodes; the
+        postprocessors of an engine are left out.
     name
-        What the chain is called in the file, by default its model and a hash of its prompts.
+        What the chain is called in the file, by default its model and a hash of its settings
+        and prompts.
 
     Raises
     ------
@@ -53,22 +56,26 @@ def answer_queries(
         questions,
         partial(nodes_for, retriever),
         to_snippets,
-        Chain(name or _name_of(chain), partial(_respond, chain), _node),
+        Chain(name or _name_of(chain), partial(_respond, chain), _cut),
     )
 
 
 def _name_of(chain: BaseSynthesizer | BaseQueryEngine) -> str:
     synthesizer = getattr(chain, "_response_synthesizer", chain)
-    model = wire.model_name(getattr(synthesizer, "_llm", None))
-    if model is None:
+    llm = getattr(synthesizer, "_llm", None)
+    if (model := wire.model_name(llm)) is None:
         raise ValueError("chain has no model whose name is known; give name=, of model and prompt")
+    settings = {**wire.settings_of(llm), "temperature": getattr(llm, "temperature", None)}
     prompts = {key: of.get_template() for key, of in synthesizer.get_prompts().items()}
-    return f"{model}, prompt={short_hash(prompts)}"
+    return f"{model}, chain={short_hash([type(synthesizer).__name__, settings, prompts])}"
 
 
 def _respond(chain: Any, question: str, nodes: list[NodeWithScore]) -> str:
-    return str(chain.synthesize(QueryBundle(question), nodes))
+    text = str(chain.synthesize(QueryBundle(question), nodes))
+    if nodes and text in ("Empty Response", "None"):  # which stand for no text at all
+        raise ValueError(f"the chain returned no text from {len(nodes)} nodes")
+    return text
 
 
-def _node(passage: Any) -> NodeWithScore:
-    return NodeWithScore(node=TextNode(text=passage.text))
+def _cut(found: NodeWithScore, text: str) -> NodeWithScore:
+    return with_fields(found, node=with_text(found.node, text))

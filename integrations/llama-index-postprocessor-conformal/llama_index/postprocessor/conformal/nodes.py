@@ -141,12 +141,12 @@ def kept_nodes(nodes: Sequence[NodeWithScore], filtered: Filtered) -> list[NodeW
     if isinstance(filtered, Pruned):
         texts = {passage.document: passage.text for passage in filtered.passages}
         return [
-            with_fields(nodes[i], node=_with_text(nodes[i].node, text)) for i, text in texts.items()
+            with_fields(nodes[i], node=with_text(nodes[i].node, text)) for i, text in texts.items()
         ]
     return [with_fields(nodes[i]) for i in filtered.kept.tolist()]
 
 
-def _with_text(node: BaseNode, text: str) -> BaseNode:
+def with_text(node: BaseNode, text: str) -> BaseNode:
     """Return a copy of a node with another text, or the node if it has that, or no text to set.
 
     Its embedding is None, because it was of the whole text. `start_char_idx` and `end_char_idx`
