@@ -106,6 +106,8 @@ class Filtered(Decision):
     """
 
     gated: Gated | None = field(default=None, kw_only=True)  # what a gate in front decided
+    shadow: bool = field(default=False, kw_only=True)  # nothing is cut: this is what would be
+    characters: NDArray[np.intp] | None = field(default=None, kw_only=True, repr=False)  # in shadow
 
     @property
     def silenced(self) -> bool:

@@ -29,7 +29,7 @@ from conformal_retrievers.calibration.gate import (
 )
 from conformal_retrievers.calibration.statement import why_none
 from conformal_retrievers.calibration.subjects import ANSWERS, FILTERED, SNIPPETS, OnUnscorable
-from conformal_retrievers.data.hits import list_length
+from conformal_retrievers.data.hits import list_length, texts_in
 from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
 from conformal_retrievers.data.sentences import Splitter
 from conformal_retrievers.decisions import Filtered, NothingKept, Streak, Unscorable
@@ -60,6 +60,7 @@ class FilterOptions(TypedDict, total=False):
     on_unscorable: OnUnscorable
     group_of: GroupOf | None
     gate: Gate | str | Path | None
+    shadow: bool
 
 
 class RetrievalFilter(ABC, Generic[AFiltered]):
@@ -77,6 +78,7 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         on_unscorable: OnUnscorable = "keep",
         group_of: GroupOf | None = None,
         gate: Gate | str | Path | None = None,
+        shadow: bool = False,
     ) -> None:
         if isinstance(scorer, Calibration):
             raise TypeError("scorer is a Calibration; swap the two arguments")
@@ -87,9 +89,12 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         if on_empty not in get_args(OnEmpty):
             raise ValueError(f"on_empty is {on_empty!r}; give one of {get_args(OnEmpty)}")
         checks.check_on_unscorable(on_unscorable, SNIPPETS)
+        if not isinstance(shadow, bool):  # the text "false" would be true
+            raise TypeError(f"shadow is {shadow!r:.60}; give True or False")
         self.gate = gate_for(calibration, gate, with_parts(scorer))
         self.scorer, self.calibration = scorer, calibration
         self.on_empty, self.on_unscorable, self.group_of = on_empty, on_unscorable, group_of
+        self.shadow = shadow
         self._at: dict[float, Any] = {}
         self._needs_length, self._streak = needs_length(scorer), Streak()
         self._warn_if_nothing_drops()
@@ -104,8 +109,8 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         """Return the filter of a calibration that holds its score, such as a learned one.
 
         `scorers` are those that `needed_scorers` names: one, several, or none. The options are
-        `on_empty`, `on_unscorable`, `group_of` and `gate`. Raises `CalibrationMismatch` if a scorer
-        is missing, naming it, or is another than the calibration's.
+        `on_empty`, `on_unscorable`, `group_of`, `gate` and `shadow`. Raises `CalibrationMismatch`
+        if a scorer is missing, naming it, or is another than the calibration's.
         """
         scorer, options["gate"] = scorer_and_gate(calibration, scorers, options.get("gate"))
         return cls(scorer, calibration, **options)
@@ -152,7 +157,7 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         given, n, decide = self._opened(snippets)
         group = self._checked(query, n, group)
         scores, gated = self._scored(query, given, group, failed)
-        return decide(scores, group, gated=gated)
+        return self._with_characters(decide(scores, group, gated=gated), given)
 
     async def acall(
         self,
@@ -166,7 +171,7 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         given, n, decide = self._opened(snippets)
         group = self._checked(query, n, group)
         scores, gated = await self._ascored(query, given, group, failed)
-        return decide(scores, group, gated=gated)
+        return self._with_characters(decide(scores, group, gated=gated), given)
 
     @abstractmethod
     def _opened(
@@ -218,8 +223,14 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         short = c.is_short(n, passes=bool(c.keep(scores, group).any()))
         return np.full(len(scores), np.nan) if short else scores
 
+    def _with_characters(self, filtered: AFiltered, given: Sequence[Snippet]) -> AFiltered:
+        if not self.shadow:
+            return filtered
+        return replace(filtered, characters=np.array([*map(len, texts_in(given))], dtype=np.intp))
+
     def _decided(self, filtered: AFiltered) -> AFiltered:
         """Return a decision by the threshold alone, as the options say."""
+        filtered = replace(filtered, shadow=True) if self.shadow else filtered
         s, item = filtered.scores, self.calibration.subject.item
         if (filtered.gated is None) != (self.gate is None):
             raise ValueError(
@@ -233,7 +244,7 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         if not n_lost and not self.calibration.keeps_everything:
             lowest = self.calibration.lowest_scores
             self._streak.add(filtered, lowest[0] if lowest else -math.inf, item)
-        if n_lost and self.on_unscorable == "raise":
+        if n_lost and self.on_unscorable == "raise" and not self.shadow:
             lost = filtered.unscorable.tolist()
             text = f"{self.scorer.name!r} gave no score to {item}s {lost}"
             raise Unscorable(f"{text}. To keep such {item}s, set on_unscorable='keep'", filtered)
@@ -244,6 +255,8 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
             return filtered
         best = int(np.argmin(s))  # none is NaN here: it would have been kept
         if self.on_empty == "raise":
+            if self.shadow:
+                return filtered
             raise NothingKept(
                 f"none of {len(s)} {item}s is kept: the lowest score is {s[best]:.6g}, the "
                 f"threshold {filtered.threshold:.6g}. Lower alpha, or set on_empty='keep_best'",
@@ -276,7 +289,9 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
 
     def __repr__(self) -> str:
         c = self.calibration
-        return f"{type(self).__name__}({self.scorer.name!r}, alpha={c.alpha:g}, {c.guarantee!r})"
+        shadow = ", shadow=True" if self.shadow else ""
+        name = type(self).__name__
+        return f"{name}({self.scorer.name!r}, alpha={c.alpha:g}, {c.guarantee!r}{shadow})"
 
 
 class ConformalFilter(RetrievalFilter[Filtered]):
@@ -308,6 +323,10 @@ class ConformalFilter(RetrievalFilter[Filtered]):
     gate
         Decides before the filter whether anything is returned; a `Gate`, or its file, by default
         that of the calibration. One that it was not calibrated with loses up to its alpha more.
+    shadow
+        Decide as ever, but raise nothing that the options say, and mark the decision: a retriever,
+        compressor or postprocessor returns everything, unchanged but for metadata, while events,
+        logs and traces have what would be kept.
 
     Raises
     ------

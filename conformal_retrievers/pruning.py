@@ -88,8 +88,8 @@ class SentenceFilter(RetrievalFilter[Pruned]):
         How many sentences on either side of a kept one are kept with it. One helps where a
         sentence needs the one before: "She is the champion" does not say who.
     options
-        Those of a `ConformalFilter`, `on_empty`, `on_unscorable`, `group_of` and `gate`, of
-        sentences: a gate reads these, too.
+        Those of a `ConformalFilter`, `on_empty`, `on_unscorable`, `group_of`, `gate` and `shadow`,
+        of sentences: a gate reads these, too.
 
     Raises
     ------
@@ -175,7 +175,7 @@ def open_filter(
     split, neighbours
         As in `SentenceFilter`; without `split`, snippets stay whole.
     options
-        `on_empty`, `on_unscorable`, `group_of` and `gate`, as in `ConformalFilter`.
+        `on_empty`, `on_unscorable`, `group_of`, `gate` and `shadow`, as in `ConformalFilter`.
 
     Raises
     ------

@@ -201,6 +201,22 @@ def test_32_threads_on_one_filter_give_the_serial_result(rng):
     assert [parts[i % 32][i // 32] for i in range(len(queries))] == serial
 
 
+async def test_in_shadow_a_filter_decides_as_ever_and_raises_nothing_that_options_say():
+    options = {"on_empty": "raise", "on_unscorable": "raise"}
+    for texts in (["far", "best"], ["far"], ["far", "unscorable"], []):
+        usual, shadow = filter_of(), filter_of(shadow=True, **options)
+        called = shadow("q", texts)
+        for decided in (called, await shadow.acall("q", texts), shadow.at(0.4)("q", texts)):
+            assert summary(decided) == summary(usual("q", texts))
+            assert decided.shadow is True
+            assert decided.characters.tolist() == [len(text) for text in texts]
+        assert summary(shadow.decide(called.scores)) == summary(called)
+        assert not usual("q", texts).shadow
+    assert repr(shadow) == "ConformalFilter('lookup', alpha=0.4, 'query-recall', shadow=True)"
+    with pytest.raises(TypeError, match="shadow is 'false'; give True or False"):
+        filter_of(shadow="false")
+
+
 def test_filters_and_decisions_can_be_pickled():
     conformal_filter = filter_of(on_empty="keep_best", on_unscorable="raise")
     for _ in range(2):  # before and after anything was derived

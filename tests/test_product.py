@@ -156,9 +156,14 @@ def check(path, calibration, judged, options):
         group = whole.group if options["by_group"] else None
         filtered = keep(whole.query, whole.snippets, group)
         np.testing.assert_array_equal(filtered.scores, query.scores)
+        shadow = open_filter(path, needed, split=split, shadow=True)
+        marked = shadow(whole.query, whole.snippets, group)
+        assert (marked.shadow, marked.kept.tolist()) == (True, filtered.kept.tolist())
         given = {"scorer": needed, "split": split, "group_of": {whole.query: group}.get}
         for package in (in_langchain, in_llama_index):
             assert package(path, whole, **given) == texts_of(filtered, whole)
+            shown = package(path, whole, shadow=True, **given)
+            assert shown == [snippet.text for snippet in whole.snippets]
 
 
 def texts_of(filtered, query):

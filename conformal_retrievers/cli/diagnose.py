@@ -92,8 +92,9 @@ def diagnose(
         counted = {"left_out": new.left_out, "repeated": new.repeated}
         lead = {"verdict": found.paragraph, "equal_recall": found.evaluation.equal_recall}
         of_gate = {"gate": gate._asdict()} if gate else {}
+        in_shadow = {"shadow": new.savings._asdict()} if new.savings else {}
         lost = {"dropped": dropped(tested, new.queries, new.judged)} if found.judged else {}
-        print_json({**counted, **lead, **numbers, **lost, **of_gate})
+        print_json({**counted, **in_shadow, **lead, **numbers, **lost, **of_gate})
     else:
         _say(found, new)
         if gate is not None:
@@ -106,6 +107,8 @@ def diagnose(
 
 
 def _say(found: Diagnosis, new: New) -> None:
+    if new.savings:
+        say(f"{new.savings}\n")
     measured, tested = found.evaluation, found.calibration
     say(f"Queries: {measured.n_queries:,}, with {measured.n_snippets:,} {tested.subject.name}.")
     say(f"Left out: {new.left_out:,}.")

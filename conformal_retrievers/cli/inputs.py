@@ -26,7 +26,7 @@ from conformal_retrievers.data.retrieved import check_retrieved
 from conformal_retrievers.data.sentences import splitter
 from conformal_retrievers.labels.record import read_labels
 from conformal_retrievers.monitoring.log import read_log
-from conformal_retrievers.monitoring.logged import logged
+from conformal_retrievers.monitoring.logged import Savings, logged
 from conformal_retrievers.scoring import score_queries
 from conformal_retrievers.scoring.scorer import fitted_on, query_digest
 
@@ -141,6 +141,7 @@ class New(NamedTuple):
     reference: Sequence[ScoredQuery] | None = None  # those that it was made from, if all were given
     judged: Sequence[JudgedQuery] = ()  # the queries with their texts
     repeated: int = 0  # events of a log whose query came before
+    savings: Savings | None = None  # of a filter in shadow, if a log has its events
 
 
 def new_queries(
@@ -232,4 +233,4 @@ def logged_queries(path: Path, calibration: Calibration) -> New:
             f"{path} has no event of this calibration with a query that is new to it; give the log "
             "of its filter"
         )
-    return New(found.queries, found.left_out, repeated=found.repeated)
+    return New(found.queries, found.left_out, repeated=found.repeated, savings=found.savings)

@@ -34,7 +34,8 @@ def event_of(
     `scores` and `kept` are in the order of the documents and of their texts, `split` names what cut
     them, and `kept_ranges` has the number of each document with a kept sentence, and the ranges.
     `gate` is what a gate in front decided, None without one; of a query that it silenced nothing is
-    kept, and `scores` are those that the scorer gave.
+    kept, and `scores` are those that the scorer gave. In shadow, all this is what would be, with
+    `shadow`, True, and `characters`, the length of each snippet's text.
     """
     fields: dict[str, Any] = {
         "query": query,
@@ -53,6 +54,10 @@ def event_of(
             {"document": one.document, "ranges": [[*r] for r in one.ranges]}
             for one in filtered.passages
         ]
+    if filtered.shadow:
+        fields["shadow"] = True
+        if filtered.characters is not None:
+            fields["characters"] = filtered.characters.tolist()
     return build_event(EVENT, filtered, fields)
 
 
@@ -100,6 +105,7 @@ def annotate_span(filtered: Filtered) -> None:
             "conformal.m2": filtered.m2,
             **({"conformal.split": split} if (split := filtered.calibration.split) else {}),
             **(_gate_attributes(filtered.gated) if filtered.gated else {}),
+            **({"conformal.shadow": True} if filtered.shadow else {}),
         },
     )
 
@@ -161,6 +167,8 @@ class _SnippetsEvent(_Event):
     m2: Share
     split: str | None = None
     gate: _Gate | None = None
+    shadow: bool = False
+    characters: list[Count] | None = None
 
 
 class _ClaimsEvent(_Event):

@@ -117,9 +117,10 @@ class Observer:
             total = self._counts.get(event["calibration"], Counts()) + one
             self._counts[event["calibration"]] = total
         items = "claims" if of_claims else "sentences" if event.get("split") else "snippets"
+        shadow = " (in shadow)" if event.get("shadow") else ""
         text = (
-            f"kept %d of %d {items}; so far %s of %d queries kept a {items[:-1]}, and a query kept "
-            f"%s of its {items} on average%s"
+            f"kept %d of %d {items}{shadow}; so far %s of %d queries kept a {items[:-1]}, and a "
+            f"query kept %s of its {items} on average%s"
         )
         silent = f"; {total.silent} queries were silenced" if total.silent else ""
         m1, m2 = percent(total.m1), percent(total.m2)

@@ -40,6 +40,9 @@ class ConformalCompressor(FromCalibration, BaseDocumentCompressor):
     A filter of sentences (`from_calibration(…, split="sentences")`) returns the documents with a
     kept sentence. Their text is what is kept, <metadata_prefix>ranges has its characters in the
     text before, [[start, end], …], and score and p-value are those of the best kept sentence.
+
+    A filter in shadow (`from_calibration(…, shadow=True)`) returns all documents, with
+    <metadata_prefix>kept, whether it would be kept.
     """
 
     filter: RetrievalFilter[Any]

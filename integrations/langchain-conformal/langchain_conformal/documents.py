@@ -250,11 +250,16 @@ def kept_documents(
     before as <prefix>ranges, [[start, end], …], and the lowest score of these with its p-value.
 
     With a gate, <prefix>gate is its decision and <prefix>gate_p_value its p-value of the query.
+
+    In shadow, all documents are kept with their text, and <prefix>kept is whether one would be.
     """
     places, scores, passages = filtered.kept.tolist(), filtered.scores, tuple[Passage, ...]()
     if isinstance(filtered, Pruned):
         passages, scores = filtered.passages, _best_of(filtered, len(documents))
         places = [passage.document for passage in passages]
+    keeps = {*places}
+    if filtered.shadow:
+        places, passages = [*range(len(documents))], ()
     kept = [documents[i] for i in places]
     metadata = [{**(document.metadata or {})} for document in kept]
     if metadata_prefix is None:
@@ -264,6 +269,8 @@ def kept_documents(
         _add_scores(metadata, filtered, scores[places], metadata_prefix)
         for known, passage in zip(metadata, passages, strict=False):
             known[f"{metadata_prefix}ranges"] = [[*one] for one in passage.ranges]
+        for i, known in enumerate(metadata if filtered.shadow else ()):
+            known[f"{metadata_prefix}kept"] = i in keeps
     copies = [with_fields(one, metadata=known) for one, known in zip(kept, metadata, strict=True)]
     if passages:
         texts = [passage.text for passage in passages]
@@ -286,7 +293,7 @@ def _add_scores(
 
 
 def _best_of(pruned: Pruned, n: int) -> Scores:
-    """Return the lowest score of the kept sentences of n documents, (n,)."""
-    best, keeps = np.full(n, np.nan), pruned.keeps
+    """Return the lowest score of the kept sentences of n documents, of all in shadow, (n,)."""
+    best, keeps = np.full(n, np.nan), pruned.keeps | pruned.shadow
     np.fmin.at(best, pruned.sentences.document_of[keeps], pruned.scores[keeps])
     return best

@@ -26,7 +26,7 @@ class ConformalRetriever(FromCalibration, Around):
     `retriever` is any runnable from a query to documents, at the depth that was calibrated at. It
     receives the keyword arguments of `invoke` and what is `configurable` in its config. `alpha` is
     another risk than the calibration's, which `configurable_fields(alpha=…)` opens to callers.
-    Sentences, and a `gate`, are as in `ConformalCompressor`.
+    Sentences, a `gate` and `shadow` are as in `ConformalCompressor`.
 
     Warns if the retriever is asked for fewer documents than the calibration's k, is known not to be
     the calibrated one, or filters by metadata and the calibrated one did not, or the other way.

@@ -235,10 +235,10 @@ class FromCalibration:
         options
             `alpha`, another risk than the calibration's, in (0, 1). `split`, "sentences" or the
             function that the calibration was cut with, keeps sentences of documents instead of
-            whole ones, with `neighbours`, as in `SentenceFilter`. `on_empty`, `on_unscorable` and
-            `group_of`, as in `ConformalFilter`. `gate`, in front, or its file; a calibration that
-            was made behind a gate brings it. And the component's other fields: `metadata_prefix`,
-            and the `retriever` of a `ConformalRetriever`.
+            whole ones, with `neighbours`, as in `SentenceFilter`. `on_empty`, `on_unscorable`,
+            `shadow` and `group_of`, as in `ConformalFilter`. `gate`, in front, or its file; a
+            calibration that was made behind a gate brings it. And the component's other fields:
+            `metadata_prefix`, and the `retriever` of a `ConformalRetriever`.
 
         Raises
         ------

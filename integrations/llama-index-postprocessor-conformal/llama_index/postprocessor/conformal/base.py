@@ -56,6 +56,9 @@ class ConformalPostprocessor(BaseNodePostprocessor):
     A filter of sentences (`from_calibration(…, split="sentences")`) returns the nodes with a kept
     sentence. Their text is what is kept. A node that loses text is a copy without an embedding,
     which was of the whole text; its `start_char_idx` and `end_char_idx` remain those of the whole.
+
+    A filter in shadow (`from_calibration(…, shadow=True)`) returns all nodes, with what would be
+    kept as "conformal_kept" in the metadata, which it excludes from prompts and embeddings.
     """
 
     model_config = ConfigDict(
@@ -110,9 +113,9 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         options
             `alpha`, another risk than the calibration's, in (0, 1). `split`, "sentences" or the
             function that the calibration was cut with, keeps sentences of nodes instead of whole
-            ones, with `neighbours`, as in `SentenceFilter`. `on_empty`, `on_unscorable` and
-            `group_of`, as in `ConformalFilter`. `gate`, in front, or its file; a calibration that
-            was made behind a gate brings it.
+            ones, with `neighbours`, as in `SentenceFilter`. `on_empty`, `on_unscorable`, `shadow`
+            and `group_of`, as in `ConformalFilter`. `gate`, in front, or its file; a calibration
+            that was made behind a gate brings it.
 
         Raises
         ------

@@ -15,6 +15,8 @@ from conformal_retrievers.filtering import RetrievalFilter
 from conformal_retrievers.pruning import Pruned
 from conformal_retrievers.scoring import retrievers_of
 
+KEPT = "conformal_kept"  # in the metadata of nodes in shadow
+
 
 class NodeWithHits(NodeWithScore):
     """A node with what several retrievers know of it; its score is their fusion.
@@ -136,23 +138,33 @@ def kept_nodes(nodes: Sequence[NodeWithScore], filtered: Filtered) -> list[NodeW
     """Return copies of the kept nodes, in the retriever's order and with its scores.
 
     Nothing is written into a node, because its metadata is part of the prompt in LlamaIndex. Of
-    sentences, the node is a copy with the passage of the kept ones as its text.
+    sentences, the node is a copy with the passage of the kept ones as its text. In shadow, all
+    nodes are kept, as copies with "conformal_kept" in the metadata that no prompt shows.
     """
+    texts: dict[int, str | None] = dict.fromkeys(filtered.kept.tolist())
     if isinstance(filtered, Pruned):
         texts = {passage.document: passage.text for passage in filtered.passages}
-        return [
-            with_fields(nodes[i], node=with_text(nodes[i].node, text)) for i, text in texts.items()
-        ]
-    return [with_fields(nodes[i]) for i in filtered.kept.tolist()]
+    if filtered.shadow:
+        return [with_fields(n, node=_marked(n.node, i in texts)) for i, n in enumerate(nodes)]
+    return [
+        with_fields(nodes[i], node=with_text(nodes[i].node, text)) for i, text in texts.items()
+    ]
 
 
-def with_text(node: BaseNode, text: str) -> BaseNode:
-    """Return a copy of a node with another text, or the node if it has that, or no text to set.
+def _marked(node: BaseNode, kept: bool) -> BaseNode:
+    """Return a copy of a node whose metadata have KEPT, which no prompt or embedding has."""
+    keys = ("excluded_llm_metadata_keys", "excluded_embed_metadata_keys")
+    hidden = {key: [*getattr(node, key), KEPT] for key in keys}
+    return with_fields(node, metadata={**node.metadata, KEPT: kept}, **hidden)
+
+
+def with_text(node: BaseNode, text: str | None) -> BaseNode:
+    """Return a copy of a node with another text, or the node for None, its own, or none to set.
 
     Its embedding is None, because it was of the whole text. `start_char_idx` and `end_char_idx`
     remain those of the whole: between them, the source has the passage and what was cut.
     """
-    if text == text_of(node):
+    if text is None or text == text_of(node):
         return node
     twin = node.model_copy(update={"embedding": None})
     twin.set_content(text)

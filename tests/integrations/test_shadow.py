@@ -1,0 +1,274 @@
+"""A filter in shadow: everything is returned, and events have what would be kept."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from commands import as_json, run
+from langchain_core.documents import Document
+from langchain_core.runnables import RunnableLambda
+from llama_index.core import get_response_synthesizer
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.instrumentation import get_dispatcher
+from llama_index.core.llms import MockLLM
+from llama_index.core.response_synthesizers import ResponseMode
+from llama_index.core.schema import MetadataMode, NodeWithScore, TextNode
+from lookup import LookupScorer, QueryFunction
+from opentelemetry import trace
+from pydantic import Field
+
+import langchain_conformal
+import llama_index.postprocessor.conformal as llama_index_conformal
+from conformal_retrievers import Calibration, FunctionScorer, JudgedQuery, ScoredQuery
+from conformal_retrievers.calibration import calibrate_gate
+from conformal_retrievers.data.sentences import splitter
+from conformal_retrievers.monitoring import FilterLog, read_log
+from conformal_retrievers.scoring import RankScorer
+from langchain_conformal import ConformalCallbackHandler, ConformalCompressor, ConformalRetriever
+from llama_index.postprocessor.conformal import (
+    ConformalEventHandler,
+    ConformalPostprocessor,
+    NodeWithHits,
+)
+
+SCORER = LookupScorer({"near": 0.1, "far": 0.9, "middle": 0.4, "odd": math.nan})
+WORDS = FunctionScorer(
+    lambda query, texts: [SCORER.scores[text.strip(". ").split()[-1]] for text in texts], "word"
+)
+TEXTS = ["far", "near", "middle"]
+PAGES = ["It is near. It is far.", "It is far. It was far."]
+FAR = ["far", "far"]
+
+
+def calibration(scorer=SCORER.name, split=None):
+    queries = [ScoredQuery([0.5], [True], split=split)] * 20
+    return Calibration.from_scores(queries, alpha=0.1, scorer=scorer)
+
+
+def of_sentences():
+    return calibration(WORDS.name, splitter("sentences").name)
+
+
+SENTENCES = {"split": "sentences", "scorer": WORDS}
+STRICT = {"on_empty": "raise", "on_unscorable": "raise"}
+SILENT = calibrate_gate(
+    [JudgedQuery(f"{i / 10}", ["near", "far"], [True, False]) for i in range(1, 10)],
+    scorer=QueryFunction(lambda query, texts: float(query == "q") or float(query), "query"),
+    alpha=0.2,
+)
+
+
+# Each asks a component, sync and async, and returns (text, whether metadata say that it is kept).
+
+
+def documents(texts):
+    return [Document(text, id=str(i), metadata={"own": 1}) for i, text in enumerate(texts)]
+
+
+def nodes(texts):
+    return [
+        NodeWithScore(node=TextNode(text=text, metadata={"own": 1}), score=0.5) for text in texts
+    ]
+
+
+def pairs(found):
+    return [(d.page_content, d.metadata.get("conformal_kept")) for d in found]
+
+
+async def compressed(texts, given, *, callbacks=(), **options):
+    made = ConformalCompressor.from_calibration(given, **options)
+    found = made.compress_documents(documents(texts), "q", callbacks=[*callbacks])
+    again = await made.acompress_documents(documents(texts), "q", callbacks=[*callbacks])
+    assert again == found
+    return pairs(found)
+
+
+async def retrieved(texts, given, *, callbacks=(), **options):
+    made = ConformalRetriever.from_calibration(
+        given, retriever=RunnableLambda(lambda query: documents(texts)), **options
+    )
+    config = {"callbacks": [*callbacks]}
+    found = made.invoke("q", config)
+    assert await made.ainvoke("q", config) == found
+    return pairs(found)
+
+
+async def postprocessed(texts, given, **options):
+    made, before = ConformalPostprocessor.from_calibration(given, **options), nodes(texts)
+    found = made.postprocess_nodes(before, query_str="q")
+    again = await made.apostprocess_nodes(before, query_str="q")
+    assert [node.node.metadata for node in again] == [node.node.metadata for node in found]
+    assert all(node.node.metadata == {"own": 1} for node in before)
+    for old, new in zip(before, found, strict=True) if options.get("shadow") else ():
+        assert (new.score, new.node.node_id) == (old.score, old.node.node_id)
+        for mode in (MetadataMode.LLM, MetadataMode.EMBED):
+            assert new.node.get_content(mode) == old.node.get_content(mode)
+    return [(node.node.text, node.node.metadata.get("conformal_kept")) for node in found]
+
+
+EACH = pytest.mark.parametrize("ask", [compressed, retrieved, postprocessed])
+
+
+@EACH
+@pytest.mark.parametrize("options", [{}, {"alpha": 0.2}, STRICT])
+async def test_everything_is_returned_in_order_with_whether_it_would_be_kept(ask, options):
+    found = await ask(TEXTS, calibration(), scorer=SCORER, shadow=True, **options)
+    assert found == [("far", False), ("near", True), ("middle", True)]
+
+
+@EACH
+async def test_nothing_that_the_options_say_is_raised(ask):
+    given = {"scorer": SCORER, "shadow": True, **STRICT}
+    assert await ask(FAR, calibration(), **given) == [("far", False)] * 2
+    assert await ask(["odd", "far"], calibration(), **given) == [("odd", True), ("far", False)]
+    best = given | {"on_empty": "keep_best"}
+    assert await ask(FAR, calibration(), **best) == [("far", True), ("far", False)]
+    assert await ask([], calibration(), **given) == []
+
+
+@EACH
+async def test_a_silent_gate_silences_nothing(ask):
+    given = {"scorer": [SCORER, SILENT.scorer], "gate": SILENT}
+    assert await ask(TEXTS, calibration(), **given) == []
+    found = await ask(TEXTS, calibration(), shadow=True, **given)
+    assert found == [(text, False) for text in TEXTS]
+
+
+@EACH
+async def test_texts_stay_whole_where_sentences_would_be_cut(ask):
+    given = await ask(PAGES, of_sentences(), shadow=True, **SENTENCES)
+    assert given == [(PAGES[0], True), (PAGES[1], False)]
+    assert await ask(PAGES[1:], of_sentences(), shadow=True, **SENTENCES, **STRICT) == given[1:]
+
+
+def test_langchains_metadata_have_the_scores_of_what_would_be_dropped_too():
+    made = ConformalCompressor.from_calibration(of_sentences(), shadow=True, **SENTENCES)
+    found = made.compress_documents(documents(PAGES), "q")
+    scores = [(d.metadata["conformal_score"], d.metadata["conformal_p_value"] > 0.1) for d in found]
+    assert scores == [(0.1, True), (0.9, False)]
+    assert all("conformal_ranges" not in d.metadata for d in found)
+    bare = made.model_copy(update={"metadata_prefix": None}).compress_documents(
+        documents(PAGES), "q"
+    )
+    assert bare == documents(PAGES)
+
+
+class Listed(BaseRetriever):
+    def _retrieve(self, query_bundle):
+        return nodes(["a", "b"])
+
+
+async def test_documents_of_a_hybrid_retriever_all_come_back():
+    rank = RankScorer("dense")
+    queries = [ScoredQuery([0.0], [True])] * 20
+    first = Calibration.from_scores(queries, alpha=0.1, scorer=rank.name)
+    options = {"scorer": rank, "shadow": True}
+    dense = RunnableLambda(lambda query: documents(["a", "b"]))
+    hybrid = langchain_conformal.HybridRetriever(retrievers={"dense": dense})
+    made = ConformalRetriever.from_calibration(first, retriever=hybrid, **options)
+    expected = [("a", True), ("b", False)]
+    assert pairs(made.invoke("q")) == pairs(await made.ainvoke("q")) == expected
+
+    found = llama_index_conformal.HybridRetriever({"dense": Listed()}).retrieve("q")
+    made = ConformalPostprocessor.from_calibration(first, **options)
+    kept = made.postprocess_nodes(found, query_str="q")
+    assert [(node.text, node.node.metadata["conformal_kept"]) for node in kept] == expected
+    assert [type(node) for node in kept] == [NodeWithHits] * 2
+    assert [node.hits for node in kept] == [node.hits for node in found]
+
+
+class Recording(MockLLM):
+    prompts: list[str] = Field(default_factory=list)
+
+    def complete(self, prompt, formatted=False, **kwargs):
+        self.prompts.append(prompt)
+        return super().complete(prompt, formatted, **kwargs)
+
+
+@pytest.mark.parametrize("mode", [ResponseMode.COMPACT, ResponseMode.REFINE, "tree_summarize"])
+def test_llama_indexs_prompts_are_the_same_byte_for_byte(mode):
+    def asked(given):
+        llm = Recording()
+        get_response_synthesizer(llm=llm, response_mode=mode).synthesize("q", given)
+        return llm.prompts
+
+    made = ConformalPostprocessor.from_calibration(calibration(), scorer=SCORER, shadow=True)
+    given = nodes(TEXTS)
+    assert asked(made.postprocess_nodes(given, query_str="q")) == asked(given) != []
+
+
+@pytest.fixture
+def observed(tmp_path):
+    """A function that asks a component with a log, and returns the events and their counts."""
+    root = get_dispatcher()
+    before = list(root.event_handlers)
+
+    async def observe(ask, texts, given, **options):
+        log = FilterLog(tmp_path / f"{len([*tmp_path.iterdir()])}.jsonl")
+        if ask is postprocessed:
+            handler = ConformalEventHandler(log)
+            root.event_handlers = [*before, handler]
+            await ask(texts, given, **options)
+        else:
+            handler = ConformalCallbackHandler(log)
+            await ask(texts, given, callbacks=[handler], **options)
+        events = [*read_log(log.path)]
+        for event in events:
+            del event["time"]
+        return events, handler.observer.counts
+
+    yield observe
+    root.event_handlers = before
+
+
+@EACH
+@pytest.mark.parametrize(
+    ("texts", "given", "options", "characters"),
+    [
+        (TEXTS, calibration(), {"scorer": SCORER}, [3, 4, 6]),
+        (TEXTS, calibration(), {"scorer": [SCORER, SILENT.scorer], "gate": SILENT}, [3, 4, 6]),
+        (PAGES, of_sentences(), SENTENCES, [11, 10, 10, 11]),
+    ],
+    ids=["snippets", "behind a gate", "sentences"],
+)
+async def test_events_are_those_of_a_filter_that_cuts_marked_as_in_shadow(
+    ask, texts, given, options, characters, observed, caplog
+):
+    caplog.set_level("INFO", "conformal_retrievers")
+    cut, counts = await observed(ask, texts, given, **options)
+    assert "(in shadow)" not in caplog.text
+    shadow, same = await observed(ask, texts, given, shadow=True, **options)
+    marks = {"shadow": True, "characters": characters}
+    assert shadow == [event | marks for event in cut] != []
+    assert same == counts
+    assert "(in shadow); so far" in caplog.text
+
+
+async def test_opentelemetrys_span_says_that_it_is_a_shadow(tracing):
+    exporter, provider = tracing
+    for shadow in (True, False):
+        made = ConformalPostprocessor.from_calibration(calibration(), scorer=SCORER, shadow=shadow)
+        with trace.get_tracer("t", tracer_provider=provider).start_as_current_span("s"):
+            made.postprocess_nodes(nodes(TEXTS), query_str="q")
+    marked, plain = [dict(span.attributes) for span in exporter.get_finished_spans()]
+    assert marked == plain | {"conformal.shadow": True}
+
+
+async def test_a_log_written_in_shadow_says_first_what_would_be_saved(tmp_path):
+    given = calibration()
+    given.save(tmp_path / "c.json")
+    log = tmp_path / "log.jsonl"
+    for texts in (TEXTS, FAR, FAR, []):
+        await compressed(
+            texts,
+            given,
+            scorer=SCORER,
+            shadow=True,
+            callbacks=[ConformalCallbackHandler(FilterLog(log, queries="none"))],
+        )
+    # Of 13, 6, 6 and 0 characters, 3, 6, 6 and 0 are not kept; each query is asked twice.
+    found = as_json("diagnose", tmp_path / "c.json", "--log", log, code=1)
+    assert found["shadow"] == {"queries": 8, "tokens": 25 / 16, "saved": 15 / 16, "emptied": 0.5}
+    shown = run("diagnose", tmp_path / "c.json", "--log", log, code=1).stdout
+    assert shown.startswith("In shadow, over 8 queries: the filter would have saved some 1 of 2 ")
