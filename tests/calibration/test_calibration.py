@@ -13,7 +13,9 @@ from calibrations import GUARANTEES, OF_QUERIES, calibration_of, every_guarantee
 from lookup import LookupScorer
 
 from conformal_retrievers.calibration import Calibration, calibrate
+from conformal_retrievers.data.jsonl import write_jsonl
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, with_hits
+from conformal_retrievers.data.readers import read
 from conformal_retrievers.scoring import FunctionScorer
 from conformal_retrievers.scoring.scorer import query_digest
 
@@ -167,6 +169,31 @@ def test_calibrate_passes_every_option_on():
 
 def retrieved_as(id, query="q"):
     return JudgedQuery(query, with_hits(["a", "b"]), [True, False], id=id)
+
+
+def test_a_calibration_is_extended_by_more_files_and_names_what_both_have(tmp_path):
+    queries = [
+        JudgedQuery(f"Question {i}?", with_hits(["a" * (9 + i), "b"]), [True, False], id=f"q{i}")
+        for i in range(12)
+    ]
+    scorer = FunctionScorer(lambda query, texts: [1 - len(text) / 30 for text in texts], "length")
+
+    def joined(*more):
+        write_jsonl(queries[:9], tmp_path / "judged.jsonl")
+        write_jsonl(more, tmp_path / "more.jsonl")
+        both = read(tmp_path / "judged.jsonl") + read(tmp_path / "more.jsonl")
+        return calibrate(both, scorer, alpha=0.2)
+
+    assert joined(*queries[9:]) == calibrate(queries, scorer, alpha=0.2)
+    for again in (queries[4], replace(queries[4], relevant=[False, True])):  # judged otherwise
+        with pytest.raises(ValueError, match=r"id 'q4' occurs 2 times\. Remove the repetitions"):
+            joined(queries[9], again)
+        copy = r"such as query 'new' of query 'q4'\. .*: keep one of each"
+        with pytest.raises(ValueError, match=copy):
+            joined(queries[9], replace(again, id="new"))
+        copy = r"such as query 'Question 4\?' of query 'q4'"
+        with pytest.raises(ValueError, match=copy):
+            joined(queries[9], replace(again, id=None))
 
 
 @pytest.mark.parametrize(

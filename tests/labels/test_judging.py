@@ -120,6 +120,28 @@ def test_it_goes_on_where_it_was(out):
     again.close()
 
 
+def test_questions_that_are_added_to_the_file_come_after_those_that_were_judged(out):
+    judging = Judging(queries(3, 20), out, by="Ann")
+    before = judging.sample
+    mark(judging, 1, [True] * len(before.shown[1]))
+    written = judging.judged()
+    judging.close()
+    for more in (queries(8, 20), queries(8, 20), queries(9, 20)):  # it grows, goes on, grows again
+        judging = Judging(more, out, by="Ann")
+        assert judging.sample.order[:3] == before.order
+        assert sorted(judging.sample.order) == [*range(len(more))]
+        assert {len(shown) for shown in judging.sample.shown} == {len(before.shown[0])}
+        assert judging.judged() == read_jsonl(out) == written
+        place = 2 + len(written)
+        mark(judging, place, [True] * len(judging.sample.shown[place]))
+        written = judging.judged()
+        judging.close()
+    assert [query.id for query in read_jsonl(out)] == ["q1", "q3", "q4", "q5"]
+    assert read_labels(out)["of"] == 9
+    with pytest.raises(ValueError, match="queries"):
+        Judging(queries(8, 20), out, by="Ann")
+
+
 def test_snippets_that_are_not_shown_keep_their_judgement(begin, out):
     judging = begin(queries(1, 20, marked=[0, 5]))
     shown = judging.sample.shown[0]
@@ -222,7 +244,8 @@ def test_the_number_of_missed_snippets_is_estimated_without_bias(tmp_path):
 def test_other_queries_another_person_or_share_are_refused(out):
     Judging(queries(3, 20), out, by="Ann").close()
     for change, match in [
-        ({"queries": queries(4, 20)}, "queries"),
+        ({"queries": queries(2, 20)}, "queries: .*marks.sqlite is for others; .* at its end"),
+        ({"queries": queries(4, 20)[1:]}, "queries"),
         ({"queries": queries(3, 20, marked=[1])}, "queries"),
         ({"by": "Ben"}, "by"),
         ({"share": 0.5}, "share"),

@@ -88,10 +88,16 @@ class Journal:
         """Store an event; raise OSError if that fails, and then it is not stored."""
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         row = [event.question, json.dumps(event.marks), event.done, now]
+        self._store("INSERT INTO events (question, marks, done, time) VALUES (?, ?, ?, ?)", row)
+
+    def replace(self, plan: Mapping[str, Any]) -> None:
+        """Store a plan in place of the one so far; raise OSError if that fails."""
+        self._store("UPDATE plan SET fields = ?", [json.dumps(plan)])
+        self.plan = dict(plan)
+
+    def _store(self, command: str, row: Sequence[Any]) -> None:
         try:
-            self._file.execute(
-                "INSERT INTO events (question, marks, done, time) VALUES (?, ?, ?, ?)", row
-            )
+            self._file.execute(command, row)
         except sqlite3.Error as error:
             raise OSError(f"{self.path}: cannot store a mark ({error})") from None
 

@@ -28,6 +28,8 @@ from conformal_retrievers.labels.record import beside, read_labels, write_labell
 class Judging:
     """The judging of queries by one person, which goes on where it was if it is opened again.
 
+    It may have grown: queries behind those that it was begun with are asked after these.
+
     The queries have retrieved snippets, marked or not. `out` is the file of JSON lines for the
     judged ones: a new one, or one that this judging wrote. Beside it are the journal
     (.marks.sqlite) and the origin of the judgements (.labels.json), with `by`, who judges, and
@@ -67,13 +69,14 @@ class Judging:
             raise FileExistsError(
                 f"{out} exists, and {journal.name} is not beside it; give another --out"
             )
-        about: dict[str, JsonValue] = {"queries": digest, "by": by}
-        self.journal = Journal(journal, about | vars(drawn))
+        about: dict[str, JsonValue] = {"by": by}
+        self.journal = Journal(journal, {"queries": digest, **about, **vars(drawn)})
         if share is not None:
             about["share"] = drawn.share
         with ExitStack() as undo:
             undo.callback(self.journal.close)
             self._check(about)
+            self._grow(digest)
             self.sample, events = self._begun()
             self._lock = threading.Lock()
             self._versions = [0] * len(self.queries)
@@ -89,15 +92,30 @@ class Judging:
             undo.pop_all()
 
     def _check(self, about: Mapping[str, Any]) -> None:
-        """Raise ValueError if the journal was begun with other queries, person or share."""
+        """Raise ValueError if the journal was begun with another person or share."""
         for field, value in about.items():
             begun = self.journal.plan.get(field)
             if begun != value:
-                what = "others" if field == "queries" else f"{begun!r:.60}, not {value!r:.60}"
                 raise ValueError(
-                    f"{field}: {self.journal.path} is for {what}; give what it was begun with, or "
-                    "another --out"
+                    f"{field}: {self.journal.path} is for {begun!r:.60}, not {value!r:.60}; give "
+                    "what it was begun with, or another --out"
                 )
+
+    def _grow(self, digest: str) -> None:
+        """Add what is behind the queries that the journal was begun with; ValueError for others."""
+        plan = self.journal.plan
+        if plan.get("queries") == digest:
+            return
+        n = len(plan["shown"]) if isinstance(plan.get("shown"), list) else 0
+        if n >= len(self.queries) or plan.get("queries") != _digest(self.queries[:n]):
+            raise ValueError(
+                f"queries: {self.journal.path} is for others; give the file that it was begun "
+                "with, also with more queries at its end, or another --out"
+            )
+        more = draw(self.queries[n:], plan["share"], int(digest[:8], 16))
+        order = [*plan["order"], *(n + place for place in more.order)]
+        shown = [*plan["shown"], *more.shown]
+        self.journal.replace({**plan, "queries": digest, "order": order, "shown": shown})
 
     def _begun(self) -> tuple[Sample, list[Event]]:
         """Return what the journal has; raise ValueError unless it is of these queries."""
