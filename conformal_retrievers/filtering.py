@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Generic, Literal, TypedDict, TypeVar, get_args
+from typing import Any, Generic, Literal, TypedDict, TypeVar, cast, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -29,6 +29,7 @@ from conformal_retrievers.calibration.gate import (
 )
 from conformal_retrievers.calibration.statement import why_none
 from conformal_retrievers.calibration.subjects import ANSWERS, FILTERED, SNIPPETS, OnUnscorable
+from conformal_retrievers.data.checks import as_flag
 from conformal_retrievers.data.hits import list_length, texts_in
 from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
 from conformal_retrievers.data.sentences import Splitter
@@ -89,12 +90,10 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         if on_empty not in get_args(OnEmpty):
             raise ValueError(f"on_empty is {on_empty!r}; give one of {get_args(OnEmpty)}")
         checks.check_on_unscorable(on_unscorable, SNIPPETS)
-        if not isinstance(shadow, bool):  # the text "false" would be true
-            raise TypeError(f"shadow is {shadow!r:.60}; give True or False")
         self.gate = gate_for(calibration, gate, with_parts(scorer))
         self.scorer, self.calibration = scorer, calibration
         self.on_empty, self.on_unscorable, self.group_of = on_empty, on_unscorable, group_of
-        self.shadow = shadow
+        self.shadow = as_flag("a filter", "shadow", shadow)  # the text "false" would be true
         self._at: dict[float, Any] = {}
         self._needs_length, self._streak = needs_length(scorer), Streak()
         self._warn_if_nothing_drops()
@@ -124,8 +123,7 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
             twin.calibration = self.calibration.at(alpha)
             twin._warn_if_nothing_drops()
             self._at[alpha] = twin
-        found: Self = self._at[alpha]
-        return found
+        return cast(Self, self._at[alpha])
 
     def behind(self, gate: Gate | None) -> Self:
         """Return the same filter with a gate in front, or with its own for None.
@@ -245,18 +243,16 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
             lowest = self.calibration.lowest_scores
             self._streak.add(filtered, lowest[0] if lowest else -math.inf, item)
         if n_lost and self.on_unscorable == "raise" and not self.shadow:
-            lost = filtered.unscorable.tolist()
-            text = f"{self.scorer.name!r} gave no score to {item}s {lost}"
+            text = f"{self.scorer.name!r} gave no score to {item}s {filtered.unscorable.tolist()}"
             raise Unscorable(f"{text}. To keep such {item}s, set on_unscorable='keep'", filtered)
         if n_lost and n_lost == len(s):  # the same text and place: Python shows it once
             text = f"{self.scorer.name!r} could not score any {item} of a query, so all are kept"
             warnings.warn(text, stacklevel=1)
-        if self.on_empty == "allow" or not len(s) or filtered.keeps.any():
+        allowed = self.on_empty == "allow" or (self.on_empty == "raise" and self.shadow)
+        if allowed or not len(s) or filtered.keeps.any():
             return filtered
         best = int(np.argmin(s))  # none is NaN here: it would have been kept
         if self.on_empty == "raise":
-            if self.shadow:
-                return filtered
             raise NothingKept(
                 f"none of {len(s)} {item}s is kept: the lowest score is {s[best]:.6g}, the "
                 f"threshold {filtered.threshold:.6g}. Lower alpha, or set on_empty='keep_best'",
@@ -270,28 +266,18 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         """Check a query and its number of snippets, and return its group."""
         if not isinstance(query, str) or not query.strip():
             raise ValueError(f"query is {query!r}; give the text of the query")
-        k = self.calibration.k
-        if k is not None and n > k:
-            # The same text and place: Python shows it once.
-            warnings.warn(
-                f"more snippets than k = {k}, the depth of the calibration: the guarantee does not "
-                f"cover deeper ones. Retrieve {k}, or calibrate at the greater depth",
-                stacklevel=1,
-            )
+        checks.warn_if_deeper(n, self.calibration.k)
         return self.group_of(query) if group is None and self.group_of is not None else group
 
     def _warn_if_nothing_drops(self) -> None:
-        calibration = self.calibration
-        if calibration.keeps_everything:
-            why = why_none(calibration, next(iter(calibration.n_units)))
+        if self.calibration.keeps_everything:
+            why = why_none(self.calibration, next(iter(self.calibration.n_units)))
             behind = " that its gate lets pass" if self.gate else ""
             logger.warning("this filter drops nothing%s: %s", behind, why)
 
     def __repr__(self) -> str:
         c = self.calibration
-        shadow = ", shadow=True" if self.shadow else ""
-        name = type(self).__name__
-        return f"{name}({self.scorer.name!r}, alpha={c.alpha:g}, {c.guarantee!r}{shadow})"
+        return f"{type(self).__name__}({self.scorer.name!r}, alpha={c.alpha:g}, {c.guarantee!r})"
 
 
 class ConformalFilter(RetrievalFilter[Filtered]):
@@ -324,9 +310,7 @@ class ConformalFilter(RetrievalFilter[Filtered]):
         Decides before the filter whether anything is returned; a `Gate`, or its file, by default
         that of the calibration. One that it was not calibrated with loses up to its alpha more.
     shadow
-        Decide as ever, but raise nothing that the options say, and mark the decision: a retriever,
-        compressor or postprocessor returns everything, unchanged but for metadata, while events,
-        logs and traces have what would be kept.
+        Cut and raise nothing, while decisions, events and logs have what these options would keep.
 
     Raises
     ------

@@ -212,7 +212,6 @@ async def test_in_shadow_a_filter_decides_as_ever_and_raises_nothing_that_option
             assert decided.characters.tolist() == [len(text) for text in texts]
         assert summary(shadow.decide(called.scores)) == summary(called)
         assert not usual("q", texts).shadow
-    assert repr(shadow) == "ConformalFilter('lookup', alpha=0.4, 'query-recall', shadow=True)"
     with pytest.raises(TypeError, match="shadow is 'false'; give True or False"):
         filter_of(shadow="false")
 

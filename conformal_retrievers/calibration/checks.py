@@ -139,6 +139,16 @@ def check_on_unscorable(on_unscorable: object, subject: Subject) -> None:
         )
 
 
+def warn_if_deeper(n: int, k: int | None) -> None:
+    """Warn of more snippets than the depth of a calibration, if that is known."""
+    if k is not None and n > k:
+        warnings.warn(  # the same text and place: Python shows it once
+            f"more snippets than k = {k}, the depth of the calibration: the guarantee does not "
+            f"cover deeper ones. Retrieve {k}, or calibrate at the greater depth",
+            stacklevel=1,
+        )
+
+
 def check_unique_ids(ids: Iterable[str | None], unit: str = "query") -> None:
     """Raise ValueError for an id that occurs twice; None is not an id."""
     given = [id for id in ids if id is not None]

@@ -146,9 +146,7 @@ def kept_nodes(nodes: Sequence[NodeWithScore], filtered: Filtered) -> list[NodeW
         texts = {passage.document: passage.text for passage in filtered.passages}
     if filtered.shadow:
         return [with_fields(n, node=_marked(n.node, i in texts)) for i, n in enumerate(nodes)]
-    return [
-        with_fields(nodes[i], node=with_text(nodes[i].node, text)) for i, text in texts.items()
-    ]
+    return [with_fields(nodes[i], node=with_text(nodes[i].node, text)) for i, text in texts.items()]
 
 
 def _marked(node: BaseNode, kept: bool) -> BaseNode:
