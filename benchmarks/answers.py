@@ -41,10 +41,20 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from conformal_retrievers import Calibration, JudgedQuery, ScoredQuery, Snippet, __version__
+from conformal_retrievers import (
+    Calibration,
+    ConformalFilter,
+    JudgedQuery,
+    ScoredQuery,
+    Snippet,
+    __version__,
+    score_queries,
+)
 from conformal_retrievers.answers import (
+    AnswerEvaluation,
     Scans,
     calibrate_scans,
+    evaluate_answers,
     f1,
     has_answer,
     plain_chain,
@@ -247,27 +257,54 @@ def by_context(rows: Sequence[Row]) -> Table:
 SCORER = FunctionScorer(lambda query, texts: [float(text) for text in texts], "default")
 
 
-def scans_of(rows: Sequence[Row], *, references: bool) -> Scans:
-    """Return the scans of the questions, from the replies that are there."""
+def asked_of(rows: Sequence[Row], *, references: bool) -> tuple[list[JudgedQuery], dict[str, Any]]:
+    """Return the questions, whose snippets state their scores, and a chain that has the replies."""
     replies = {row["question"]: row["replies"] for row in rows}
     queries = [
         JudgedQuery(
             row["question"],
-            [Snippet(repr(score)) for score in row["scores"]],
+            [
+                Snippet(f"{score:<{n}}", str(i))
+                for i, (score, n) in enumerate(zip(row["scores"], row["characters"], strict=True))
+            ],
             row["relevant"],
             id=row["id"],
         )
         for row in rows
     ]
+    expected = {row["question"]: row["expected"] for row in rows} if references else None
+    chain = {
+        "answer": lambda question, snippets: replies[question][f"top {len(snippets)}"] or "nothing",
+        "expected": expected,
+        "chain": "replies",
+    }
+    return queries, chain
+
+
+def scans_of(rows: Sequence[Row], *, references: bool) -> Scans:
+    """Return the scans of the questions, from the replies that are there."""
+    queries, chain = asked_of(rows, references=references)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # near copies among the questions
-        return scan_answers(
-            queries,
-            lambda question, snippets: replies[question][f"top {len(snippets)}"] or "nothing",
-            expected={row["question"]: row["expected"] for row in rows} if references else None,
-            scorer=SCORER,
-            chain="replies",
-            concurrency=1,
+        return scan_answers(queries, scorer=SCORER, **chain)
+
+
+def one_halving(rows: Sequence[Row]) -> AnswerEvaluation:
+    """Return what filters that the first half calibrates make of the answers to the second."""
+    queries, chain = asked_of(rows, references=True)
+    half = len(queries) // 2
+    scored = score_queries(SCORER, queries[:half])
+    filters = {
+        "by relevance, 0.1": Calibration.from_scores(scored, alpha=0.1, scorer=SCORER.name),
+        "right, 0.2": calibrate_scans(scans_of(rows[:half], references=True), alpha=0.2),
+        "unchanged, 0.2": calibrate_scans(scans_of(rows[:half], references=False), alpha=0.2),
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return evaluate_answers(
+            {name: ConformalFilter(SCORER, of) for name, of in filters.items()},
+            queries[half:],
+            **chain,
         )
 
 

@@ -1,4 +1,6 @@
-"""Make the pictures of the README and of docs/report.md from the chain of the README.
+"""Make the pictures of the README, and of docs/report.md from the chain of the README.
+
+That of docs/answers.md is from the replies of a real model, see `benchmarks/answers.py`.
 
 python docs/pictures.py
 """
@@ -10,14 +12,16 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
 import matplotlib.style
 import reader
 from chromium import CHROMIUM
 from matplotlib.figure import Figure
 
+from benchmarks.answers import REPLIES, one_halving, read_rows
 from conformal_retrievers import ConformalFilter, calibrate, evaluate, score_queries
+from conformal_retrievers.answers.plot import plot_answers
 from conformal_retrievers.evaluation.plot import STYLE, plot
 from conformal_retrievers.evaluation.report import write
 from langchain_conformal import HybridRetriever, judge_retriever
@@ -42,6 +46,9 @@ def main() -> None:
         options = ("--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=900,1000")
         shown = (f"--screenshot={ASSETS / 'report.png'}", page.as_uri())
         subprocess.run([str(CHROMIUM), *options, *shown], check=True, stderr=subprocess.DEVNULL)
+    rows = [row for row in read_rows(REPLIES) if row["set"] == "nq-open"]
+    figure = plot_answers(one_halving(rows))
+    figure.savefig(ASSETS / "answers.png", dpi=110, metadata={"Software": None})
 
 
 def draw(name: str, value: Any, rows: int = 1, columns: int = 1) -> None:

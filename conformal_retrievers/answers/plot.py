@@ -28,16 +28,18 @@ def plot_answers(value: AnswerEvaluation, *, axes: Any = None) -> Figure:
             color, mark = MARKS[way.kind]
             drawn.vlines(x, 100 * share.low, 100 * share.high, color=color, alpha=0.5)
             drawn.plot(x, 100 * share.estimate, mark, color=color)
-            below = way.kind == "top k"  # a filter and its top k have about the same tokens
+            left = way.kind == "filter"  # a filter and its top k have about the same tokens
             drawn.annotate(
                 way.name.replace("$", r"\$"),
                 (x, 100 * share.estimate),
-                xytext=(6, -11 if below else 5),
+                xytext=(-7, 5) if left else (7, -11),
+                ha="right" if left else "left",
                 textcoords="offset points",
                 fontsize=8.5,
                 color=color,
             )
         widest = max(way.estimates["tokens"].estimate for way in value.ways)
         drawn.set(xlabel="tokens of context", ylabel=LABELS[measure], xlim=(0, 1.25 * widest))
-        drawn.set_ylim(max(0, drawn.get_ylim()[0] - 5), 103)
+        low, high = drawn.get_ylim()
+        drawn.set_ylim(max(0, low - 5), min(102, high + 5))
     return figure
