@@ -127,12 +127,14 @@ class Asked:
     def __call__(self, question: str, snippets: Sequence[Snippet], *, first: bool = False) -> str:
         """Return the chain's answer; the first one from all snippets is asked for on its own.
 
-        Raises ValueError for a blank answer, `Misuse` for something that is no text, and
-        InterruptedError once it is stopped.
+        Raises ValueError for a blank answer from snippets, `Misuse` for something that is no text,
+        and InterruptedError once it is stopped.
         """
         request = json.dumps([question, [snippet.text for snippet in snippets], first])
-        if self.cache is not None and (known := self.cache.replies(self.chain, [request])[0]):
-            return known
+        if self.cache is not None:
+            (known,) = self.cache.replies(self.chain, [request])
+            if known is not None:
+                return known
         if self.stopped.is_set():
             raise InterruptedError("the chain was no longer asked")
         found: Any = self.answer(question, snippets)
@@ -146,7 +148,7 @@ class Asked:
                 f"answer returned {found!r:.60} to the question {question!r:.60} from "
                 f"{len(snippets)} snippets; return the text of the answer"
             )
-        if not found.strip():
+        if snippets and not found.strip():  # from none, silence is an answer
             raise ValueError(f"answer returned {found!r:.20} from {len(snippets)} snippets")
         if self.cache is not None:
             self.cache.add_replies(self.chain, {request: found})
@@ -260,8 +262,14 @@ def references_of(queries: Sequence[JudgedQuery], expected: Expected) -> dict[st
     if not isinstance(expected, Mapping):
         raise TypeError(f"expected is {expected!r:.60}; give reference answers by question, a dict")
     references = dict[str, References]()
+    known = {str(question).strip(): given for question, given in expected.items()}
     for query in queries:
-        given: Any = expected.get(query.query, ())
+        if (question := query.query.strip()) not in known:
+            raise ValueError(
+                f"expected has no reference for {question!r:.80}; give one, or leave the question "
+                "out of queries"
+            )
+        given: Any = known[question]
         texts = (given,) if isinstance(given, str) else given
         listed = isinstance(texts, Sequence) and not isinstance(texts, bytes)
         if not listed or not texts or not all(isinstance(t, str) and t.strip() for t in texts):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 import time
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -91,10 +92,11 @@ class AnswerEvaluation:
             row = f"{names[way.name]:<{width}}  {snippets:8.1f}  {tokens:6.0f}{shares}"
             lines.append(row.rstrip())
         lines += ["", f"{self.n_questions} questions, compared by {_shortened(self.same, 50)}."]
+        measure = "right" if "right" in known else "unchanged"
         for way in self.ways[1:]:
-            gap, needed = self.compare(way.name, WHOLE, known[-1])
+            gap, needed = self.compare(way.name, WHOLE, measure)
             told = "" if math.isnan(needed) else f"; {needed:,.0f} questions would tell"
-            lines.append(f"{names[way.name]} − {WHOLE}, {known[-1]}: {_percent(gap, '+')}{told}.")
+            lines.append(f"{names[way.name]} − {WHOLE}, {measure}: {_percent(gap, '+')}{told}.")
         if self.failed:
             lines.append(f"Left out, because a call failed: {len(self.failed)}.")
         if not self.held_out_verified:
@@ -137,6 +139,15 @@ def evaluate_answers(
     asked = Asked.of(queries, answer, **options)
     ids = [query.id for query in asked.queries]
     verified = [one.calibration.held_out(ids) for one in filters.values()]
+    for name, one in filters.items():
+        calibrated = one.calibration.details.get("chain", asked.chain)
+        if calibrated != asked.chain:
+            warnings.warn(
+                f"filters[{name!r}] is calibrated on the answers of {calibrated}, and asked is "
+                f"{asked.chain}: its guarantee is about the former. If they are the same, give "
+                "chain=",
+                stacklevel=2,
+            )
     ways = _contexts(filters, asked.queries)
     whole = [query.snippets for query in asked.queries]
     asked.announce(
@@ -178,7 +189,9 @@ def _check_filters(filters: Any) -> None:
         if name == WHOLE:
             raise ValueError(f"filters has the name {name!r}, which is that of the whole context")
         if not isinstance(one, RetrievalFilter):
-            raise TypeError(f"filters[{name!r}] is {one!r:.60}; give a ConformalFilter")
+            raise TypeError(
+                f"filters[{name!r}] is {one!r:.60}; give a filter, ConformalFilter.of(calibration)"
+            )
 
 
 def _contexts(

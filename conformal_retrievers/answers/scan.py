@@ -132,8 +132,8 @@ def scan_answers(
     """Ask a chain for its answers to each question, from all its snippets downwards.
 
     The number of calls that this takes at most is logged before the first, or printed on stderr
-    above the progress bar. A call that raises, or that returns a blank text, leaves its question
-    out, in `failed`.
+    above the progress bar. A call that raises, or that returns a blank text from snippets, leaves
+    its question out, in `failed`.
 
     Parameters
     ----------

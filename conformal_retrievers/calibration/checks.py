@@ -180,9 +180,10 @@ def check_scored(queries: ScoredQueries, subject: Subject, other_ids: Sequence[s
     if not queries.relevant.any():
         raise ValueError(
             f"none of the {len(queries)} {subject.judged} has a relevant retrieved {subject.item}. "
-            "If they are not judged yet, run: conformal-retrievers judge FILE. Otherwise judge "
-            "more, retrieve deeper, or check that relevant snippets, or evidence, have the ids or "
-            "texts that the retriever returns"
+            "If they are not judged yet, run: conformal-retrievers judge FILE, or calibrate on a "
+            "chain's answers: conformal-retrievers answers FILE. Otherwise judge more, retrieve "
+            "deeper, or check that relevant snippets, or evidence, have the ids or texts that the "
+            "retriever returns"
         )
 
 

@@ -43,7 +43,7 @@ def answers(
     force: options.Force = False,
     as_json: options.Json = False,
 ) -> None:
-    """Calibrate a filter on a model's answers, without judged snippets.
+    """Calibrate a filter on a model's answers to questions.
 
     Asks for the answer to each question from all its snippets, then from ever fewer.
     """

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from conformal_retrievers.calibration.subjects import QUERIES, RETRIEVED
+from conformal_retrievers.calibration.subjects import FILTERED, QUERIES, RETRIEVED
 from conformal_retrievers.cli import options
 from conformal_retrievers.cli.gate import evaluated_gate
 from conformal_retrievers.cli.inputs import (
@@ -67,7 +67,7 @@ def diagnose(
     if out is not None:
         read = (calibration, judged, log, corpus, *sources.files.values())
         options.check_out(out, *read, kind=options.REPORT, force=force)
-    tested = load_calibration(calibration, None, *RETRIEVED, QUERIES)
+    tested = load_calibration(calibration, None, *(FILTERED if log else RETRIEVED), QUERIES)
     if tested.subject == QUERIES:
         if judged is None or out is not None:
             raise typer.BadParameter("of a gate, give judged queries, without --log and --out")
@@ -110,7 +110,7 @@ def _say(found: Diagnosis, new: New) -> None:
     if new.savings:
         say(f"{new.savings}\n")
     measured, tested = found.evaluation, found.calibration
-    say(f"Queries: {measured.n_queries:,}, with {measured.n_snippets:,} {tested.subject.name}.")
+    say(f"Queries: {measured.n_queries:,}, with {measured.n_snippets:,} {tested.subject.item}s.")
     say(f"Left out: {new.left_out:,}.")
     if new.repeated:
         say(f"Repeated, and counted once: {new.repeated:,}.")

@@ -16,7 +16,7 @@ import numpy as np
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_subject
-from conformal_retrievers.calibration.subjects import RETRIEVED
+from conformal_retrievers.calibration.subjects import FILTERED, RETRIEVED
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.evaluation.diagnosis import Band, Diagnosis, SweepPoint, Ties
 from conformal_retrievers.evaluation.evaluate import evaluation_of
@@ -47,7 +47,8 @@ def diagnose(
     Parameters
     ----------
     calibration
-        From `calibrate` or `Calibration.load`, about snippets or sentences.
+        From `calibrate` or `Calibration.load`, about snippets or sentences; also about answers,
+        for queries that are not judged.
     scored
         Judged queries, or those of `score_queries`, as in `evaluate`; not judged if none has a
         relevant snippet, as in a filter log.
@@ -62,8 +63,10 @@ def diagnose(
     ValueError
         For no query, and for an id that occurs twice or belongs to the calibration.
     """
-    check_subject(calibration, *RETRIEVED)
+    check_subject(calibration, *FILTERED)
     queries = checked(scored, calibration)
+    if queries.relevant.any():  # a chain's answers say nothing about relevance
+        check_subject(calibration, *RETRIEVED)
     known = None if reference is None else Observed.of(calibration, reference, "reference")
     return diagnosis_of(calibration, Observed.of(calibration, queries), known, queries, level=level)
 

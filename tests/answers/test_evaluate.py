@@ -72,13 +72,13 @@ def test_without_references_it_says_what_is_unchanged():
     assert {*found.ways[0].measures} == {"snippets", "tokens", "seconds", "unchanged"}
     with pytest.raises(ValueError, match="'q0' was used to calibrate"):
         evaluate_answers({"f": ConformalFilter(SCORER, calibration)}, queries, chain)
-    with pytest.raises(TypeError, match=r"filters\['f'\] is .*; give a ConformalFilter"):
+    with pytest.raises(TypeError, match=r"filters\['f'\] is .*; give a filter"):
         evaluate_answers({"f": calibration}, new, chain)
 
 
 def test_a_chain_that_throws_dice_shows_in_the_row_of_all_snippets():
     queries, places = questions(30, seed=5)
-    calibration = calibrate_answers(queries, Chain(places), alpha=0.1, scorer=SCORER)
+    calibration = calibrate_answers(queries, Chain(places), alpha=0.1, scorer=SCORER, chain="c")
     new, _ = questions(40, seed=6, first=1000)
     asked: list[str] = []
 
@@ -86,7 +86,8 @@ def test_a_chain_that_throws_dice_shows_in_the_row_of_all_snippets():
         asked.append(question)
         return str(dice(question, len(asked)) < 0.5)
 
-    found = evaluate_answers({"f": ConformalFilter(SCORER, calibration)}, new, moody, concurrency=1)
+    filters = {"f": ConformalFilter(SCORER, calibration)}
+    found = evaluate_answers(filters, new, moody, chain="c", concurrency=1)
     assert found["all snippets"].estimates["unchanged"].estimate < 0.8
 
 
@@ -175,6 +176,16 @@ def test_without_ids_it_says_that_it_cannot_verify():
     found = evaluate_answers(filters, [replace(q, id=None) for q in new], Chain(of_new))
     assert "Cannot verify that these data were held out" in str(found)
     assert "a filter with a nam…" in str(found)
+
+
+def test_the_answers_of_another_chain_are_warned_of():
+    queries, places = questions(30, seed=17)
+    calibration = calibrate_answers(
+        queries, Chain(places), alpha=0.1, scorer=SCORER, chain="gpt, prompt 1"
+    )
+    new, of_new = questions(5, seed=18, first=1000)
+    with pytest.warns(UserWarning, match="calibrated on the answers of gpt, prompt 1, and asked"):
+        evaluate_answers({"f": ConformalFilter(SCORER, calibration)}, new, Chain(of_new))
 
 
 def test_equal_contexts_are_asked_about_once():

@@ -10,6 +10,7 @@ import pytest
 from conformal_retrievers import Calibration, ConformalFilter, JudgedQuery
 from conformal_retrievers.data import write_jsonl
 from conformal_retrievers.data.queries import with_hits
+from conformal_retrievers.monitoring import FilterLog, event_of
 from tests.commands import as_json, error_of, run
 from tests.llm_server import LLMServer
 
@@ -81,5 +82,19 @@ def test_a_question_without_a_reference_is_named(tmp_path, server):
     (tmp_path / "expected.jsonl").write_text('{"query": "Where does guild 0 meet?", "answer": "x"}')
     ask = ["answers", "retrieved.jsonl", "--alpha", "0.5", "--llm", "toy", "--base-url", server.url]
     error = error_of(*ask, "--expected", "expected.jsonl")
-    assert "expected['Where does guild 1 meet?'] is (); give a reference answer" in error
+    assert "expected has no reference for 'Where does guild 1 meet?'; give one" in error
     assert server.bodies == []
+
+
+def test_a_week_in_shadow_says_what_a_filter_by_answers_would_save(tmp_path, server):
+    queries = written(tmp_path)
+    ask = ["answers", "retrieved.jsonl", "--alpha", "0.2", "--llm", "toy", "--base-url", server.url]
+    run(*ask)
+    shadow = ConformalFilter.of(Calibration.load("answers.json"), shadow=True)
+    log = FilterLog(tmp_path / "shadow.jsonl")
+    for query in queries:
+        log.append(event_of(shadow(query.query, query.snippets), query=query.query))
+    printed = run("diagnose", "answers.json", "--log", "shadow.jsonl").stdout
+    assert printed.startswith("In shadow, over 40 queries: the filter would have saved some")
+    error = error_of("diagnose", "answers.json", "retrieved.jsonl")
+    assert "measure its filter with evaluate_answers" in error

@@ -63,7 +63,8 @@ def answer_queries(
 def _name_of(chain: BaseSynthesizer | BaseQueryEngine) -> str:
     synthesizer = getattr(chain, "_response_synthesizer", chain)
     llm = getattr(synthesizer, "_llm", None)
-    if (model := wire.model_name(llm)) is None:
+    model = wire.model_name(llm) or wire.model_name(getattr(llm, "metadata", None))
+    if model is None:
         raise ValueError("chain has no model whose name is known; give name=, of model and prompt")
     settings = {**wire.settings_of(llm), "temperature": getattr(llm, "temperature", None)}
     prompts = {key: of.get_template() for key, of in synthesizer.get_prompts().items()}
