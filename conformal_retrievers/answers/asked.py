@@ -53,6 +53,10 @@ class Misuse(TypeError):
     """A chain or a comparison returns something else than it must, whatever the question."""
 
 
+class Stopped(Exception):
+    """The chain is no longer asked."""
+
+
 @dataclass(frozen=True, eq=False)
 class Asked:
     """Questions, the chain that is asked for their answers, and what these are compared with."""
@@ -128,7 +132,7 @@ class Asked:
         """Return the chain's answer; the first one from all snippets is asked for on its own.
 
         Raises ValueError for a blank answer from snippets, `Misuse` for something that is no text,
-        and InterruptedError once it is stopped.
+        and `Stopped` once it is stopped.
         """
         request = json.dumps([question, [snippet.text for snippet in snippets], first])
         if self.cache is not None:
@@ -136,13 +140,15 @@ class Asked:
             if known is not None:
                 return known
         if self.stopped.is_set():
-            raise InterruptedError("the chain was no longer asked")
+            raise Stopped
         found: Any = self.answer(question, snippets)
         if isinstance(found, Awaitable):
             waiting = asyncio.run_coroutine_threadsafe(_awaited(found), background_loop())
             self.waiting.add(waiting)
-            found = waiting.result()
-            self.waiting.discard(waiting)
+            try:
+                found = waiting.result()
+            finally:
+                self.waiting.discard(waiting)
         if not isinstance(found, str):
             raise Misuse(
                 f"answer returned {found!r:.60} to the question {question!r:.60} from "
@@ -190,22 +196,20 @@ class Asked:
     def of_each(self, function: Callable[[JudgedQuery], T]) -> tuple[list[T], dict[str, str]]:
         """Return what a function that asks returns for each question, and why some failed.
 
-        Raises ValueError if all failed, or the first 8.
+        Raises `Misuse`, and ValueError if all questions fail, or the first 8 that end.
         """
+        ended: list[Exception | None] = []  # why each question failed, as they end
 
         def attempted(query: JudgedQuery) -> T | Exception:
             try:
                 outcome: T | Exception = function(query)
-            except Misuse:
-                raise
             except Exception as error:
                 outcome = error
-            outcomes.append(isinstance(outcome, Exception))
-            if len(outcomes) >= ENOUGH and all(outcomes):
+            ended.append(outcome if isinstance(outcome, Exception) else None)
+            if isinstance(outcome, Misuse) or (len(ended) >= ENOUGH and all(ended)):
                 self.stopped.set()
             return outcome
 
-        outcomes: list[bool] = []  # whether each question failed, as they end
         done, failed = list[T](), dict[str, str]()
         background_loop()  # now, before several threads ask for it
         with ThreadPoolExecutor(self.concurrency) as pool:
@@ -214,17 +218,24 @@ class Asked:
             try:
                 for query, task in with_bar(pairs, "Answering") if self.progress else pairs:
                     outcome = task.result()
-                    if not isinstance(outcome, Exception):
+                    if self.stopped.is_set():
+                        break
+                    if isinstance(outcome, Exception):
+                        failed[query.query] = repr(outcome)
+                    else:
                         done.append(outcome)
-                        continue
-                    failed[query.query] = repr(outcome)
-                    if not done and len(failed) in (ENOUGH, len(pairs)):
-                        text = f"all of the first {len(failed)} questions failed: {outcome!r}"
-                        raise ValueError(text) from outcome
+                hopeless = self.stopped.is_set() or not done
             finally:
                 self.stopped.set()  # what is under way ends with its next call
                 for waiting in [*self.waiting]:
                     waiting.cancel()
+        if hopeless:
+            causes = [error for error in ended if error and not isinstance(error, Stopped)]
+            for error in causes:
+                if isinstance(error, Misuse):
+                    raise error
+            text = f"all of the first {min(ENOUGH, len(pairs))} questions failed: {causes[0]!r}"
+            raise ValueError(text) from causes[0]
         if failed:
             text = "%d of %d questions are left out, because a call failed; the last: %s"
             logger.warning(text, len(failed), len(pairs), [*failed.values()][-1])

@@ -51,9 +51,10 @@ class Scan:
 
     query: JudgedQuery  # whose judgements were not read
     scores: Scores  # (n,), of its snippets
-    references: References  # reference answers, or the first answer from all snippets
+    first: str  # the first answer from all of them
+    references: References  # reference answers, or the first one
     levels: tuple[Level, ...]  # the last one fails, unless even no snippet suffices
-    wrong: bool = False  # whether the first answer was no reference: then there are no levels
+    wrong: bool = False  # whether the first answer is no reference: then there are no levels
 
     @property
     def needed(self) -> float:
@@ -111,15 +112,13 @@ class Scans:
 
         `write_jsonl` them and run `conformal-retrievers judge`, which shows a sample to a person.
         """
-        return tuple(
-            JudgedQuery(
-                f"{s.query.query} Reference: {' / '.join(s.references)}",
-                [*dict.fromkeys(level.answer for level in s.levels)],
-                [*{level.answer: level.same for level in s.levels}.values()],
-                id=s.query.id,
-            )
-            for s in self.scans
-        )
+        judged = []
+        for scan in self.scans:
+            found = {scan.first: False} if scan.wrong else {}
+            found |= {level.answer: level.same for level in scan.levels if level.answer.strip()}
+            text = f"{scan.query.query} Reference: {' / '.join(scan.references)}"
+            judged.append(JudgedQuery(text, [*found], [*found.values()], id=scan.query.id))
+        return tuple(judged)
 
 
 def scan_answers(
@@ -207,7 +206,7 @@ def _scanned(query: JudgedQuery, scores: Scores, asked: Asked) -> Scan:
     if asked.expected is not None:
         references, same = asked.expected[query.query], asked.right
         if not asked.agrees(same, query.query, first, references):
-            return Scan(query, scores, references, (), wrong=True)
+            return Scan(query, scores, first, references, (), wrong=True)
     levels: list[Level] = []
     for level in levels_of(scores):
         kept = np.flatnonzero(~(scores > level)).tolist()
@@ -215,4 +214,4 @@ def _scanned(query: JudgedQuery, scores: Scores, asked: Asked) -> Scan:
         levels.append(Level(level, answer, asked.agrees(same, query.query, answer, references)))
         if not levels[-1].same:
             break
-    return Scan(query, scores, references, tuple(levels))
+    return Scan(query, scores, first, references, tuple(levels))

@@ -421,3 +421,29 @@ def test_a_comparison_without_a_verdict_leaves_the_question_out():
 def test_texts_are_compared_as_squad_compares_them(answer, reference, same, has):
     assert same_text("", answer, reference) is same
     assert has_answer("", answer, reference) is has
+
+
+def test_answers_that_are_taken_for_wrong_go_to_the_judging_page_too():
+    query = scored([0.1])
+    (verdict,) = scan_answers(
+        [query], Chain(0), scorer=SCORER, expected={query.query: "Rome"}
+    ).verdicts
+    assert [(s.text, r) for s, r in zip(verdict.snippets, verdict.relevant, strict=True)] == [
+        ("Paris", False)
+    ]
+
+
+def test_a_misuse_is_raised_whatever_failed_before_it():
+    """The last question to start is the first to end, while the others wait for it."""
+    ended = threading.Event()
+    queries = [scored([0.1], i) for i in range(4)]
+
+    def answer(question, snippets):
+        if question == queries[-1].query:
+            ended.set()
+            return 7
+        ended.wait()
+        raise TimeoutError("the server sleeps")
+
+    with pytest.raises(TypeError, match="answer returned 7 to the question 'What is thing 3"):
+        scan_answers(queries, answer, scorer=SCORER, concurrency=4)
