@@ -53,10 +53,6 @@ class Misuse(TypeError):
     """A chain or a comparison returns something else than it must, whatever the question."""
 
 
-class Stopped(Exception):
-    """The chain is no longer asked."""
-
-
 @dataclass(frozen=True, eq=False)
 class Asked:
     """Questions, the chain that is asked for their answers, and what these are compared with."""
@@ -132,7 +128,7 @@ class Asked:
         """Return the chain's answer; the first one from all snippets is asked for on its own.
 
         Raises ValueError for a blank answer from snippets, `Misuse` for something that is no text,
-        and `Stopped` once it is stopped.
+        and InterruptedError once it is stopped.
         """
         request = json.dumps([question, [snippet.text for snippet in snippets], first])
         if self.cache is not None:
@@ -140,7 +136,7 @@ class Asked:
             if known is not None:
                 return known
         if self.stopped.is_set():
-            raise Stopped
+            raise InterruptedError("the chain was no longer asked")
         found: Any = self.answer(question, snippets)
         if isinstance(found, Awaitable):
             waiting = asyncio.run_coroutine_threadsafe(_awaited(found), background_loop())
@@ -230,7 +226,7 @@ class Asked:
                 for waiting in [*self.waiting]:
                     waiting.cancel()
         if hopeless:
-            causes = [error for error in ended if error and not isinstance(error, Stopped)]
+            causes = [error for error in ended if error]  # the first are not of those stopped
             for error in causes:
                 if isinstance(error, Misuse):
                     raise error

@@ -447,3 +447,13 @@ def test_a_misuse_is_raised_whatever_failed_before_it():
 
     with pytest.raises(TypeError, match="answer returned 7 to the question 'What is thing 3"):
         scan_answers(queries, answer, scorer=SCORER, concurrency=4)
+
+
+def test_one_answer_that_is_no_text_is_no_question_that_is_left_out():
+    queries = [scored([0.1], i) for i in range(6)]
+
+    def answer(question, snippets):
+        return None if question == queries[3].query else "yes"
+
+    with pytest.raises(TypeError, match="answer returned None to the question 'What is thing 3"):
+        scan_answers(queries, answer, scorer=SCORER, concurrency=1)
