@@ -7,8 +7,8 @@ Without it, the tables are made from the replies that are there, and no model is
 Retrieved are the best K snippets of the fusion of dense (all-MiniLM-L6-v2) and BM25. They stand in
 the prompt best first by the default score, whose prior is made without the set. So the context of
 every threshold and of every top k is a beginning of one list, and K + 1 of them are all. Besides:
-the relevant snippets alone, and everything a second time. Greedy, one prompt (`answer`; pubmedqa
-has one for yes, no or maybe).
+the best k of the dense retriever alone, the relevant snippets alone, and everything a second time.
+Greedy, one prompt (`answer`; pubmedqa has one for yes, no or maybe).
 
     right       the words of a reference stand in the answer (pubmedqa: it is the decision)
     unchanged   the answer has the same words as the one from everything
@@ -18,10 +18,14 @@ has one for yes, no or maybe).
     by relevance  a calibration on the relevant snippets of the same half
     of its target   the share of what the guarantee is about, which is to be at least 1 - alpha
     top k       the smallest k of the same list with a share as large as that ("unchanged" for
-                relevance)
+                relevance), and of the dense retriever alone
+    removed     share of the tokens (characters / 4) that the filter spares, in %
+
+Where the references are whole sentences (ragbench-hotpotqa), F1 compares, and "right" says little;
+"by answers, right" has no row where fewer than 30 questions are right from everything.
 
     python -m benchmarks.answers [--write]
-    python -m benchmarks.answers --data FOLDER --set nq-open --n 100 --base-url URL --model NAME
+    python -m benchmarks.answers --data FOLDER --set nq-open --n 300 --base-url URL --model NAME
 """
 
 from __future__ import annotations
@@ -32,11 +36,13 @@ import json
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import numpy as np
+from numpy.typing import NDArray
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -64,9 +70,11 @@ from conformal_retrievers.answers import (
 from conformal_retrievers.llm import Prompt, openai_llm
 from conformal_retrievers.scoring import FunctionScorer
 
-K = 6
+K = 10
 ALPHAS = (0.05, 0.1, 0.2, 0.3)
 HALVINGS = 200
+SHOWN = (1, 2, 3, 5, 8)  # top k in the table of contexts
+ENOUGH = 30  # questions right from everything, for rows of "right"
 MAX_TOKENS = 24
 DECISION = (
     "Answer the question from the snippets alone with one word: yes, no or maybe. The snippets are "
@@ -98,7 +106,7 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, default=os.environ.get("CONFORMAL_DATA"))
     parser.add_argument("--cache", type=Path, default=Path("cache"), help="keeps embeddings")
     parser.add_argument("--set", default="nq-open")
-    parser.add_argument("--n", type=int, default=100, help="questions of the set")
+    parser.add_argument("--n", type=int, default=300, help="questions of the set")
     parser.add_argument("--base-url", help="an OpenAI-compatible server; asks it")
     parser.add_argument("--model", default="model", help="the server's name for the model")
     parser.add_argument("--name", help="the model's name in the tables")
@@ -133,44 +141,36 @@ def collect(arguments: argparse.Namespace) -> None:
         prompt = Prompt(DECISION, prompt.user)
     llm = openai_llm(arguments.model, base_url=arguments.base_url, timeout=900)
     chain = plain_chain(llm, prompt, MAX_TOKENS)
-    for query, scores, fields in questions(arguments.data, arguments.set, arguments.cache):
+    for query, dense, fields in questions(arguments.data, arguments.set, arguments.cache):
         if (arguments.set, name, query.id) in known:
             continue
-        found = [
-            snippet for snippet, hit in zip(query.snippets, query.relevant, strict=True) if hit
-        ]
-        replies = {f"top {k}": chain(query.query, query.snippets[:k]) for k in range(K + 1)}
-        replies["again"] = chain(query.query, query.snippets)
-        if found:
-            replies["gold"] = chain(query.query, found)
-        rows.append(
-            {
-                "set": arguments.set,
-                "model": name,
-                "prompt": prompt.hash,
-                "id": query.id,
-                "question": query.query,
-                **fields,
-                "scores": [round(score, 6) for score in scores],
-                "relevant": [*query.relevant],
-                "characters": [len(snippet.text) for snippet in query.snippets],
-                "replies": replies,
-            }
-        )
+        given = contexts(query, dense)
+        replies = {name: chain(query.query, snippets) for name, snippets in given.items()}
+        row = {"set": arguments.set, "model": name, "prompt": prompt.hash, **fields}
+        rows.append({**row, "replies": replies})
         write_rows(REPLIES, rows)
         print(len(rows), replies, flush=True)
         if sum(row["set"] == arguments.set and row["model"] == name for row in rows) >= arguments.n:
             break
 
 
+def contexts(query: JudgedQuery, dense: Sequence[Snippet]) -> dict[str, Sequence[Snippet]]:
+    """Return what the model answers a question from, by name."""
+    given = {f"top {k}": query.snippets[:k] for k in range(K + 1)}
+    given |= {f"dense {k}": dense[:k] for k in range(1, K + 1)}
+    given["again"] = query.snippets
+    relevant = [s for s, hit in zip(query.snippets, query.relevant, strict=True) if hit]
+    return given | ({"gold": relevant} if relevant else {})
+
+
 def questions(
     data: Path, name: str, cache: Path
-) -> Iterator[tuple[JudgedQuery, list[float], dict[str, Any]]]:
-    """Yield each question with its K snippets, best first, their scores, and its references."""
+) -> Iterator[tuple[JudgedQuery, list[Snippet], dict[str, Any]]]:
+    """Yield each question with its K snippets, best first, those of dense, and what is noted."""
     from benchmarks.default import united
     from benchmarks.prior import coefficients, prior_from
     from benchmarks.sets import json_rows
-    from conformal_retrievers.scoring import FusionScorer
+    from conformal_retrievers.scoring import FusionScorer, RankScorer
     from conformal_retrievers.scoring.learned import score as learned
     from conformal_retrievers.scoring.scorer import score_snippets
     from conformal_retrievers.scoring.sources import sources_of
@@ -193,8 +193,21 @@ def questions(
             [query.relevant[i] for i in top],
             id=query.id,
         )
-        expected = given if isinstance(given, list) else [given]
-        yield shown, scores[top].tolist(), {"expected": expected}
+        ranks = score_snippets(RankScorer("dense"), query.query, query.snippets)
+        dense = [query.snippets[i] for i in np.argsort(ranks, kind="stable")[:K]]
+        yield (
+            shown,
+            dense,
+            {
+                "id": query.id,
+                "question": query.query,
+                "expected": given if isinstance(given, list) else [given],
+                "scores": [round(score, 6) for score in scores[top].tolist()],
+                "relevant": [*shown.relevant],
+                "characters": [len(snippet.text) for snippet in shown.snippets],
+                "of_dense": [len(snippet.text) for snippet in dense],
+            },
+        )
 
 
 # --- the tables -----------------------------------------------------------------------------------
@@ -206,13 +219,22 @@ def sections(rows: Sequence[Row]) -> Iterator[str | Table]:
         f"# What a real model answers from what is kept\n\nIn %, with K = {K} snippets; "
         f"conformal_retrievers {__version__}. `benchmarks/answers.py` says what is what."
     )
+    means, everything = {}, {}
     for name, model in dict.fromkeys((row["set"], row["model"]) for row in rows):
         of = [row for row in rows if (row["set"], row["model"]) == (name, model)]
         again = np.mean([unchanged(row, row["replies"]["again"]) for row in of])
+        means[name, model] = filtered(of)
+        everything[name, model] = float(np.mean([best_f1(r, r["replies"][f"top {K}"]) for r in of]))
         yield f"\n## {name}, {model}\n"
         yield f"{len(of)} questions. Asked again: {100 * again:.0f} % unchanged."
         yield by_context(of)
-        yield by_filter(of)
+        yield by_filter(of, means[name, model])
+    yield (
+        "\n## Beside the published table\n\nF1 of the answers, and the share of the context "
+        "removed in %, by relevance. * Table 1 of Chakraborty et al. 2025 (arXiv 2511.17908): "
+        "ARGUE F1 of reports, another measure on another task; alpha is of snippets there."
+    )
+    yield beside_the_paper(means, everything)
 
 
 def unchanged(row: Row, answer: str) -> bool:
@@ -227,31 +249,34 @@ def by_context(rows: Sequence[Row]) -> Table:
     table = Table(box=box.MARKDOWN)
     for heading in ("context", "questions", "snippets", "tokens", "right", "F1", "unchanged"):
         table.add_column(heading, no_wrap=True)
-    for context in (*(f"top {k}" for k in range(K + 1)), "gold"):
+    names = {"top 0": "nothing"} | {f"top {k}": f"top {k}" for k in SHOWN}
+    names |= {f"dense {k}": f"top {k} of dense" for k in SHOWN}
+    names |= {f"top {K}": "everything", "gold": "the relevant ones"}
+    for context, name in names.items():
         used = [row for row in rows if context in row["replies"]]
-        places = [
-            np.array(row["relevant"])
-            if context == "gold"
-            else np.arange(len(row["scores"])) < int(context.split()[1])
-            for row in used
-        ]
         answers = [(row, row["replies"][context]) for row in used]
-        best = [max(f1(answer, one) for one in row["expected"]) for row, answer in answers]
-        tokens = [
-            np.array(row["characters"])[of].sum() / 4 for row, of in zip(used, places, strict=True)
-        ]
         table.add_row(
-            {"top 0": "nothing", f"top {K}": "everything", "gold": "the relevant ones"}.get(
-                context, context
-            ),
+            name,
             f"{len(used)}",
-            f"{np.mean([of.sum() for of in places]):.1f}",
-            f"{np.mean(tokens):.0f}",
+            f"{np.mean([lengths(row, context).size for row in used]):.1f}",
+            f"{np.mean([lengths(row, context).sum() / 4 for row in used]):.0f}",
             f"{100 * np.mean([right(*pair) for pair in answers]):.0f}",
-            f"{100 * np.mean(best):.0f}",
+            f"{100 * np.mean([best_f1(*pair) for pair in answers]):.0f}",
             f"{100 * np.mean([unchanged(*pair) for pair in answers]):.0f}",
         )
     return table
+
+
+def best_f1(row: Row, answer: str) -> float:
+    return max(f1(answer, reference) for reference in row["expected"])
+
+
+def lengths(row: Row, context: str) -> NDArray[np.int64]:
+    """Return the characters of the snippets of a context."""
+    if context == "gold":
+        return np.array(row["characters"])[row["relevant"]]
+    order, k = context.split()
+    return np.array(row["characters" if order == "top" else "of_dense"])[: int(k)]
 
 
 SCORER = FunctionScorer(lambda query, texts: [float(text) for text in texts], "default")
@@ -308,77 +333,137 @@ def one_halving(rows: Sequence[Row]) -> AnswerEvaluation:
         )
 
 
-def by_filter(rows: Sequence[Row]) -> Table:
-    """Return what each filter keeps of new questions, and how often the answer will do."""
-    table = Table(box=box.MARKDOWN)
-    for heading in ("filter", "alpha", "snippets", "of its target", "right", "unchanged", "top k"):
-        table.add_column(heading, no_wrap=True)
-    scans = {kind: scans_of(rows, references=kind == "right") for kind in ("unchanged", "right")}
+class Filtered(NamedTuple):
+    """What a filter keeps of new questions, means over the halvings."""
+
+    snippets: float
+    removed: float  # share of the tokens
+    of_target: float
+    right: float
+    f1: float
+    unchanged: float
+
+
+JUDGES = {"right": right, "f1": best_f1, "unchanged": unchanged}
+
+
+def judged_as(rows: Sequence[Row], order: str) -> dict[str, NDArray[np.float64]]:
+    """Return what the answers from the best 0 to K snippets are worth, (n, K + 1), by judge."""
+    names = ["top 0", *(f"{order} {k}" for k in range(1, K + 1))]
+    return {
+        name: np.array([[judge(row, row["replies"][of]) for of in names] for row in rows], float)
+        for name, judge in JUDGES.items()
+    }
+
+
+def filtered(rows: Sequence[Row]) -> dict[tuple[str, float], Filtered]:
+    """Return what each filter keeps, by kind and alpha, and how often the answer will do."""
     place = {row["id"]: i for i, row in enumerate(rows)}
     scores = [np.array(row["scores"]) for row in rows]
-    good = {
-        "right": np.array(
-            [[right(r, r["replies"][f"top {k}"]) for k in range(K + 1)] for r in rows]
-        ),
-        "unchanged": np.array(
-            [[unchanged(r, r["replies"][f"top {k}"]) for k in range(K + 1)] for r in rows]
-        ),
-    }
+    tokens = np.array([[0, *np.cumsum(row["characters"])] for row in rows])
+    good = judged_as(rows, "top")
+    whole = good["right"][:, K] == 1
+    kinds = ["unchanged", *(["right"] if whole.sum() >= ENOUGH else []), "relevance"]
     halves = [np.random.default_rng(i).permutation(len(rows)) for i in range(HALVINGS)]
-    for kind in ("unchanged", "right", "relevance"):
-        for alpha in ALPHAS:
-            found = []
-            for order in halves:
-                first, new = order[: len(rows) // 2], order[len(rows) // 2 :]
-                threshold = threshold_of(kind, alpha, first, rows, scans, place)
-                if threshold is None:
-                    continue
+    means = {}
+    for kind in kinds:
+        scans = None if kind == "relevance" else scans_of(rows, references=kind == "right")
+        halvings: dict[float, list[tuple[float, ...]]] = {alpha: [] for alpha in ALPHAS}
+        for order in halves:
+            first, new = order[: len(rows) // 2], order[len(rows) // 2 :]
+            calibration = calibrated(rows, first, scans, place)
+            for alpha in ALPHAS:
+                threshold = calibration.at(alpha).threshold()
                 kept = np.array([np.count_nonzero(scores[i] <= threshold) for i in new])
                 shares = {name: of[new, kept] for name, of in good.items()}
-                whole = good["right"][new, K]
-                target = shares["right"][whole] if kind == "right" else shares["unchanged"]
-                relevant = [
-                    np.array(rows[i]["relevant"])[: kept[j]].sum() / sum(rows[i]["relevant"])
-                    for j, i in enumerate(new)
-                    if any(rows[i]["relevant"])
-                ]
-                of_target = np.mean(relevant) if kind == "relevance" else target.mean()
-                found.append((kept.mean(), of_target, *(of.mean() for of in shares.values())))
-            if not found:
-                continue
-            mean = np.mean(found, axis=0)
-            tops = good["right"][good["right"][:, K]] if kind == "right" else good["unchanged"]
-            reach = mean[1] if kind != "relevance" else mean[3]
-            k = next(k for k in range(K + 1) if tops[:, k].mean() >= reach - 1e-9 or k == K)
-            table.add_row(
-                f"by {'relevance' if kind == 'relevance' else f'answers, {kind}'}",
-                f"{alpha:g}",
-                f"{mean[0]:.1f}",
-                *(f"{100 * share:.0f}" for share in mean[1:]),
-                f"{k}",
-            )
+                target = {
+                    "unchanged": lambda shares, new, kept: shares["unchanged"],
+                    "right": lambda shares, new, kept: shares["right"][whole[new]],
+                    "relevance": lambda shares, new, kept: relevance(rows, new, kept),
+                }[kind](shares, new, kept)
+                halvings[alpha].append(
+                    (
+                        float(kept.mean()),
+                        1 - tokens[new, kept].sum() / tokens[new, K].sum(),
+                        float(np.mean(target)),
+                        *(float(share.mean()) for share in shares.values()),
+                    )
+                )
+        for alpha, found in halvings.items():
+            means[kind, alpha] = Filtered(*np.mean(found, axis=0).tolist())
+    return means
+
+
+def relevance(rows: Sequence[Row], new: NDArray[np.int64], kept: NDArray[np.int64]) -> list[float]:
+    """Return the share of the relevant snippets that is kept, of questions that have any."""
+    relevant = [np.array(rows[i]["relevant"]) for i in new]
+    return [of[:k].sum() / of.sum() for of, k in zip(relevant, kept, strict=True) if of.any()]
+
+
+def calibrated(
+    rows: Sequence[Row], chosen: Sequence[int], scans: Scans | None, place: Mapping[str, int]
+) -> Calibration:
+    """Return a calibration on some of the questions: on their scans, or on what is relevant."""
+    if scans is None:
+        scored = [ScoredQuery(rows[i]["scores"], rows[i]["relevant"]) for i in chosen]
+        return Calibration.from_scores(scored, alpha=0.1, scorer="default")
+    own = {*chosen}
+    used = tuple(scan for scan in scans.scans if place[str(scan.query.id)] in own)
+    return calibrate_scans(replace(scans, scans=used), alpha=0.1)
+
+
+def by_filter(rows: Sequence[Row], means: Mapping[tuple[str, float], Filtered]) -> Table:
+    """Return the table of filters, beside the top k that are as good."""
+    headings = ("filter", "alpha", "snippets", "removed", "of its target", "right", "F1")
+    table = Table(box=box.MARKDOWN)
+    for heading in (*headings, "unchanged", "top k", "top k of dense"):
+        table.add_column(heading, no_wrap=True)
+    good = {order: judged_as(rows, order) for order in ("top", "dense")}
+    whole = good["top"]["right"][:, K] == 1
+    for (kind, alpha), mean in means.items():
+        reach = mean.unchanged if kind == "relevance" else mean.of_target
+        ks = []
+        for of in good.values():
+            shares = of["right"][whole] if kind == "right" else of["unchanged"]
+            as_good = np.flatnonzero(shares.mean(axis=0) >= reach - 1e-9)
+            ks.append(f"{as_good[0]}" if len(as_good) else "none")
+        table.add_row(
+            f"by {'relevance' if kind == 'relevance' else f'answers, {kind}'}",
+            f"{alpha:g}",
+            f"{mean.snippets:.1f}",
+            *(f"{100 * share:.0f}" for share in mean[1:]),
+            *ks,
+        )
     return table
 
 
-def threshold_of(
-    kind: str,
-    alpha: float,
-    chosen: Sequence[int],
-    rows: Sequence[Row],
-    scans: Mapping[str, Scans],
-    place: Mapping[str, int],
-) -> float | None:
-    """Return the threshold that a calibration on some of the questions gives."""
-    if kind == "relevance":
-        scored = [ScoredQuery(rows[i]["scores"], rows[i]["relevant"]) for i in chosen]
-        return Calibration.from_scores(scored, alpha=alpha, scorer="default").threshold()
-    own = {rows[i]["id"] for i in chosen}
-    of = scans[kind]
-    used = tuple(scan for scan in of.scans if scan.query.id in own)
-    if all(scan.wrong for scan in used):
-        return None
-    part = Scans(used, of.scorer, of.same, of.chain, of.right)
-    return calibrate_scans(part, alpha=alpha).threshold()
+PAPER = (
+    "0.69",
+    {
+        "embedding": ("0.72 / 22", "0.70 / 35", "0.68 / 53"),
+        "LLM": ("0.71 / 47", "0.70 / 58", "0.68 / 58"),
+    },
+)
+
+
+def beside_the_paper(
+    means: Mapping[tuple[str, str], Mapping[tuple[str, float], Filtered]],
+    everything: Mapping[tuple[str, str], float],
+) -> Table:
+    """Return F1 and the share of the context removed, by relevance, beside a published table."""
+    table = Table(box=box.MARKDOWN)
+    for heading in ("set, model", "everything", *(f"alpha = {alpha:g}" for alpha in ALPHAS[:3])):
+        table.add_column(heading, no_wrap=True)
+    for score, cells in PAPER[1].items():
+        table.add_row(f"NeuCLIR, Llama 3.3 70B, by {score}*", PAPER[0], *cells)
+    for name, of in means.items():
+        cells = [of["relevance", alpha] for alpha in ALPHAS[:3]]
+        table.add_row(
+            ", ".join(name),
+            f"{everything[name]:.2f}",
+            *(f"{cell.f1:.2f} / {100 * cell.removed:.0f}" for cell in cells),
+        )
+    return table
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ def main() -> None:
         options = ("--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=900,1000")
         shown = (f"--screenshot={ASSETS / 'report.png'}", page.as_uri())
         subprocess.run([str(CHROMIUM), *options, *shown], check=True, stderr=subprocess.DEVNULL)
-    rows = [row for row in read_rows(REPLIES) if row["set"] == "nq-open"]
+    rows = [row for row in read_rows(REPLIES) if row["set"] == "nq-open" and "1.5B" in row["model"]]
     figure = plot_answers(one_halving(rows))
     figure.savefig(ASSETS / "answers.png", dpi=110, metadata={"Software": None})
 

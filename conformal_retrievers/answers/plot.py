@@ -28,12 +28,11 @@ def plot_answers(value: AnswerEvaluation, *, axes: Any = None) -> Figure:
             color, mark = MARKS[way.kind]
             drawn.vlines(x, 100 * share.low, 100 * share.high, color=color, alpha=0.5)
             drawn.plot(x, 100 * share.estimate, mark, color=color)
-            left = way.kind == "filter"  # a filter and its top k have about the same tokens
+            above = way.kind == "filter"  # a filter and its top k have about the same tokens
             drawn.annotate(
                 way.name.replace("$", r"\$"),
-                (x, 100 * share.estimate),
-                xytext=(-7, 5) if left else (7, -11),
-                ha="right" if left else "left",
+                (x, 100 * (share.high if above else share.low)),
+                xytext=(-4, 3 if above else -11),
                 textcoords="offset points",
                 fontsize=8.5,
                 color=color,

@@ -1,17 +1,25 @@
-"""The tables of a real model's answers follow from its replies, which are in the repository."""
+"""The tables of a real model's answers and ratings follow from what is in the repository of it."""
 
 from __future__ import annotations
 
 import pytest
 from rich.console import Console
 
-from benchmarks.answers import REPLIES, TABLES, read_rows, sections
+from benchmarks import answers, ratings
 
 
 @pytest.mark.slow
-def test_the_tables_are_those_of_the_replies():
+@pytest.mark.parametrize(
+    ("sections", "replies", "tables"),
+    [
+        (answers.sections, answers.REPLIES, answers.TABLES),
+        (ratings.sections, ratings.RATINGS, ratings.TABLE),
+    ],
+    ids=["answers", "ratings"],
+)
+def test_the_tables_are_those_of_the_replies(sections, replies, tables):
     console = Console(record=True, width=120)
-    for part in sections(read_rows(REPLIES)):
+    for part in sections(answers.read_rows(replies)):
         console.print(part, markup=False, highlight=False, soft_wrap=True)
     text = "\n".join(line.rstrip() for line in console.export_text().splitlines())
-    assert text.strip() == TABLES.read_text(encoding="utf-8").strip()
+    assert text.strip() == tables.read_text(encoding="utf-8").strip()
