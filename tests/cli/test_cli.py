@@ -499,7 +499,7 @@ def test_a_closed_output_is_no_error(files):
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-@pytest.mark.parametrize("module", ["rich", "conformal_retrievers.cli"])
+@pytest.mark.parametrize("module", ["numpy", "pydantic", "rich", "conformal_retrievers.cli"])
 def test_ctrl_c_while_the_commands_load_ends_quietly(module):
     code = f"""
 import signal, sys
