@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import CancelledError, Future, wait
+from contextlib import suppress
 from typing import Any
 
 from conformal_retrievers.llm.ask import LLM
@@ -104,37 +105,39 @@ def framework_llm(
 
 
 def in_time(llm: LLM, model: object) -> LLM:
-    """Return the same model, whose calls end after the `timeout` of all tries of the framework's.
+    """Return the same model, each of whose tries ends after its `timeout`, if that is a number.
 
-    The framework's own timeout may begin anew with each byte. A late call raises TimeoutError; a
-    blocking one goes on in a thread of its own.
+    The framework's own timeout may begin anew with each byte. A try that is late is repeated as
+    often as `max_retries` says, and the last one raises TimeoutError; a blocking one goes on in a
+    thread of its own.
     """
     names = ("request_timeout", "timeout", "default_request_timeout")
     timeout = next((t for name in names if (t := getattr(model, name, None)) is not None), None)
     if not isinstance(timeout, int | float) or llm.acomplete is None:
         return llm
     retries = getattr(model, "max_retries", None)
-    seconds = timeout * (1 + (2 if retries is None else retries))  # as OpenAI's client
-    late, answer = f"{seconds:g} s have passed", llm.acomplete
+    tries = range(3 if retries is None else 1 + retries)  # as OpenAI's client
+    late = f"no reply was whole after {timeout:g} s; tries: {len(tries)}"
+    answer = llm.acomplete
 
     def complete(request: Request) -> Reply:
-        reply, context = Future[Reply](), contextvars.copy_context()
+        for _ in tries:
+            reply, context = Future[Reply](), contextvars.copy_context()
+            threading.Thread(target=work, args=(reply, context, request), daemon=True).start()
+            if wait([reply], timeout).done:
+                return reply.result()
+        raise TimeoutError(late)
 
-        def work() -> None:
-            try:
-                reply.set_result(context.run(llm.complete, request))
-            except BaseException as error:
-                reply.set_exception(error)
-
-        threading.Thread(target=work, daemon=True).start()
-        if not wait([reply], seconds).done:
-            raise TimeoutError(late)
-        return reply.result()
+    def work(reply: Future[Reply], context: contextvars.Context, request: Request) -> None:
+        try:
+            reply.set_result(context.run(llm.complete, request))
+        except BaseException as error:
+            reply.set_exception(error)
 
     async def acomplete(request: Request) -> Reply:
-        try:
-            return await asyncio.wait_for(answer(request), seconds)
-        except asyncio.TimeoutError:
-            raise TimeoutError(late) from None
+        for _ in tries:
+            with suppress(asyncio.TimeoutError):
+                return await asyncio.wait_for(answer(request), timeout)
+        raise TimeoutError(late)
 
     return LLM(complete, llm.name, acomplete)

@@ -178,6 +178,16 @@ async def test_timeout_ends_a_reply_that_never_comes_to_its_end(llm_server, as_l
             await llm.acomplete(REQUEST)
 
 
+async def test_a_reply_that_drips_is_asked_for_again(llm_server, as_llms):
+    troubles: list[str] = []
+    llm_server.trouble = lambda body, times: troubles.pop() if troubles else None
+    for llm in as_llms(timeout=1, max_retries=3):
+        troubles.append("drips")
+        assert llm.complete(REQUEST).finish == "stop"
+        troubles.append("drips")
+        assert (await llm.acomplete(REQUEST)).finish == "stop"
+
+
 @pytest.mark.parametrize(
     ("trouble", "error"),
     [
