@@ -2,11 +2,12 @@
 
 Each data set is a folder in the BEIR layout, of which the runs are not read; queries retrieve from
 their lines of candidates.tsv, if there are any. A dense retriever (all-MiniLM-L6-v2 over the whole
-corpus) and BM25 (bm25s) return 50 snippets each, and their union is judged. Of queries with a known
-relevant snippet, without copies, at most 600 (by a hash), random halves are drawn: of one half,
-some are judged and given to `calibrate(…, alpha=1 - recall, count_missed=True)`, and the other half
-is filtered. The prior of the score is made without the set and its relatives, see
-`benchmarks/prior.py`. Which queries fit the score is drawn anew in each halving.
+corpus, or the model of `--model`, which the prior has not seen) and BM25 (bm25s) return 50 snippets
+each, and their union is judged. Of queries with a known relevant snippet, without copies, at most
+600 (by a hash), random halves are drawn: of one half, some are judged and given to `calibrate(…,
+alpha=1 - recall, count_missed=True)`, and the other half is filtered. The prior of the score is
+made without the set and its relatives, see `benchmarks/prior.py`. Which queries fit the score is
+drawn anew in each halving.
 
     snippets   that a query keeps at the lowest threshold at which the mean share of its known
                relevant snippets that is kept is the recall on the filtered half, interpolated
@@ -80,7 +81,7 @@ OTHERS: dict[str, Scorer] = {
     "fusion": FusionScorer(["bm25", "dense"]),
     "cosine": RetrievalScorer("dense", higher_is_better=True),
 }
-RESULTS = Path(__file__).parent / "results" / "default.md"
+RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> None:
@@ -89,9 +90,9 @@ def main() -> None:
     for part in sections(arguments):
         console.print(part, markup=False, highlight=False, soft_wrap=True)
     if arguments.write:
-        RESULTS.parent.mkdir(exist_ok=True)
         lines = (line.rstrip() for line in console.export_text().splitlines())
-        RESULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        name = f"default-{arguments.model.name}.md" if arguments.model else "default.md"
+        (RESULTS / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def parsed_arguments() -> argparse.Namespace:
@@ -115,7 +116,10 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--cache", type=Path, help="folder that keeps embeddings; default: a temporary one"
     )
-    parser.add_argument("--write", action="store_true", help=f"also write {RESULTS.name}")
+    parser.add_argument(
+        "--model", type=Path, help="folder of another sentence-transformers model; needs --cache"
+    )
+    parser.add_argument("--write", action="store_true", help="also write results/default.md")
     return parser.parse_args()
 
 
@@ -134,7 +138,7 @@ def sections(arguments: argparse.Namespace) -> Iterator[str | Table]:
         made = coefficients("snippets", arguments.data, cache)
         for name in arguments.sets:
             prior = prior_from("snippets", made, [name])
-            judged = united(arguments.data / name, cache)
+            judged = united(arguments.data / name, cache, arguments.model)
             recall = recall_of(name, judged)
             yield f"\n## {name}, recall {recall:g}\n\n{described(judged)}"
             table = empty_table()
@@ -164,13 +168,13 @@ def sections(arguments: argparse.Namespace) -> Iterator[str | Table]:
 # --- the data -------------------------------------------------------------------------------------
 
 
-def united(folder: Path, cache: Path) -> list[JudgedQuery]:
+def united(folder: Path, cache: Path, model: Path | None = None) -> list[JudgedQuery]:
     """Return queries with a known relevant snippet and what both retrievers return for them."""
     with tempfile.TemporaryDirectory() as runs:
         paths = {name: Path(runs) / f"{name}.tsv" for name in ("dense", "bm25")}
         corpus = read_corpus(folder)
         queries, only = read_texts(folder), candidates_in(folder)
-        write_run(paths["dense"], corpus, queries, cosines(corpus, queries, cache), only)
+        write_run(paths["dense"], corpus, queries, cosines(corpus, queries, cache, model), only)
         bm25 = BM25Scorer(corpus.values())
         place = {text: i for i, text in enumerate(bm25.corpus)}
         places = [place[text] for text in corpus.values()]
@@ -191,11 +195,11 @@ def candidates_in(folder: Path) -> dict[str, set[str]]:
 
 
 def cosines(
-    corpus: dict[str, str], queries: dict[str, str], cache: Path
+    corpus: dict[str, str], queries: dict[str, str], cache: Path, model: Path | None
 ) -> Iterator[NDArray[np.float64]]:
     vectors = [
         v / np.linalg.norm(v, axis=1, keepdims=True)
-        for v in (encoded([*texts.values()], cache) for texts in (corpus, queries))
+        for v in (encoded([*texts.values()], cache, model) for texts in (corpus, queries))
     ]
     for vector in vectors[1]:
         yield (vectors[0] @ vector).astype(np.float64)

@@ -201,12 +201,13 @@ def minilm(judged: list[JudgedQuery], cache: Path) -> Scorer:
     return EmbeddingScorer(lambda batch: [vectors[text] for text in batch], "all-MiniLM-L6-v2")
 
 
-def encoded(texts: list[str], cache: Path) -> NDArray[np.float32]:
+def encoded(texts: list[str], cache: Path, model: Path | None = None) -> NDArray[np.float32]:
+    """Return the vectors of texts by a sentence-transformers model, from the cache if it can."""
     digest = hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
-    file = cache / f"all-MiniLM-L6-v2-{digest}.npy"
+    file = cache / f"{model.name if model else 'all-MiniLM-L6-v2'}-{digest}.npy"
     if not file.exists():
         cache.mkdir(parents=True, exist_ok=True)
-        np.save(file, SentenceTransformer(str(get_model_path())).encode(texts))
+        np.save(file, SentenceTransformer(str(model or get_model_path())).encode(texts))
     vectors: NDArray[np.float32] = np.load(file)
     return vectors
 

@@ -92,7 +92,7 @@ def test_the_code_of_the_readme_keeps_some_snippets_and_drops_others_in_both_fra
 
 
 def test_the_first_lines_fit_on_one_screen():
-    assert len(README.read_text(encoding="utf-8").splitlines()) <= 150
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 130
     for page in PACKAGES:
         assert len(page.read_text(encoding="utf-8").splitlines()) <= 120
     sections = re.split(r"^## ", README.read_text(encoding="utf-8"), flags=re.M)
