@@ -31,6 +31,8 @@ WHOLE = "all snippets"
 RESAMPLES = 2000
 SHOWN = ("unchanged", "right", "f1")  # in %
 WIDTH = 20  # characters of a name in the table
+LABELS = {"unchanged": "answers unchanged, %", "right": "right answers, %"}
+MARKS = {"whole": ("#595959", "X"), "filter": ("#0072b2", "o"), "top k": ("#00785a", "s")}
 Contexts = Sequence[Sequence[Snippet]]  # of each question
 
 
@@ -78,6 +80,28 @@ class AnswerEvaluation:
         paired = self[one].measures[measure] - self[other].measures[measure]
         needed = n_to_tell(_drawn(paired), len(paired), float(paired.mean()))
         return Gap(_estimate(paired, self.level), needed)
+
+    def draw(self, axes: Any) -> None:
+        """Draw the ways into matplotlib's axes, as `plot_answers` does into a figure."""
+        measure = "right" if "right" in self.ways[0].measures else "unchanged"
+        for way in self.ways:
+            share, x = way.estimates[measure], way.estimates["tokens"].estimate
+            color, mark = MARKS[way.kind]
+            axes.vlines(x, 100 * share.low, 100 * share.high, color=color, alpha=0.5)
+            axes.plot(x, 100 * share.estimate, mark, color=color)
+            above = way.kind == "filter"  # a filter and its top k have about the same tokens
+            axes.annotate(
+                way.name.replace("$", r"\$"),
+                (x, 100 * (share.high if above else share.low)),
+                xytext=(-4, 3 if above else -11),
+                textcoords="offset points",
+                fontsize=8.5,
+                color=color,
+            )
+        widest = max(way.estimates["tokens"].estimate for way in self.ways)
+        axes.set(xlabel="tokens of context", ylabel=LABELS[measure], xlim=(0, 1.25 * widest))
+        low, high = axes.get_ylim()
+        axes.set_ylim(max(0, low - 5), min(102, high + 5))
 
     def __str__(self) -> str:
         """Write the ways as a table, a line each, and their differences to the whole context."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -41,6 +42,13 @@ from conformal_retrievers.theory.intervals import Interval, in_percent, percent
 SHOWN = 20  # queries whose relevant snippets were dropped
 
 
+class Answers(Protocol):
+    """What `evaluate_answers` measures: a text with a table, and a picture."""
+
+    def draw(self, axes: Any) -> None:
+        """Draw it."""
+
+
 def write(
     path: str | Path,
     calibration: Calibration,
@@ -51,6 +59,7 @@ def write(
     sources: Mapping[str, str] | None = None,
     gate: GateEvaluation | None = None,
     judged: Iterable[JudgedQuery] = (),
+    answers: Answers | None = None,
 ) -> Diagnosis:
     """Diagnose the queries, write the report to a file, and return the diagnosis.
 
@@ -66,6 +75,8 @@ def write(
         What `evaluate_gate` measured of the gate in front, which gets a section of its own.
     judged
         The queries with their texts, to name those whose relevant snippets were dropped.
+    answers
+        What `evaluate_answers` measured of filters, which gets a section of its own.
 
     Raises
     ------
@@ -74,7 +85,7 @@ def write(
     """
     given = checked(scored, calibration)
     d = diagnose(calibration, given, reference=reference, level=level)
-    page = html(d, given, sources, gate, judged)
+    page = html(d, given, sources, gate, judged, answers)
     write_whole(path, page.encode("utf-8"), what="report")
     return d
 
@@ -86,6 +97,7 @@ def html(
     sources: Mapping[str, str] | None = None,
     gate: GateEvaluation | None = None,
     judged: Iterable[JudgedQuery] = (),
+    answers: Answers | None = None,
 ) -> str:
     """Return a diagnosis of scored queries as one HTML page; the others are as in `write`."""
     environment = Environment(
@@ -125,6 +137,8 @@ def html(
         infinity=math.inf,
         gate=gate,
         gate_curve=gate and _image(partial(plot.gate_errors, gate=gate)),
+        answers=answers and f"{answers}",
+        answers_drawn=answers and _image(answers.draw),
         dropped=dropped(c, queries, judged),
         shown=SHOWN,
         marked=marked,

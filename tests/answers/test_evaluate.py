@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import markupsafe
 import numpy as np
 import pytest
 
-from conformal_retrievers import ConformalFilter
+from conformal_retrievers import ConformalFilter, calibrate, score_queries
 from conformal_retrievers.answers import (
     calibrate_answers,
     evaluate_answers,
@@ -144,6 +145,25 @@ def test_a_picture_has_a_mark_for_each_way():
     expected = {query.query: "Paris" for query in new}
     found = evaluate_answers(filters, new, chain, expected=expected)
     assert plot_answers(found).axes[0].get_ylabel() == "right answers, %"
+
+
+def test_the_report_of_a_filter_has_a_section_of_answers(tmp_path):
+    report = pytest.importorskip("conformal_retrievers.evaluation.report")
+    queries, places = questions(30, seed=9)
+    new, of_new = questions(30, seed=10, first=1000)
+    first = [True, *[False] * 7]
+    by_relevance = calibrate([replace(q, relevant=first) for q in queries], SCORER, alpha=0.5)
+    filters = {"<b>": ConformalFilter(SCORER, by_relevance)}
+    found = evaluate_answers(filters, new, Chain(places | of_new))
+    path = tmp_path / "report.html"
+    judged = score_queries(SCORER, [replace(query, relevant=first) for query in new])
+    report.write(path, by_relevance, judged, answers=found)
+    page = path.read_text(encoding="utf-8")
+    assert str(markupsafe.escape(found)) in page.replace("\xa0", " ")
+    assert "&lt;b&gt;" in page
+    assert "<b>" not in page
+    report.write(path, by_relevance, judged)
+    assert path.read_text(encoding="utf-8").count("<img") == page.count("<img") - 1
 
 
 def test_names_of_other_ways_are_refused_and_nothing_is_asked():
