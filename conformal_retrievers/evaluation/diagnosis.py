@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.evaluation.evaluate import Evaluation
 from conformal_retrievers.evaluation.measures import guaranteed
 from conformal_retrievers.evaluation.telling import n_to_rule_out, shortfall
@@ -12,6 +13,7 @@ from conformal_retrievers.theory.exchangeability import Comparison
 from conformal_retrievers.theory.intervals import Interval, percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
+say = wording(__package__)
 Band = tuple[float, float]
 Severity = Literal["problem", "notice", "fine"]
 
@@ -99,40 +101,29 @@ class Diagnosis:
         needed, reference = self.comparison.needed(self.level)
         if self.comparison.n_new >= needed:
             return ""
-        at_least = (
-            f"{needed} queries" if needed < math.inf else f"a calibration on {reference} or more"
-        )
-        return (
-            "There are too few queries to see whether the scores differ from the calibration's. To "
-            f"detect a change of 25 points in m1 takes {at_least}."
-        )
+        larger = f"a calibration on {reference} or more"
+        return say("few scores", at_least=f"{needed} queries" if needed < math.inf else larger)
 
     @property
     def summary(self) -> str:
         """One sentence that sums the findings up."""
         verdict = self.evaluation.verdict
         if self.fails:
-            return "Do not rely on this calibration for these queries."
+            return say("unreliable")
         if verdict is not None:
-            if verdict.too_few:
-                return verdict.shortage
-            return (
-                "Coverage on these queries gives no evidence against the guarantee"
-                f"{verdict.ruled_out}."
-            )
+            no_evidence = say("no evidence", ruled_out=verdict.ruled_out)
+            return verdict.shortage if verdict.too_few else no_evidence
         if not math.isnan(self.coverage.estimate):
-            return "Everything is kept, so these queries say nothing about the guarantee."
-        if self.comparison is not None:
-            target = 1 - exact_alpha(self.calibration.alpha)
-            least = percent(shortfall(target), exact=True)
-            return (
-                f"{self.few_scores or 'Nothing contradicts the guarantee.'} These queries have no "
-                f"judgements to confirm it: judge {n_to_rule_out(target):,} of them to "
-                f"distinguish a coverage of {percent(target, exact=True)} from one of {least}."
-            )
-        return (
-            "These queries say nothing about the guarantee: they have no judgements, and there "
-            "are no scores to compare them with. Judge some, or give reference queries."
+            return say("nothing dropped")
+        if self.comparison is None:
+            return say("not comparable")
+        target = 1 - exact_alpha(self.calibration.alpha)
+        return say(
+            "not judged",
+            known=self.few_scores or "Nothing contradicts the guarantee.",
+            n=n_to_rule_out(target),
+            target=percent(target, exact=True),
+            least=percent(shortfall(target), exact=True),
         )
 
     @property

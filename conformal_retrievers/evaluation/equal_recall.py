@@ -11,13 +11,14 @@ paired bootstrap over queries, which chooses s* anew in each resample.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.text import aligned, filled
 from conformal_retrievers.evaluation.baselines import Way, with_a_setting
@@ -32,6 +33,7 @@ MEASURES = ("recall", "snippets", "tokens")
 FILTER = "the filter"
 EQUAL = 1e-12  # recalls that differ by less are equal: they are sums in another order
 MANY = 100_000  # queries that a difference needs: from here on, the number is of no use
+say = wording(__package__)
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,11 @@ class Row:
     setting: float | None  # the k or threshold that was chosen in hindsight
     equal: bool  # whether its recall is that of the filter
     needed: float  # queries that show such a difference in snippets with probability 0.8, or NaN
+
+    @property
+    def source(self) -> str:
+        """What the way chooses by, such as the retriever of a top k."""
+        return self.name.partition(" of ")[2]
 
 
 @dataclass(frozen=True)
@@ -79,38 +86,19 @@ class EqualRecall:
     @property
     def notes(self) -> list[str]:
         """What a reader of the table must know, in sentences."""
-        notes = [
-            "Top k and thresholds are chosen in hindsight, on these queries, for the recall of the "
-            "filter, as a mix of two neighbouring values. The threshold of the filter is not. "
-            f"Intervals hold at {100 * self.level:g} %, by bootstrap over the queries."
-        ]
-        if self.n_queries < self.drawn_from:
-            notes.append(
-                f"This is of {self.n_queries:,} of the {self.drawn_from:,} queries, drawn at "
-                "random."
-            )
-        if not self.end_to_end:
-            notes.append(
-                f"No query has `missed`: recall is the share of the relevant {self.items} that "
-                "were retrieved, and the missed ones are unknown."
-            )
-        if any(row.name.endswith(" of the fusion") for row in self.rows):
-            notes.append(
-                f"The recall of each row is of the relevant {self.items} that are known to all "
-                "retrievers together. One that is judged alone may know fewer of them, and then "
-                "has a higher recall@K."
-            )
-        if not self.ranked:
-            notes.append(
-                f"The {self.items} have no hits, so top k goes by their order in the list."
-            )
-        if self.items == "sentences":
-            notes.append("Top k counts documents, and passes all sentences of the first k.")
-        if not all(row.equal for row in self.rows):
-            notes.append(
-                "* The row does not reach this recall, and has the highest that it reaches."
-            )
-        return notes
+        several = any(row.name.endswith(" of the fusion") for row in self.rows)
+        holds = {
+            "hindsight": True,
+            "drawn": self.n_queries < self.drawn_from,
+            "missed unknown": not self.end_to_end,
+            "known to all": several,
+            "no hits": not self.ranked,
+            "whole documents": self.items == "sentences",
+            "lower recall": not all(row.equal for row in self.rows),
+        }
+        n, drawn_from, level = self.n_queries, self.drawn_from, 100 * self.level
+        facts = {"n": n, "drawn_from": drawn_from, "level": level, "items": self.items}
+        return [say(name, **facts) for name, needed in holds.items() if needed]
 
     @property
     def recall_is(self) -> str:
@@ -126,32 +114,41 @@ class EqualRecall:
     @property
     def comparison(self) -> str:
         """The filter and the best top k in words, and whether they differ."""
-        recall, *scales = self.scales
-        ours, best = self.filter, self.best_top_k
-        at = f"At {recall.parts(ours.measured)[0]} % {self.recall_is}, the filter passes"
-        passed = [f"{scale.parts(ours.measured)[0]} {self.head(scale)}" for scale in scales]
+        best, ours = self.best_top_k, self.filter.measured
+        at, (_, *scales) = self.at_recall, self.scales
+        passed = [scale.parts(ours)[0] for scale in scales]
+        units = [self.head(scale) for scale in scales]
         if best is None:
-            return f"{at} {' and '.join(passed)} per query. No top k reaches this recall."
-        of = best.name.partition(" of ")[2]
-        parts = [f"{at} {passed[0]} per query, and the best top k, of {of},"]
-        for scale in scales:
-            if parts[1:]:
-                parts.append(
-                    f"In {self.head(scale)}, the filter passes "
-                    f"{scale.parts(ours.measured)[0]}, and the top k"
-                )
-            low, high = best.more[scale.measure][1:]
-            significant = low > EQUAL or high < -EQUAL
-            found = f"is {'' if significant else 'not '}significant"
-            if math.isnan(low):
-                found = f"{self.n_queries} queries are too few to test; give {FEWEST} or more"
-            elif not significant and scale.measure == "snippets" and best.needed < MANY:
-                found += f". To prove one of this size takes about {best.needed:,.0f} queries"
-            parts.append(
-                f"{scale.parts(best.measured)[0]}: a difference of "
-                f"{scale.written(best.more, '+')}, which {found}."
+            every = " and ".join(map(" ".join, zip(passed, units, strict=True)))
+            return say("no top k", at=at, passed=every)
+        leads = [say("in unit", unit=u, passed=p) for u, p in zip(units, passed, strict=True)]
+        leads[0] = say("best top k", at=at, passed=f"{passed[0]} {units[0]}", of=best.source)
+        return " ".join(
+            say(
+                "difference",
+                lead=lead,
+                passed=scale.parts(best.measured)[0],
+                more=scale.written(best.more, "+"),
+                tested=self._tested(best, scale.measure),
             )
-        return " ".join(parts)
+            for lead, scale in zip(leads, scales, strict=True)
+        )
+
+    @property
+    def at_recall(self) -> str:
+        """The recall of the filter, as a sentence begins."""
+        recall = self.scales[0].parts(self.filter.measured)[0]
+        return say("at recall", recall=recall, recall_is=self.recall_is)
+
+    def _tested(self, row: Row, measure: str) -> str:
+        """Return whether a row differs from the filter in a measure."""
+        _, low, high = row.more[measure]
+        if math.isnan(low):
+            return say("too few to test", n=self.n_queries, fewest=FEWEST)
+        if low > EQUAL or high < -EQUAL:
+            return "is significant"
+        takes = measure == "snippets" and row.needed < MANY
+        return f"is not significant{'. ' + say('takes', n=row.needed) if takes else ''}"
 
     def __str__(self) -> str:
         """Write the table in lines of at most 80 characters."""
@@ -254,12 +251,13 @@ def at_recall(
     table = np.concatenate([(known > 0)[:, None], np.ones((len(known), 1)), *passed], axis=1)
     drawn = resampled(table, np.random.default_rng(0), RESAMPLES)  # the same ones for each way
     sums = np.concatenate([table.sum(axis=0)[None], drawn])
+    ends = [1, 2, *range(2 + n, sums.shape[1], n)]
+    n_known, n_all, shares, *costs = np.split(sums, ends, axis=1)
     with np.errstate(invalid="ignore"):  # 0 / 0 is nan: a resample without a relevant snippet
-        recall = sums[:, 2 : 2 + n] / sums[:, :1]
-    costs = np.split(sums[:, 2 + n :] / sums[:, 1:2], len(values) - 1, axis=1)
+        recall, costs = shares / n_known, [cost / n_all for cost in costs]
     if n == 1 or target is None:
         return np.concatenate([recall, *costs], axis=1), math.nan, False
-    mix = _Mix.of(recall, target)
+    mix = _mixing(recall, target)
     settings = np.broadcast_to(way.settings, recall.shape)
     reached = bool(recall[0, -1] >= target[0] - EQUAL)
     return np.stack([mix(m) for m in (recall, *costs)], axis=1), float(mix(settings)[0]), reached
@@ -273,30 +271,19 @@ def _passed(queries: ScoredQueries, values: Array, place: NDArray[np.intp], n: i
     return np.asarray(sums, dtype=np.float64).reshape(-1, n).cumsum(axis=1)
 
 
-@dataclass(frozen=True)
-class _Mix:
-    """Two neighbouring settings and the share of the second, of each resample (r,)."""
+def _mixing(recall: Array, target: Array) -> Callable[[Array], Array]:
+    """Return what mixes values (r, G) of two neighbouring settings, (r,).
 
-    lower: NDArray[np.intp]
-    upper: NDArray[np.intp]
-    share: Array
-
-    @classmethod
-    def of(cls, recall: Array, target: Array) -> "_Mix":
-        """Mix settings so that recall (r, G) is the target (r,), or take the last one."""
-        n = recall.shape[1]
-        upper = np.minimum((recall < target[:, None] - EQUAL).sum(axis=1), n - 1)
-        lower = np.maximum(upper - 1, 0)
-        rows = np.arange(len(recall))
-        step = recall[rows, upper] - recall[rows, lower]
-        needed = np.minimum(target - recall[rows, lower], step)
-        all_of_it = (recall[rows, upper] < target - EQUAL).astype(np.float64)
-        return cls(lower, upper, np.divide(needed, step, out=all_of_it, where=step > 0))
-
-    def __call__(self, values: Array) -> Array:
-        """Return the mixture (r,) of values (r, G) at each setting."""
-        rows = np.arange(len(values))
-        return (1 - self.share) * values[rows, self.lower] + self.share * values[rows, self.upper]
+    Of each resample it mixes so that recall (r, G) is the target (r,), or takes the last setting.
+    """
+    rows, last = np.arange(len(recall)), recall.shape[1] - 1
+    upper = np.minimum((recall < target[:, None] - EQUAL).sum(axis=1), last)
+    lower = np.maximum(upper - 1, 0)
+    step = recall[rows, upper] - recall[rows, lower]
+    needed = np.minimum(target - recall[rows, lower], step)
+    all_of_it = (recall[rows, upper] < target - EQUAL).astype(np.float64)
+    share = np.divide(needed, step, out=all_of_it, where=step > 0)
+    return lambda values: (1 - share) * values[rows, lower] + share * values[rows, upper]
 
 
 def estimates(drawn: Array, level: float, n: int = FEWEST) -> dict[str, Estimate]:
@@ -306,6 +293,6 @@ def estimates(drawn: Array, level: float, n: int = FEWEST) -> dict[str, Estimate
     """
     ends = spans(drawn[1:], level)
     return {
-        name: Estimate(float(estimate), *(ends_of_one if n >= FEWEST else (math.nan, math.nan)))
-        for name, estimate, ends_of_one in zip(MEASURES, drawn[0], ends, strict=False)
+        name: Estimate(float(estimate), *(interval if n >= FEWEST else (math.nan, math.nan)))
+        for name, estimate, interval in zip(MEASURES, drawn[0], ends, strict=False)
     }

@@ -21,21 +21,11 @@ from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.data.text import filled
 from conformal_retrievers.evaluation import measures
+from conformal_retrievers.evaluation import verdict as verdicts
 from conformal_retrievers.evaluation.equal_recall import EqualRecall, equal_recall
 from conformal_retrievers.evaluation.reach import too_shallow
 from conformal_retrievers.evaluation.share import Share
-from conformal_retrievers.evaluation.verdict import (
-    COVER_EACH,
-    NOTHING_TESTED,
-    OUT_OF_REACH,
-    UNLUCKY,
-    UNVERIFIED,
-    Verdict,
-    groups_below,
-    lower_bounds,
-    verdict_on,
-    worst_of,
-)
+from conformal_retrievers.evaluation.verdict import Verdict
 from conformal_retrievers.theory.intervals import check_level
 
 
@@ -78,7 +68,7 @@ class Evaluation:
     def lower(self) -> Mapping[Guarantee, float]:
         """One-sided lower bounds of the coverage, end to end if missed snippets count."""
         end_to_end = self._calibration is not None and self._calibration.count_missed
-        return lower_bounds(self._counts, self._level, end_to_end=end_to_end)
+        return verdicts.lower_bounds(self._counts, self._level, end_to_end=end_to_end)
 
     @cached_property
     def equal_recall(self) -> EqualRecall | None:
@@ -116,7 +106,7 @@ class Evaluation:
             return {}
         measure = measures.guaranteed(self._calibration)
         parts = {name: part.shares[measure] for name, part in self.by_group.items() if name}
-        return groups_below(self._calibration, parts, self._level)
+        return verdicts.groups_below(self._calibration, parts, self._level)
 
     @property
     def shares(self) -> dict[str, Share]:
@@ -150,17 +140,18 @@ class Evaluation:
         ]
         notes = [str(self.verdict)] if self.verdict else []
         if self.verdict and self.verdict.fails:
-            notes.append(f"If `diagnose` finds that the scores look alike, {UNLUCKY}")
+            notes.append(f"If `diagnose` finds that the scores look alike, {verdicts.UNLUCKY}")
         nothing = self.keeps_everything and not self.out_of_reach
-        out_of_reach = self.subject.worded(OUT_OF_REACH)
-        notes += [NOTHING_TESTED] * nothing + [out_of_reach] * self.out_of_reach
-        notes += [UNVERIFIED] * (not self.held_out_verified)
+        out_of_reach = self.subject.worded(verdicts.OUT_OF_REACH)
+        notes += [verdicts.NOTHING_TESTED] * nothing + [out_of_reach] * self.out_of_reach
+        notes += [verdicts.UNVERIFIED] * (not self.held_out_verified)
         below = [
             f"in {name!r} {verdict.coverage} (p = {verdict.p_value:.2g} for {verdict.tests} groups)"
             for name, verdict in self.groups_below.items()
         ]
         if below:
-            notes.append(f"Coverage is below the target {', '.join(below)}. {COVER_EACH}")
+            groups = ", ".join(below)
+            notes.append(f"Coverage is below the target {groups}. {verdicts.COVER_EACH}")
         if self.too_shallow:
             notes.append(self.too_shallow)
         table = [str(self.equal_recall)] if self.equal_recall else []
@@ -229,7 +220,7 @@ def evaluation_of(
         group: replace(part, verdict=_verdict(part, calibration, group, len(whole.by_group)))
         for group, part in whole.by_group.items()
     }
-    worst = worst_of(part.verdict for part in groups.values())
+    worst = verdicts.worst_of(part.verdict for part in groups.values())
     over_all = worst and replace(worst, unscorable=whole.unscorable.estimate)
     return replace(whole, by_group=groups, verdict=over_all)
 
@@ -289,7 +280,6 @@ def _measured(c: measures.QueryCounts, level: float, calibration: Calibration | 
 def _verdict(
     part: Evaluation, calibration: Calibration, group: str | None, tests: int = 1
 ) -> Verdict | None:
-    found = verdict_on(
-        calibration, part.shares[measures.guaranteed(calibration)], group, tests=tests
-    )
-    return found and replace(found, unscorable=part.unscorable.estimate)
+    coverage = part.shares[measures.guaranteed(calibration)]
+    verdict = verdicts.verdict_on(calibration, coverage, group, tests=tests)
+    return verdict and replace(verdict, unscorable=part.unscorable.estimate)

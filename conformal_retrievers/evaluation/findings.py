@@ -1,4 +1,4 @@
-"""The rules that turn a diagnosis into findings, each a sentence.
+"""The rules that turn a diagnosis into findings; `wording.txt` has their sentences.
 
 A problem is a reason not to rely on the guarantee for these queries. Most problems are found by
 tests, each with a false alarm in at most a share 1 − level of cases: whether the lowest scores
@@ -12,17 +12,12 @@ from dataclasses import replace
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.statement import WHY_NONE_KEPT, why_none
+from conformal_retrievers.calibration.wording import wording
+from conformal_retrievers.evaluation import verdict as verdicts
 from conformal_retrievers.evaluation.diagnosis import MEANING, Diagnosis, Finding, Severity
 from conformal_retrievers.evaluation.evaluate import Evaluation
 from conformal_retrievers.evaluation.measures import guaranteed
 from conformal_retrievers.evaluation.share import Share
-from conformal_retrievers.evaluation.verdict import (
-    COVER_EACH,
-    UNLUCKY,
-    UNVERIFIED,
-    groups_below,
-    verdict_on,
-)
 from conformal_retrievers.theory.intervals import in_percent, percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
@@ -30,6 +25,7 @@ LITTLE_REMOVED = 0.05  # share removed up to which the filter hardly pays
 MANY_IRRELEVANT = 0.05  # share of queries that keep irrelevant snippets only
 MANY_TIES = 0.01  # share of scores that equal the threshold
 WEAK_AUC = 0.6
+say = wording(__package__)
 
 
 def findings(d: Diagnosis) -> tuple[Finding, ...]:
@@ -37,19 +33,19 @@ def findings(d: Diagnosis) -> tuple[Finding, ...]:
     of_judgements = (_coverage, _direction, _missing, _irrelevant, _groups)
     of_scores = (_scores, _silence, _m1, _removal, _ties, _unscorable)
     rules = (of_judgements if d.judged else ()) + of_scores
-    found = [
+    listed = [
         replace(finding, sentence=d.calibration.subject.worded(finding.sentence))
         for rule in rules
         for finding in rule(d)
     ]
     if d.judged and not d.evaluation.held_out_verified:
-        found.append(Finding("ids", "notice", UNVERIFIED))
-    return ordered(found)
+        listed.append(Finding("ids", "notice", verdicts.UNVERIFIED))
+    return ordered(listed)
 
 
-def ordered(found: Iterable[Finding]) -> tuple[Finding, ...]:
+def ordered(listed: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return findings, the problems first."""
-    return tuple(sorted(found, key=lambda f: ("problem", "notice", "fine").index(f.severity)))
+    return tuple(sorted(listed, key=lambda f: ("problem", "notice", "fine").index(f.severity)))
 
 
 # --- what judgements show -------------------------------------------------------------------------
@@ -59,7 +55,6 @@ def _coverage(d: Diagnosis) -> Iterator[Finding]:
     coverage, verdict, by_group = d.coverage, d.evaluation.verdict, d.calibration.by_group
     if math.isnan(coverage.estimate):
         return
-    where = " in each group with a finite threshold" if by_group else ""
     severity: Severity = "fine"
     chance = ""
     if verdict is not None:
@@ -67,11 +62,15 @@ def _coverage(d: Diagnosis) -> Iterator[Finding]:
         severity = "problem" if low else "notice" if verdict.too_few else "fine"
         if coverage.estimate < d.target and not by_group:
             explains = "does not explain" if low else "can explain"
-            chance = f". Chance {explains} the difference (p = {verdict.p_value:.2g})"
-    sentence = (
-        f"Coverage ({MEANING[d.calibration.guarantee]}) is {coverage} on "
-        f"{_measured(d.evaluation, d.calibration, 'judged ')}; the target is "
-        f"{percent(d.target, exact=True)}{where}{chance}."
+            chance = f". {say('chance', explains=explains, p=verdict.p_value)}"
+    sentence = say(
+        "coverage",
+        meaning=MEANING[d.calibration.guarantee],
+        coverage=coverage,
+        n=_measured(d.evaluation, d.calibration, "judged "),
+        target=percent(d.target, exact=True),
+        where=" in each group with a finite threshold" if by_group else "",
+        chance=chance,
     )
     yield Finding("coverage", severity, sentence)
 
@@ -79,69 +78,47 @@ def _coverage(d: Diagnosis) -> Iterator[Finding]:
 def _direction(d: Diagnosis) -> Iterator[Finding]:
     if math.isnan(d.auc_over):
         return
-    auc = f"AUC {d.auc_within.estimate:.2f} within queries, {d.auc_over:.2f} over all"
+    auc = say("auc", within=d.auc_within.estimate, over=d.auc_over)
     if d.auc_within.high < 0.5:
-        sentence = (
-            f"Relevant snippets score higher than irrelevant ones ({auc}). Scores must be lower "
-            "for relevant snippets: reverse their sign."
-        )
-        yield Finding("direction", "problem", sentence)
+        yield Finding("direction", "problem", say("reversed", auc=auc))
     elif min(d.auc_within.estimate, d.auc_over) < WEAK_AUC:
-        sentence = (
-            f"The scores hardly separate relevant from irrelevant snippets ({auc}; chance is 0.5), "
-            "so the filter can remove little. This does not affect coverage."
-        )
-        yield Finding("separation", "notice", sentence)
+        yield Finding("separation", "notice", say("hardly separate", auc=auc))
     else:
-        sentence = f"The scores separate relevant from irrelevant snippets ({auc})."
-        yield Finding("separation", "fine", sentence)
+        yield Finding("separation", "fine", say("separate", auc=auc))
 
 
 def _missing(d: Diagnosis) -> Iterator[Finding]:
     e = d.evaluation
     end_to_end = e.end_to_end[d.calibration.guarantee]
     if not e.recall_at_k.n:
-        sentence = (
-            "Recall@K and end-to-end coverage are unknown: no query has `missed`, the number of "
-            "known relevant snippets that were not retrieved."
-        )
-        yield Finding("recall", "notice", sentence)
+        yield Finding("recall", "notice", say("recall unknown"))
     elif e.n_missed:
-        short = end_to_end.high < d.target
-        sentence = (
-            f"The retriever missed some relevant snippets: recall@K is {e.recall_at_k}. If they "
-            f"count as dropped, coverage is {end_to_end}."
-        )
-        if short:
-            sentence += " No threshold brings missed snippets back; a deeper retriever might."
-        yield Finding("missing", "notice" if short else "fine", sentence)
+        sentence = say("missing", recall=e.recall_at_k, end_to_end=end_to_end)
+        if end_to_end.high < d.target:
+            yield Finding("missing", "notice", f"{sentence} {say('deeper')}")
+        else:
+            yield Finding("missing", "fine", sentence)
 
 
 def _irrelevant(d: Diagnosis) -> Iterator[Finding]:
     e = d.evaluation
-    if not e.precision.n:
-        return
-    many = e.only_irrelevant > MANY_IRRELEVANT
-    sentence = (
-        f"{percent(1 - e.precision.estimate)} of the kept snippets are irrelevant. "
-        f"{percent(e.only_irrelevant)} of the queries keep irrelevant snippets only."
-    )
-    yield Finding("irrelevant", "notice" if many else "fine", sentence)
+    if e.precision.n:
+        severity: Severity = "notice" if e.only_irrelevant > MANY_IRRELEVANT else "fine"
+        share, only = percent(1 - e.precision.estimate), percent(e.only_irrelevant)
+        yield Finding("irrelevant", severity, say("irrelevant", share=share, only=only))
 
 
 def _groups(d: Diagnosis) -> Iterator[Finding]:
-    c = d.calibration
+    c, target = d.calibration, percent(d.target, exact=True)
     parts = {name: part for name, part in d.evaluation.by_group.items() if name is not None}
     coverages = {name: part.shares[guaranteed(c)] for name, part in parts.items()}
-    for name, verdict in groups_below(c, coverages, d.level).items():
-        sentence = (
-            f"In group {name!r}, coverage is {verdict.coverage} on "
-            f"{_measured(parts[name], c)}, below {percent(d.target, exact=True)} "
-            f"(p = {verdict.p_value:.2g} for {verdict.tests} groups)."
-        )
-        if not c.by_group:
-            sentence += f" {COVER_EACH}"
-        yield Finding("group", "problem" if c.by_group else "notice", sentence)
+    for name, verdict in verdicts.groups_below(c, coverages, d.level).items():
+        n = _measured(parts[name], c)
+        sentence = say("group", name=name, verdict=verdict, n=n, target=target)
+        if c.by_group:
+            yield Finding("group", "problem", sentence)
+        else:
+            yield Finding("group", "notice", f"{sentence} {verdicts.COVER_EACH}")
 
 
 # --- what the scores show -------------------------------------------------------------------------
@@ -150,96 +127,79 @@ def _groups(d: Diagnosis) -> Iterator[Finding]:
 def _scores(d: Diagnosis) -> Iterator[Finding]:
     c = d.comparison
     if c is None:
-        sentence = "The scores cannot be compared: these queries, or the calibration's, have none."
-        yield Finding("scores", "notice", sentence)
+        yield Finding("scores", "notice", say("no scores"))
         return
-    tested = f"{_counted(c.n_new, 'new ')} and {c.n_reference} earlier ones, p = {c.p_value:.2g}"
+    tested = say("tested", new=_counted(c.n_new, "new "), n_reference=c.n_reference, p=c.p_value)
     if c.p_value > 1 - d.level:
-        alike = "The lowest scores of these queries look like those of the calibration."
-        sentence = f"{(d.few_scores or alike)[:-1]} ({tested})."
+        sentence = f"{(d.few_scores or say('scores alike'))[:-1]} ({tested})."
         verdict = d.evaluation.verdict
         if verdict and verdict.p_value <= 1 - d.level and not d.few_scores:
-            sentence += f" So {UNLUCKY}"
+            sentence += f" So {verdicts.UNLUCKY}"
         yield Finding("scores", "notice" if d.few_scores else "fine", sentence)
         return
     if c.overlap == 0:
-        how = "all are outside its range. Check the scorer, its scale and its sign"
+        how = say("outside")
     elif abs(c.higher - 0.5) > 0.02:
         direction = "higher" if c.higher > 0.5 else "lower"
-        share = 100 * max(c.higher, 1 - c.higher)
-        how = f"they are {direction} than a calibration query's with probability {share:.0f} %"
+        how = say("shifted", direction=direction, share=100 * max(c.higher, 1 - c.higher))
     else:
-        how = "they are about as high, but spread differently"
-    sentence = (
-        "These queries are not exchangeable with the calibration's. Their lowest scores "
-        f"differ ({tested}): {how}."
-    )
-    yield Finding("scores", "problem", sentence)
+        how = say("spread")
+    yield Finding("scores", "problem", say("scores differ", tested=tested, how=how))
 
 
 def _silence(d: Diagnosis) -> Iterator[Finding]:
     silent, wrongly, gate = d.evaluation.silent, d.evaluation.false_silence, d.calibration.gate
     if gate is None or silent is None or wrongly is None:
         return
-    seen = f"The gate is silent on {silent} of the queries"
-    most = percent(exact_alpha(gate.alpha), exact=True)
+    facts = {
+        "seen": say("silence", silent=silent),
+        "most": percent(exact_alpha(gate.alpha), exact=True),
+    }
     if wrongly.n:
         passes = Share(
             1 - wrongly.estimate, 1 - wrongly.high, 1 - wrongly.low, wrongly.n, wrongly.effective_n
         )
-        verdict = verdict_on(gate, passes)
-        sentence = f"{seen}, and on {wrongly} of the answerable ones; {most} at most is guaranteed"
+        verdict = verdicts.verdict_on(gate, passes)
+        sentence = say("false silence", wrongly=wrongly, **facts)
         if verdict is not None and verdict.too_few:
             yield Finding("silence", "notice", f"{sentence}. {verdict.shortage}")
         elif verdict is None or verdict.p_value > 1 - d.level:
             yield Finding("silence", "fine", f"{sentence}.")
         else:
-            chance = f"Chance does not explain the difference (p = {verdict.p_value:.2g})"
+            chance = say("chance", explains="does not explain", p=verdict.p_value)
             yield Finding("silence", "problem", f"{sentence}. {chance}.")
     elif silent.low > gate.alpha:
-        unanswerable = (silent.low - gate.alpha) / (1 - gate.alpha)
-        sentence = (
-            f"{seen}; at most {most} of the answerable ones are guaranteed. So at least "
-            f"{percent(unanswerable)} of the queries are unanswerable, or unlike those of the "
-            "calibration."
-        )
+        unanswerable = percent((silent.low - gate.alpha) / (1 - gate.alpha))
+        sentence = say("much silence", unanswerable=unanswerable, **facts)
         yield Finding("silence", "notice", sentence)
     else:
-        sentence = f"{seen}; the guarantee allows {most} of the answerable ones."
-        yield Finding("silence", "fine", sentence)
+        yield Finding("silence", "fine", say("little silence", **facts))
 
 
 def _m1(d: Diagnosis) -> Iterator[Finding]:
-    e = d.evaluation
+    e, target = d.evaluation, percent(d.target, exact=True)
     m1 = e.m1.estimate
-    kept = f"{percent(m1)} of the queries keep a snippet (m1)"
-    outside = False
+    outside, band = False, ""
     if d.m1_band is not None:
         low, high = d.m1_band
         outside = not low <= m1 <= high
-        kept += f"; the band for exchangeable queries is {in_percent(low, high)}"
+        band = f"; {say('m1 band', ends=in_percent(low, high))}"
+    meaning = say("m1 not judged", target=target)
     if d.judged:
-        meaning = (
-            f"{percent(m1 - e.only_irrelevant)} keep a relevant snippet, "
-            f"{percent(e.only_irrelevant)} keep irrelevant ones only"
-        )
-    else:
-        meaning = f"m1 is not coverage and need not be {percent(d.target, exact=True)}"
-    yield Finding("m1", "notice" if outside else "fine", f"{kept}. {meaning}.")
+        relevant, only = percent(m1 - e.only_irrelevant), percent(e.only_irrelevant)
+        meaning = say("m1 judged", relevant=relevant, only=only)
+    sentence = say("m1", m1=percent(m1), band=band, meaning=meaning)
+    yield Finding("m1", "notice" if outside else "fine", sentence)
 
 
 def _removal(d: Diagnosis) -> Iterator[Finding]:
     c, e = d.calibration, d.evaluation
     if not c.by_group and c.threshold() == math.inf:
         if c.count_missed:
-            why = f"This calibration guarantees nothing: {why_none(c, None)}. Everything is kept."
-            yield Finding("threshold", "problem", why)
-            return
-        sentence = (
-            f"Everything is kept: the calibration has {c.n_units[None]} units and needs "
-            f"{c.n_needed} for a finite threshold."
-        )
-        yield Finding("threshold", "notice", sentence)
+            yield Finding("threshold", "problem", say("no guarantee", why=why_none(c, None)))
+        else:
+            sentence = say("all kept", n=c.n_units[None], needed=c.n_needed)
+            yield Finding("threshold", "notice", sentence)
         return
     parts = e.by_group or {None: e}
 
@@ -248,54 +208,30 @@ def _removal(d: Diagnosis) -> Iterator[Finding]:
         return sum(at) / e.n_queries
 
     if keep_all := share_at(math.inf):
-        sentence = (
-            f"{percent(keep_all)} of the queries keep everything: they have no group, or one that "
-            "the calibration does not know or has too few queries of."
-        )
-        yield Finding("threshold", "notice", sentence)
+        yield Finding("threshold", "notice", say("groups keep all", share=percent(keep_all)))
     if keep_none := share_at(-math.inf):
         some = f" in {percent(keep_none)} of the queries, by their group" if c.by_group else ""
-        sentence = f"Only unscorable snippets are kept{some}: {WHY_NONE_KEPT.format('snippets')}."
+        sentence = say("none kept", some=some, why=WHY_NONE_KEPT.format("snippets"))
         yield Finding("threshold", "notice", sentence)
     removal, scored = e.removal.estimate, 1 - e.unscorable.estimate
     if scored > 0 and removal <= LITTLE_REMOVED * scored:  # unscorable snippets are not to blame
-        sentence = (
-            f"The filter removes only {percent(removal)} of the snippets. Either the scores "
-            "separate relevant from irrelevant too poorly at this alpha, or nearly all snippets "
-            "are relevant."
-        )
-        yield Finding("removal", "notice", sentence)
+        yield Finding("removal", "notice", say("little removed", removal=percent(removal)))
 
 
 def _ties(d: Diagnosis) -> Iterator[Finding]:
-    t = d.ties
-    many = t.at_threshold > MANY_TIES
-    sentence = (
-        f"The {t.n_scores:,} scores have {t.distinct:,} distinct values; {percent(t.at_threshold)} "
-        "equal the threshold."
-    )
-    if many:
-        sentence += (
-            " All of these snippets are kept, more than the guarantee needs; a tie-breaking score "
-            "removes more."
-        )
-    if t.n_scores:
-        yield Finding("ties", "notice" if many else "fine", sentence)
+    sentence = say("ties", t=d.ties, share=percent(d.ties.at_threshold))
+    if d.ties.at_threshold > MANY_TIES:
+        yield Finding("ties", "notice", f"{sentence} {say('many ties')}")
+    elif d.ties.n_scores:
+        yield Finding("ties", "fine", sentence)
 
 
 def _unscorable(d: Diagnosis) -> Iterator[Finding]:
-    share = d.evaluation.unscorable.estimate
-    if not share > 0:
-        return
-    most = d.evaluation.mostly_unscorable
-    advice = (
-        "Coverage therefore tests nothing. Check that the scorer accepts these texts, and that "
-        "the retriever passes its scores on."
-        if most
-        else "They count in m1, but not in its band."
-    )
-    sentence = f"{percent(share)} of the snippets could not be scored and are kept. {advice}"
-    yield Finding("unscorable", "problem" if most else "notice", sentence)
+    share, most = d.evaluation.unscorable.estimate, d.evaluation.mostly_unscorable
+    if share > 0:
+        advice = say("mostly unscorable" if most else "some unscorable")
+        sentence = say("unscorable", share=percent(share), advice=advice)
+        yield Finding("unscorable", "problem" if most else "notice", sentence)
 
 
 def _measured(e: Evaluation, c: Calibration, kind: str = "") -> str:

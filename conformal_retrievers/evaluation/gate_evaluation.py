@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.gate import Gated
 from conformal_retrievers.calibration.gating import JUDGED
+from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.data.text import WIDTH, aligned, filled, visible
 from conformal_retrievers.evaluation.share import Share
@@ -25,10 +26,7 @@ NOTHING = "nothing relevant retrieved"  # the source of queries whose answer was
 WORST, SHOWN = 10, 3  # queries of each kind: how many are kept, and written
 COLUMNS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3)  # alphas of which the text has the curve
 SEPARATES = 0.5  # the share that it should be silent on at least
-NOTHING_TESTED = (
-    "Nothing is tested: the gate has no finite threshold, which takes more answerable queries, so "
-    "it is never silent."
-)
+say = wording(__package__)
 
 
 class Example(NamedTuple):
@@ -54,20 +52,16 @@ class Decisions:
     @classmethod
     def of(cls, gated: Sequence[Decided], level: float, *, best: bool) -> Decisions:
         """Return the shares of queries; `best` says whether their best decision is to speak."""
-
         sign = -1.0 if best else 1.0
-        scored = [(query, one) for query, one in gated if not np.isnan(one.score)]
+        scored = [pair for pair in gated if not np.isnan(pair[1].score)]
         scored.sort(key=lambda pair: (-sign * pair[1].p_value, sign * pair[1].score))
-        return cls(
-            len(gated),
-            Share.of_counts([one.silent for _, one in gated], level),
-            Share.of_counts([not one.silent for _, one in gated], level),
-            len(gated) - len(scored),
-            tuple(
-                Example(query.query, query.id, one.score, one.p_value, one.decision)
-                for query, one in scored[:WORST]
-            ),
-        )
+        worst = [
+            Example(query.query, query.id, decided.score, decided.p_value, decided.decision)
+            for query, decided in scored[:WORST]
+        ]
+        silent = np.array([decided.silent for _, decided in gated], dtype=bool)
+        silences, speaks = (Share.of_counts(yes, level) for yes in (silent, ~silent))
+        return cls(len(gated), silences, speaks, len(gated) - len(scored), tuple(worst))
 
 
 class Worst(NamedTuple):
@@ -114,22 +108,21 @@ class GateEvaluation:
         interval of that share.
         """
         if not self.unanswerable:
-            return "How often the gate speaks on unanswerable queries is unknown: none were given."
+            return say("no unanswerable")
         short = any(of.silent.interval.high < SEPARATES for of in self.unanswerable.values())
         lead = "Not separable here: at" if short else "At"
-        shares = [
+        *others, last = [
             f"{of.silent} of {'the unanswerable' if name == UNNAMED else repr(name)}"
             for name, of in self.unanswerable.items()
         ]
-        return f"{lead} {_exact(self.alpha)} false silence it is silent on {_listed(shares)}."
+        shares = f"{', '.join(others)} and {last}" if others else last
+        return say("separability", lead=lead, alpha=_exact(self.alpha), shares=shares)
 
     @property
     def comparison(self) -> str:
         """False silence and its guarantee, and what is known of unanswerable queries."""
-        silence = (
-            f"False silence: {self.false_silence} of the answerable queries; at most "
-            f"{_exact(self.alpha)} is guaranteed."
-        )
+        alpha = _exact(self.alpha)
+        silence = say("false silence of gate", share=self.false_silence, alpha=alpha)
         return f"{silence} {self.separability}"
 
     @property
@@ -160,7 +153,7 @@ def _written(e: GateEvaluation) -> Iterator[str]:
             of = _row_name(name)
             lead = _cut(f"{of[:1].upper()}{of[1:]}, farthest from silence:")
             yield "\n".join([lead, *map(_line, examples[:SHOWN])])
-    notes = [str(e.verdict) if e.verdict else NOTHING_TESTED]
+    notes = [str(e.verdict) if e.verdict else say("gate not tested")]
     unscored = sum(of.unscored for of in (e.answerable, *e.unanswerable.values()))
     if unscored:
         notes.append(f"Queries without a score, which pass: {unscored}.")
@@ -191,9 +184,9 @@ def _row_name(source: str) -> str:
     return source if source in (UNNAMED, JUDGED, NOTHING) else f"unanswerable: {source}"
 
 
-def _line(one: Example) -> str:
-    text = visible(" ".join(one.query.split()))
-    return _cut(f"  p {one.p_value:<6.3g} score {one.score:<9.4g} {one.decision}   {text}")
+def _line(e: Example) -> str:
+    text = visible(" ".join(e.query.split()))
+    return _cut(f"  p {e.p_value:<6.3g} score {e.score:<9.4g} {e.decision}   {text}")
 
 
 def _cut(line: str) -> str:
@@ -202,7 +195,3 @@ def _cut(line: str) -> str:
 
 def _exact(share: float) -> str:
     return percent(exact_alpha(share), exact=True)
-
-
-def _listed(parts: Sequence[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

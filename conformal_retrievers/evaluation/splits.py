@@ -18,6 +18,7 @@ from conformal_retrievers.calibration.checks import check_unique_ids
 from conformal_retrievers.calibration.fitting import FEWEST
 from conformal_retrievers.calibration.guarantees import n_needed
 from conformal_retrievers.calibration.scorer import scorer_for
+from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.copies import check_copies
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.evaluation.bootstrap import Estimate, spans
@@ -30,6 +31,7 @@ from conformal_retrievers.theory.intervals import Interval, percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
 SPREAD = 0.8  # the share of the splits between the ends of each estimate
+say = wording(__package__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,43 +47,25 @@ class Splits(EqualRecall):
     @property
     def comparison(self) -> str:
         """The coverage, and the filter and the best top k in words."""
-        recall, snippets, *_ = self.scales
-        best = self.best_top_k
-        text = (
-            f"The mean coverage is {Interval(*self.coverage)}; the target is "
-            f"{percent(self.target, exact=True)}. At {recall.parts(self.filter.measured)[0]} % "
-            f"{self.recall_is}, the filter passes {snippets.parts(self.filter.measured)[0]} "
-            f"{self.items} per query"
+        best, snippets = self.best_top_k, self.scales[1]
+        text = say(
+            "split coverage",
+            coverage=Interval(*self.coverage),
+            target=percent(self.target, exact=True),
+            at=self.at_recall,
+            passed=f"{snippets.parts(self.filter.measured)[0]} {self.items}",
         )
         if best is None:
-            return f"{text}. No top k reaches this recall in every split."
-        return (
-            f"{text}, and the best top k, of {best.name.partition(' of ')[2]}, "
-            f"{snippets.parts(best.measured)[0]}. It passes fewer than the best top k of the "
-            f"split in {self.fewer} of {self.n_splits} splits."
-        )
-
-    @property
-    def rules(self) -> str:
-        """Nothing: rules without a setting are left out."""
-        return ""
+            return say("split no top k", text=text)
+        passed, counts = snippets.parts(best.measured)[0], {"fewer": self.fewer, "n": self.n_splits}
+        return say("split top k", text=text, of=best.source, passed=passed, **counts)
 
     @property
     def notes(self) -> list[str]:
         """What a reader of the table must know, in sentences."""
-        notes = [
-            f"Each of {self.n_splits} splits calibrates on a random half of the {self.n_queries:,} "
-            "judged queries and measures the other half. Numbers are means over the splits, and 8 "
-            "in 10 splits are inside the brackets. The splits overlap, so this is the spread of "
-            "the splits and not a standard error.",
-            "Top k and thresholds are chosen in hindsight, on the half that is measured. The "
-            "threshold of the filter is not.",
-        ]
+        notes = [say("splits", n_splits=self.n_splits, n=self.n_queries), say("split hindsight")]
         if self.chose_later:
-            notes.append(
-                f"Halves have too few queries to fit the score. On all {self.n_queries:,} judged "
-                "queries it is fitted, so that the filter may pass fewer than here."
-            )
+            notes.append(say("chose later", n=self.n_queries))
         return [*notes, *super().notes[1:]]
 
 

@@ -16,39 +16,16 @@ import numpy as np
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.guarantees import Guarantee, in_hashed_order
-from conformal_retrievers.evaluation import measures
+from conformal_retrievers.calibration.wording import wording
+from conformal_retrievers.evaluation import measures, telling
 from conformal_retrievers.evaluation.share import Share
-from conformal_retrievers.evaluation.telling import (
-    SIGNIFICANT,
-    coverage_p_value,
-    independent,
-    n_to_calibrate,
-    n_to_tell,
-    shortfall,
-)
 from conformal_retrievers.theory import tolerance
 from conformal_retrievers.theory.intervals import percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
-NOTHING_TESTED = "Nothing is tested: this calibration keeps everything."
-OUT_OF_REACH = (
-    "This calibration guarantees nothing: too many relevant snippets are missing (retrieve deeper, "
-    "with a larger K), or too few queries are judged, for any threshold to reach the end-to-end "
-    "target; its statement says which. Everything is kept."
-)
-
-COVER_EACH = "To cover each group, calibrate with by_group=True (--by-group)."
-
-UNLUCKY = (
-    "the calibration may be an unlucky one: calibrate again on all judged queries, with these, or "
-    "with delta= (--delta). See docs/symptoms.md."
-)
-
-UNVERIFIED = (
-    "Cannot verify that these data were held out: some queries or answers, here or in the "
-    "calibration, have no id. Give all of them ids and calibrate again; results on a "
-    "calibration's own data mean nothing."
-)
+say = wording(__package__)
+NOTHING_TESTED, OUT_OF_REACH = say("nothing tested"), say("out of reach")
+COVER_EACH, UNLUCKY, UNVERIFIED = say("cover each"), say("unlucky"), say("unverified")
 
 
 @dataclass(frozen=True)
@@ -76,7 +53,7 @@ class Verdict:
     @property
     def fails(self) -> bool:
         """Whether coverage is significantly below the target: p < 0.05, one-sided."""
-        return self.p_value < SIGNIFICANT
+        return self.p_value < telling.SIGNIFICANT
 
     def among(self, tests: int) -> "Verdict":
         """Return the verdict as one of several tests (Bonferroni)."""
@@ -96,52 +73,39 @@ class Verdict:
     @property
     def short(self) -> Fraction:
         """The coverage to distinguish from the target: 5 points less."""
-        return shortfall(self.target)
+        return telling.shortfall(self.target)
 
     @property
     def ruled_out(self) -> str:
         """The coverage that is ruled out, as the end of a sentence."""
-        if not self.short:
-            return ""
-        return f", and {percent(self.short, exact=True)} is ruled out (one-sided, at 5 %)"
+        short = percent(self.short, exact=True)
+        return f", {say('ruled out', short=short)}" if self.short else ""
 
     @property
     def shortage(self) -> str:
         """How much was measured, and how much is needed."""
-        units = f"independent {self.items}" if "snippet" in self.measure else self.units
-        where = "in one group, " if self.tests > 1 else ""
-        target, short = (percent(of, exact=True) for of in (self.target, self.short))
+        facts = {
+            "units": f"independent {self.items}" if "snippet" in self.measure else self.units,
+            "where": "in one group, " if self.tests > 1 else "",
+            "short": percent(self.short, exact=True),
+        }
         if self.needed == math.inf:
             each = " in each group" if self.tests > 1 else ""
-            return (
-                f"Too few to tell: {where}the calibration is so small that even a coverage of "
-                f"{short} does not contradict it. Calibrate on {self.calibrate_on:,} {units} or "
-                f"more{each}."
-            )
-        of = f"{self.n:,} of the {self.needed:,} {units}"
-        return (
-            f"Too few to tell: {where}{of} needed to distinguish a coverage of {target} from one "
-            f"of {short}."
-        )
+            return say("small calibration", n=self.calibrate_on, each=each, **facts)
+        target = percent(self.target, exact=True)
+        return say("shortage", n=self.n, needed=self.needed, target=target, **facts)
 
     def __str__(self) -> str:
         where = f" in group {self.group!r}" if self.group is not None else ""
-        target = f"the target is {percent(self.target, exact=True)}"
-        seen = f"{self.measure}{where} is {self.coverage}, {target}"
+        seen = say("seen", v=self, where=where, target=percent(self.target, exact=True))
         p_value = f"p = {self.p_value:.2g}"
         if self.tests > 1:
             p_value = f"p = {self.group_p_value:.2g}, {self.p_value:.2g} for {self.tests} groups"
-        unscored = (
-            f"{percent(self.unscorable)} of the {self.items} could not be scored and are kept."
-        )
-        if self.fails:
-            text = f"The guarantee fails: {seen} ({p_value} if it held)."
-        elif self.untested:
-            return f"The guarantee is not tested: {unscored} The {seen}."
-        elif self.too_few:
-            text = f"{self.shortage} The {seen} ({p_value})."
-        else:
-            text = f"No evidence against the guarantee: {seen} ({p_value}){self.ruled_out}."
+        unscored = say("unscored", share=percent(self.unscorable), items=self.items)
+        if self.untested and not self.fails:
+            return say("untested", unscored=unscored, seen=seen)
+        outcome = "fails" if self.fails else "too few" if self.too_few else "holds"
+        text = say(outcome, v=self, seen=seen, p_value=p_value)
         return f"{text} {unscored}" if self.unscorable > 0 else text
 
 
@@ -156,19 +120,20 @@ def verdict_on(
     if calibration.threshold(group) == math.inf or not coverage.n:
         return None
     target = float(1 - exact_alpha(calibration.alpha))
-    level = SIGNIFICANT / tests
-    needed = n_to_tell(calibration, coverage, group, level)
+    level = telling.SIGNIFICANT / tests
+    needed = telling.n_to_tell(calibration, coverage, group, level)
+    small = needed == math.inf
     return Verdict(
         measure=calibration.subject.measure.format(measures.guaranteed(calibration)),
         target=target,
         coverage=coverage,
-        p_value=coverage_p_value(calibration, coverage, group),
-        n=independent(calibration, coverage),
+        p_value=telling.coverage_p_value(calibration, coverage, group),
+        n=telling.independent(calibration, coverage),
         needed=needed,
         group=group,
         units=calibration.subject.new,
         items=calibration.subject.name,
-        calibrate_on=n_to_calibrate(calibration, level) if needed == math.inf else math.nan,
+        calibrate_on=telling.n_to_calibrate(calibration, level) if small else math.nan,
     )
 
 
