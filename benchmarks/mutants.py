@@ -768,8 +768,8 @@ MUTANTS = {
             "a failure called too few to tell",
         ),
         (
-            "level = SIGNIFICANT / tests",
-            "level = SIGNIFICANT",
+            "level = telling.SIGNIFICANT / tests",
+            "level = telling.SIGNIFICANT",
             "enough for one group called enough for many",
         ),
         (

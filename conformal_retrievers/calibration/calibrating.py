@@ -163,8 +163,7 @@ def calibrate(
     scored = score_queries(chosen.scorer, calibrating, gate=gate, progress=progress)
     calibration = Calibration.from_scores(
         scored,
-        scorer=chosen.scorer.name,
-        relative_to_query=relative_to_query(chosen.scorer),
+        scorer=chosen.scorer,
         scorer_provenance=provenance_with(chosen.scorer, chosen.choice),
         **rule,
     )

@@ -22,6 +22,7 @@ from conformal_retrievers.calibration.thresholds import Thresholds
 from conformal_retrievers.data import files
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.queries import ScoredQuery
+from conformal_retrievers.scoring.scorer import Scorer, relative_to_query
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -36,13 +37,12 @@ class Calibration(Thresholds):
         scored_queries: Iterable[ScoredQuery] | Reduced,
         *,
         alpha: float,
-        scorer: str,
+        scorer: str | Scorer,
         guarantee: Guarantee = "query-recall",
         delta: float | None = None,
         by_group: bool = False,
         count_missed: bool = False,
         on_unscorable: OnUnscorable = "raise",
-        relative_to_query: bool = False,
         scorer_provenance: Mapping[str, JsonValue] | None = None,
         retrieval: Mapping[str, JsonValue] | None = None,
         labels: Mapping[str, JsonValue] | None = None,
@@ -58,9 +58,8 @@ class Calibration(Thresholds):
             A `ScoredQuery` for each judged query, with scores and judgements (n,), or all of them
             as arrays, `ScoredQueries`, or reduced, `Reduced.merged`.
         scorer
-            The name of the scorer; filters with a scorer of another name are refused.
-        relative_to_query
-            Whether it scores a snippet relative to the others of its query.
+            The scorer, or its name if it scores each snippet of a query by itself; filters with a
+            scorer of another name are refused.
         scorer_provenance
             What the scorer was made from; written into the file.
         gate
@@ -80,20 +79,22 @@ class Calibration(Thresholds):
         else:
             reduced = Reduced.of(ScoredQueries.of(scored_queries, "scored_queries"))
         queries = reduced.queries
+        relative = isinstance(scorer, Scorer) and relative_to_query(scorer)
+        name = scorer.name if isinstance(scorer, Scorer) else scorer
         subject = SENTENCES if queries.split else SNIPPETS
         checks.check_on_unscorable(on_unscorable, subject)
-        checks.check_scorable(reduced, scorer, on_unscorable)
+        checks.check_scorable(reduced, name, on_unscorable)
         checks.check_scored(queries, subject)
         if gate is not None and not isinstance(gate, Calibration):
             raise TypeError(f"gate is {gate!r:.60}; give gate.calibration")
         check_silenced(queries, gate is not None)
         checks.warn_if_reversed(reduced)
-        checks.warn_if_path(scorer)
+        checks.warn_if_path(name)
         known = (queries.sizes > 0) | (queries.missed > 0)
         return cls(
             alpha,
             guarantee,
-            scorer,
+            name,
             queries if known.all() else queries.select(known),
             subject=subject,
             delta=delta,
@@ -102,7 +103,7 @@ class Calibration(Thresholds):
             n_without_relevant=int(np.count_nonzero(~known)),
             other_ids=tuple(filter(None, queries.ids[~known].tolist())),
             lowest_scores=tuple(np.sort(reduced.lowest_scores).tolist()),
-            relative_to_query=bool(relative_to_query),
+            relative_to_query=relative,
             scorer_provenance=checks.json_copy("scorer_provenance", scorer_provenance),
             retrieval=checks.with_split(retrieval, queries.split),
             labels=checks.json_copy("labels", labels),

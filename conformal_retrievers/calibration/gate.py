@@ -23,6 +23,7 @@ from conformal_retrievers.calibration.behind import answerable_in, check_same_re
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.scorer import query_scorer_for, scorer_for
 from conformal_retrievers.calibration.subjects import ANSWERS, FILTERED, QUERIES
+from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.hits import list_length
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.scoring.answerability import (
@@ -36,6 +37,7 @@ from conformal_retrievers.scoring.scorer import Named, Scorer, needs_length, que
 from conformal_retrievers.theory.intervals import percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
+say = wording(__package__)
 GateDecision = Literal["speaks", "silent"]
 
 
@@ -232,18 +234,11 @@ def statement_with(calibration: Calibration, gate: Gate | None) -> str:
     c = calibration
     if gate is None or c.gate is not None:
         return c.statement
-    both = "Nothing is guaranteed of both together"
     lost = exact_alpha(c.alpha) + exact_alpha(gate.calibration.alpha)
     of_groups = c.by_group and not gate.calibration.by_group
-    if c.guarantee != "snippet" and not of_groups and lost < 1:
-        both = (
-            f"Both together lose at most {percent(lost, exact=True)}, the sum of their alphas, "
-            "on average over queries and calibrations"
-        )
-    return (
-        f"{c.statement}\n\nThe filter was calibrated without the gate that is in front of it. "
-        f"{both}.\n\n{gate.statement}"
-    )
+    summed = c.guarantee != "snippet" and not of_groups and lost < 1
+    both = say("sum of alphas" if summed else "no sum", lost=percent(lost, exact=True))
+    return f"{c.statement}\n\n{say('two guarantees', both=both)}\n\n{gate.statement}"
 
 
 def scorer_and_gate(

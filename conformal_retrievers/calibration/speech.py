@@ -12,9 +12,12 @@ from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.record import GateDetails
 from conformal_retrievers.calibration.thresholds import Thresholds
+from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.theory.intervals import Interval, percent
 from conformal_retrievers.theory.ranks import exact_alpha
 from conformal_retrievers.theory.tolerance import binomial_interval
+
+say = wording(__package__)
 
 
 class Source(NamedTuple):
@@ -33,18 +36,18 @@ def sources_of(calibration: Thresholds) -> list[Source]:
     return [
         Source(
             name,
-            np.array(one.scores, dtype=np.float64),
-            tuple(one.groups),
-            sum(question in known for question in one.questions),
+            np.array(queries.scores, dtype=np.float64),
+            tuple(queries.groups),
+            sum(question in known for question in queries.questions),
         )
-        for name, one in details.unanswerable.items()
+        for name, queries in details.unanswerable.items()
     ]
 
 
 def questions_in(calibration: Thresholds) -> frozenset[str]:
     """Return the `query_digest` of each query that a gate's calibration was made from."""
     details = GateDetails.model_validate(calibration.details)
-    unanswerable = (one.questions for one in details.unanswerable.values())
+    unanswerable = (queries.questions for queries in details.unanswerable.values())
     return frozenset(details.answerable).union(*unanswerable)
 
 
@@ -59,13 +62,12 @@ def silent_on(calibration: Thresholds, source: Source, level: float = 0.95) -> I
 
 def false_speech(calibration: Thresholds) -> str:
     """Return what is known of unanswerable queries, as a line of a statement."""
-    c, sources = calibration, sources_of(calibration)
-    if not sources:
-        return "Unanswerable queries: none are known, nor how often the gate speaks on them."
-    parts = []
-    for source in sources:
-        share = silent_on(c, source)
-        about = " (approximate, because the same questions calibrate)" if source.same else ""
-        parts.append(f"{share} of {len(source.scores)} from {source.name!r}{about}")
-    at = percent(exact_alpha(c.alpha), exact=True)
-    return f"Unanswerable queries: at {at} false silence it is silent on {'; '.join(parts)}."
+    shares = []
+    for source in sources_of(calibration):
+        share, n = silent_on(calibration, source), len(source.scores)
+        about = f" {say('approximate')}" if source.same else ""
+        shares.append(say("of source", share=share, n=n, name=source.name) + about)
+    if not shares:
+        return say("no unanswerable")
+    alpha = percent(exact_alpha(calibration.alpha), exact=True)
+    return say("unanswerable", alpha=alpha, shares="; ".join(shares))

@@ -32,7 +32,7 @@ def show(calibration: options.CalibrationFile, as_json: options.Json = False) ->
             value = visible(", ".join(f"{k} = {item}" for k, item in in_words(value).items()))
         if value is not None:
             say(f"{name}: {value}")
-    rule = shown.subject.rule.format(threshold="the threshold", scorer=shown.scorer)
+    rule = shown.subject.says("rule", threshold="the threshold", scorer=shown.scorer)
     say(f"\nThresholds by alpha: {rule}.\n")
     rows = facts["thresholds"]
     print_table(

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.statement import WHY_NONE_KEPT, why_none
+from conformal_retrievers.calibration.statement import why_none, why_none_kept
 from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.evaluation import verdict as verdicts
 from conformal_retrievers.evaluation.diagnosis import MEANING, Diagnosis, Finding, Severity
@@ -211,7 +211,7 @@ def _removal(d: Diagnosis) -> Iterator[Finding]:
         yield Finding("threshold", "notice", say("groups keep all", share=percent(keep_all)))
     if keep_none := share_at(-math.inf):
         some = f" in {percent(keep_none)} of the queries, by their group" if c.by_group else ""
-        sentence = say("none kept", some=some, why=WHY_NONE_KEPT.format("snippets"))
+        sentence = say("none kept", some=some, why=why_none_kept("snippets"))
         yield Finding("threshold", "notice", sentence)
     removal, scored = e.removal.estimate, 1 - e.unscorable.estimate
     if scored > 0 and removal <= LITTLE_REMOVED * scored:  # unscorable snippets are not to blame
