@@ -119,11 +119,6 @@ class CombinedQueryScorer(ABC):
 
     @property
     @abstractmethod
-    def name(self) -> str:
-        """The scorer's identity."""
-
-    @property
-    @abstractmethod
     def parts(self) -> tuple[Scorer | QueryScorer, ...]:
         """The scorers that it combines."""
 

@@ -143,6 +143,8 @@ class RetrievalScorer:
 
     def __post_init__(self) -> None:
         check_names("RetrievalScorer", retriever=self.retriever)
+        if not isinstance(self.higher_is_better, bool):
+            raise TypeError(f"higher_is_better is {self.higher_is_better!r}; give True or False")
 
     @property
     def retrievers(self) -> tuple[str, ...]:
@@ -169,12 +171,12 @@ class RetrievalScorer:
 
     def of_columns(self, columns: Columns) -> Scores:
         """Return the scores (n,); warn if there are none."""
-        of = columns[self.retriever]
-        if np.isnan(of.scores).all():
+        hits = columns[self.retriever]
+        if np.isnan(hits.scores).all():
             warnings.warn(f"the hits of {named([self.retriever])} {WITHOUT_SCORES}", stacklevel=1)
-            return of.scores
-        scores = turned(self.retriever, of, self.higher_is_better, self.only_compared)
-        return np.where(of.ranks < np.inf, scores, np.inf)
+            return hits.scores
+        scores = turned(self.retriever, hits, self.higher_is_better, self.only_compared)
+        return np.where(hits.ranks < np.inf, scores, np.inf)
 
 
 def turned(
@@ -262,17 +264,17 @@ def check_found(scorer: str, retrievers: Sequence[str], known: Collection[str]) 
     if not missing or (len(missing) < len(retrievers) and not unknown):
         return
     if not known:
-        found = "have none"
+        those = "have none"
         remedy = (
             "judge with judge_retriever, and filter with ConformalRetriever or put HybridRetriever "
             "in front, or call with_hits(snippets) on what a retriever returns"
         )
     else:
-        found = f"have hits of {named(known)}"
+        those = f"have hits of {named(known)}"
         remedy = "filter what the retriever of the calibration returns"
         if missing != [RETRIEVER]:
             names = ", ".join(f"{name!r}: …" for name in retrievers)
             remedy = f"put HybridRetriever({{{names}}}) in front, as in the calibration"
     raise ValueError(
-        f"{scorer} needs hits of {named(retrievers)}, but the snippets {found}; {remedy}"
+        f"{scorer} needs hits of {named(retrievers)}, but the snippets {those}; {remedy}"
     )

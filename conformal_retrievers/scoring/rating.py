@@ -7,15 +7,15 @@ token of a reply. A snippet without a readable rating is unscorable (NaN), never
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, TypedDict, get_args
+from typing import Any, ClassVar, Literal, TypedDict, get_args
 
 import numpy as np
 
 from conformal_retrievers.data.queries import Snippet, as_snippets
-from conformal_retrievers.llm.ask import LLM, Asked, aask, ask, check_count, check_llm
+from conformal_retrievers.llm.ask import LLM, aask, ask, check_count, check_llm
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.prompt import Prompt, Request, check_fields, short_hash
 from conformal_retrievers.llm.reply import Reply, Unanswered, Usage, object_schema, reply_fields
@@ -59,7 +59,70 @@ class Ratings:
 
 
 @dataclass(frozen=True)
-class LLMScorer:
+class Rater:
+    """What asks an LLM for ratings: the fields and checks of `LLMScorer` and `LLMVerdict`."""
+
+    llm: LLM
+    prompt: Prompt | None = None
+    by: By = field(default="rating", kw_only=True)
+    max_tokens: int | None = field(default=None, kw_only=True)
+    top_logprobs: int = field(default=20, kw_only=True)
+    concurrency: int = field(default=8, kw_only=True)
+    cache: Cache | None = field(default=None, kw_only=True)
+    prompts: ClassVar[tuple[str, str]]  # by rating, and by the probability of YES
+    asks_about: ClassVar[str]  # the other field of the prompt
+
+    def __post_init__(self) -> None:
+        check_llm(self.llm)
+        check_count(self.concurrency, "concurrency")
+        check_count(self.top_logprobs, "top_logprobs")
+        if self.max_tokens is not None:
+            check_count(self.max_tokens, "max_tokens")
+        if not isinstance(self.cache, Cache | None):
+            raise TypeError(f"cache is {self.cache!r:.80}; give Cache(path), or None")
+        if self.by not in get_args(By):
+            raise ValueError(f"by is {self.by!r}; give 'rating' or 'probability-of-yes'")
+        check_fields(self._prompt, "query", self.asks_about)
+
+    @property
+    def _by_yes(self) -> bool:
+        return self.by == "probability-of-yes"
+
+    @cached_property
+    def _prompt(self) -> Prompt:
+        return self.prompt or Prompt.load(self.prompts[self._by_yes])
+
+    @property
+    def _asked(self) -> str:
+        """Model, prompt and form of the reply by their hashes, and what else changes a rating."""
+        asked = f"{self.llm.name}, prompt={self._prompt.hash}"
+        bound = "" if self.max_tokens is None else f", max_tokens={self.max_tokens}"
+        return asked if self._by_yes else f"{asked}, schema={short_hash(RATING)}{bound}"
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        def is_answer(place: int, reply: Reply) -> bool:
+            return self._read(reply)[1] is None
+
+        return {"is_answer": is_answer, "concurrency": self.concurrency, "cache": self.cache}
+
+    def _request(self, query: str, about: object) -> Request:
+        values = {"query": query, self.asks_about: about}
+        if self._by_yes:
+            return self._prompt.request(values, top_logprobs=self.top_logprobs, max_tokens=1)
+        return self._prompt.request(values, schema=RATING, max_tokens=self.max_tokens)
+
+    def _read(self, answer: Answer) -> Rated:
+        return probability_of_yes(answer) if self._by_yes else rating_of(answer)
+
+    def _ratings_of(self, answers: Sequence[Answer]) -> list[Rated]:
+        if self._by_yes:
+            check_first_tokens(self.llm, answers)
+        return [*map(self._read, answers)]
+
+
+@dataclass(frozen=True)
+class LLMScorer(Rater):
     """Scores by 1 − an LLM's rating, or by 1 − the probability that it answers YES.
 
     A blank snippet is not sent, and equal texts of a query are sent once. Raises ValueError if the
@@ -88,34 +151,15 @@ class LLMScorer:
         As for `ask`. Replies that cannot be read are asked for again.
     """
 
-    llm: LLM
-    prompt: Prompt | None = None
-    by: By = field(default="rating", kw_only=True)
-    max_tokens: int | None = field(default=None, kw_only=True)
-    top_logprobs: int = field(default=20, kw_only=True)
-    concurrency: int = field(default=8, kw_only=True)
-    cache: Cache | None = field(default=None, kw_only=True)
-
-    def __post_init__(self) -> None:
-        check_llm(self.llm)
-        check_count(self.concurrency, "concurrency")
-        check_count(self.top_logprobs, "top_logprobs")
-        if self.max_tokens is not None:
-            check_count(self.max_tokens, "max_tokens")
-        if not isinstance(self.cache, Cache | None):
-            raise TypeError(f"cache is {self.cache!r:.80}; give Cache(path), or None")
-        if self.by not in get_args(By):
-            raise ValueError(f"by is {self.by!r}; give 'rating' or 'probability-of-yes'")
-        check_fields(self._prompt, "query", "snippet")
+    prompts: ClassVar[tuple[str, str]] = ("rating", "yes_no")
+    asks_about: ClassVar[str] = "snippet"
 
     @property
     def name(self) -> str:
         """Model, prompt and form of the reply by their hashes, and what else changes a rating."""
-        asked = f"{self.llm.name}, prompt={self._prompt.hash}"
         if self._by_yes:
-            return f"p_yes({asked}, top={self.top_logprobs})"
-        bound = "" if self.max_tokens is None else f", max_tokens={self.max_tokens}"
-        return f"rating({asked}, schema={short_hash(RATING)}{bound})"
+            return f"p_yes({self._asked}, top={self.top_logprobs})"
+        return f"rating({self._asked})"
 
     def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Return 1 − rating of each snippet, (n,)."""
@@ -135,45 +179,23 @@ class LLMScorer:
     def rate(self, query: str, snippets: Sequence[Snippet | str]) -> Ratings:
         """Return the rating of each snippet, and the reason if it has none."""
         snippets = as_snippets(snippets)
-        return self._ratings(snippets, self._put(ask, query, snippets))
+        answers = ask(self.llm, self._requests(query, snippets), **self._options)
+        return self._ratings(snippets, answers)
 
     async def arate(self, query: str, snippets: Sequence[Snippet | str]) -> Ratings:
         """Asynchronous twin of `rate`."""
         snippets = as_snippets(snippets)
-        return self._ratings(snippets, await self._put(aask, query, snippets))
+        answers = await aask(self.llm, self._requests(query, snippets), **self._options)
+        return self._ratings(snippets, answers)
 
-    @property
-    def _by_yes(self) -> bool:
-        return self.by == "probability-of-yes"
-
-    @cached_property
-    def _prompt(self) -> Prompt:
-        return self.prompt or Prompt.load("yes_no" if self._by_yes else "rating")
-
-    def _put(self, ask: Callable[..., Asked], query: str, snippets: Sequence[Snippet]) -> Asked:
-        """Ask about each text, by `ask` or `aask`."""
-        requests = [self._request(query, text) for text in _texts(snippets)]
-        options = {"concurrency": self.concurrency, "cache": self.cache}
-        return ask(
-            self.llm, requests, is_answer=lambda _, reply: self._read(reply)[1] is None, **options
-        )
-
-    def _request(self, query: str, text: str) -> Request:
-        values = {"query": query, "snippet": text}
-        if self._by_yes:
-            return self._prompt.request(values, top_logprobs=self.top_logprobs, max_tokens=1)
-        return self._prompt.request(values, schema=RATING, max_tokens=self.max_tokens)
+    def _requests(self, query: str, snippets: Sequence[Snippet]) -> list[Request]:
+        return [self._request(query, text) for text in _texts(snippets)]
 
     def _ratings(self, snippets: Sequence[Snippet], answers: Sequence[Answer]) -> Ratings:
-        if self._by_yes:
-            check_first_tokens(self.llm, answers)
-        rated = dict(zip(_texts(snippets), map(self._read, answers), strict=True))
+        rated = dict(zip(_texts(snippets), self._ratings_of(answers), strict=True))
         each = [rated.get(snippet.text, (math.nan, "blank")) for snippet in snippets]
         ratings = np.array([rating for rating, _ in each], dtype=np.float64)
         return Ratings(ratings, tuple(reason for _, reason in each), Usage.of(answers))
-
-    def _read(self, answer: Answer) -> Rated:
-        return probability_of_yes(answer) if self._by_yes else rating_of(answer)
 
 
 def _texts(snippets: Sequence[Snippet]) -> list[str]:

@@ -5,7 +5,7 @@ none of them: a provenance has its name, and the scorer itself is given. Nothing
 is loaded or run.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from conformal_retrievers.scoring.answerability import BestScore, QueryScorer
@@ -19,22 +19,18 @@ from conformal_retrievers.scoring.scorer import Named, Scorer, with_parts
 Provenance = Mapping[str, Any]
 Given = Mapping[str, Any]  # scorers by name
 
-KINDS: Mapping[str, Callable[[Provenance, Given], Scorer | QueryScorer]] = {
-    "rank": lambda p, given: RankScorer(_text(p["retriever"])),
-    "fusion": lambda p, given: FusionScorer(map(_text, p["retrievers"])),
-    "retrieval": lambda p, given: RetrievalScorer(
-        _text(p["retriever"]), _flag(p["higher_is_better"])
-    ),
-    "overlap": lambda p, given: OverlapScorer(p["unit"]),
-    "zscore": lambda p, given: QueryZScore(_made(p["scorer"], given)),
-    "tiebreak": lambda p, given: TieBreak(_made(p["scorer"], given), then=_made(p["then"], given)),
-    learned.FORMAT: lambda p, given: learned.LearnedScorer.from_provenance(
-        p, [OVERLAPS.get(name) or given[name] for name in p["scorers"]]
-    ),
-    queries.FORMAT: lambda p, given: queries.LearnedQueryScorer.from_provenance(
-        p, [OVERLAPS.get(name) or given[name] for name in [*p["scorers"], *p["query_scorers"]]]
-    ),
-    "best": lambda p, given: BestScore(_made(p["scorer"], given)),
+KINDS: Mapping[str, Any] = {  # their provenance has the arguments
+    "rank": RankScorer,
+    "fusion": FusionScorer,
+    "retrieval": RetrievalScorer,
+    "overlap": OverlapScorer,
+    "zscore": QueryZScore,
+    "tiebreak": TieBreak,
+    "best": BestScore,
+}
+LEARNED: Mapping[str, Any] = {
+    learned.FORMAT: learned.LearnedScorer,
+    queries.FORMAT: queries.LearnedQueryScorer,
 }
 
 
@@ -97,32 +93,33 @@ def _with(provenance: Provenance, scorers: Iterable[Named], method: str) -> Any:
 def _names(provenance: Provenance) -> list[str]:
     if "name" in provenance:
         return [provenance["name"]]
-    if (kind := _kind(provenance)) not in KINDS:
-        raise KeyError(kind)
-    if kind in (learned.FORMAT, queries.FORMAT):
-        names = [*provenance["scorers"], *provenance.get("query_scorers", [])]
-        return [name for name in names if name not in OVERLAPS]
-    parts = [provenance[part] for part in ("scorer", "then") if part in provenance]
-    parts += provenance.get("scorers", [])
+    if _kind(provenance) in LEARNED:
+        return [name for name in _read(provenance) if name not in OVERLAPS]
+    KINDS[_kind(provenance)]  # raises KeyError for another
+    parts = [value for value in provenance.values() if isinstance(value, Mapping)]
     return [name for part in parts for name in _names(part)]
 
 
 def _made(provenance: Provenance, given: Given) -> Any:
     if "name" in provenance:
         return given[provenance["name"]]
-    return KINDS[_kind(provenance)](provenance, given)
+    if learns := LEARNED.get(_kind(provenance)):
+        scorers = [OVERLAPS.get(name) or given[name] for name in _read(provenance)]
+        return learns.from_provenance(provenance, scorers)
+    arguments = {
+        name: _made(value, given) if isinstance(value, Mapping) else value
+        for name, value in provenance.items()
+        if name != "kind"
+    }
+    made = KINDS[_kind(provenance)](**arguments)
+    if {*made.provenance} != {*provenance}:
+        raise TypeError(arguments)
+    return made
 
 
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(value)
-    return value
-
-
-def _flag(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(value)
-    return value
+def _read(provenance: Provenance) -> list[str]:
+    """Return the names of the scorers that a learned score reads."""
+    return [*provenance["scorers"], *provenance.get("query_scorers", [])]
 
 
 def _kind(provenance: Provenance) -> Any:
