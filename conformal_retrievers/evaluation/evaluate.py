@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,6 +28,18 @@ from conformal_retrievers.evaluation.reach import too_shallow
 from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.verdict import Verdict
 from conformal_retrievers.theory.intervals import check_level
+
+ATTRIBUTES = {  # of an evaluation, by the names of the measures, in the order of the table
+    "recall@K": "recall_at_k",
+    "removal": "removal",
+    "text removed": "text_removed",
+    "precision": "precision",
+    "m1": "m1",
+    "m2": "m2",
+    "unscorable": "unscorable",
+    "silent": "silent",
+    "false silence": "false_silence",
+}
 
 
 @dataclass(frozen=True)
@@ -111,20 +124,12 @@ class Evaluation:
     @property
     def shares(self) -> dict[str, Share]:
         """All measures by name, in the order of the table."""
-        some = {
-            **{str(name): share for name, share in self.coverage.items()},
+        every = {
+            **self.coverage,
             **{measures.END_TO_END + name: share for name, share in self.end_to_end.items()},
-            "recall@K": self.recall_at_k,
-            "removal": self.removal,
-            "text removed": self.text_removed,
-            "precision": self.precision,
-            "m1": self.m1,
-            "m2": self.m2,
-            "unscorable": self.unscorable,
-            "silent": self.silent,
-            "false silence": self.false_silence,
+            **{name: getattr(self, attribute) for name, attribute in ATTRIBUTES.items()},
         }
-        return {name: share for name, share in some.items() if share is not None}
+        return {str(name): share for name, share in every.items() if share is not None}
 
     def __str__(self) -> str:
         """Write the verdict, the ways to choose at equal recall, and the measures."""
@@ -141,9 +146,10 @@ class Evaluation:
         notes = [str(self.verdict)] if self.verdict else []
         if self.verdict and self.verdict.fails:
             notes.append(f"If `diagnose` finds that the scores look alike, {verdicts.UNLUCKY}")
-        nothing = self.keeps_everything and not self.out_of_reach
-        out_of_reach = self.subject.worded(verdicts.OUT_OF_REACH)
-        notes += [verdicts.NOTHING_TESTED] * nothing + [out_of_reach] * self.out_of_reach
+        if self.out_of_reach:
+            notes.append(self.subject.worded(verdicts.OUT_OF_REACH))
+        elif self.keeps_everything:
+            notes.append(verdicts.NOTHING_TESTED)
         notes += [verdicts.UNVERIFIED] * (not self.held_out_verified)
         below = [
             f"in {name!r} {verdict.coverage} (p = {verdict.p_value:.2g} for {verdict.tests} groups)"
@@ -250,7 +256,7 @@ def _with_groups(
 
 
 def _measured(c: measures.QueryCounts, level: float, calibration: Calibration | None) -> Evaluation:
-    share = {name: measures.share(c, name, level) for name in measures.measured(c)}
+    share: dict[str, Any] = {n: measures.share(c, n, level) for n in measures.measured(c)}
     some = c.relevant > 0
     recalls = c.relevant_kept[some] / c.relevant[some]
     return Evaluation(
@@ -261,16 +267,8 @@ def _measured(c: measures.QueryCounts, level: float, calibration: Calibration | 
         coverage={name: share[name] for name in measures.GUARANTEES},
         coverage_std=float(np.std(recalls)) if len(recalls) > 1 else math.nan,
         end_to_end={name: share[measures.END_TO_END + name] for name in measures.GUARANTEES},
-        removal=share["removal"],
-        text_removed=share.get("text removed"),
-        recall_at_k=share["recall@K"],
-        m1=share["m1"],
-        m2=share["m2"],
-        precision=share["precision"],
-        unscorable=share["unscorable"],
         only_irrelevant=float(np.mean((c.kept > 0) & (c.relevant_kept == 0))),
-        silent=share.get("silent"),
-        false_silence=share.get("false silence"),
+        **{attribute: share.get(name) for name, attribute in ATTRIBUTES.items()},
         _counts=c,
         _level=level,
         _calibration=calibration,
