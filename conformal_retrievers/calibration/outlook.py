@@ -5,17 +5,13 @@ from textwrap import fill
 
 from conformal_retrievers.calibration.fitting import FEWEST
 from conformal_retrievers.calibration.guarantees import Guarantee, n_needed
+from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.theory.intervals import Interval, in_percent, percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
 DELTA = 0.1  # whose cost is stated if none is given
 PROBABILITY = 0.9  # that the coverage of a calibration is `within` its target
-FIT = (
-    f"From {FEWEST} judged queries on, calibrate() fits the score to a quarter of them, which are "
-    "not counted here. At the same recall as a dense top k, the filter passed 0.70 of its snippets "
-    "with 10 judged queries, 0.64 with 20, 0.59 with 40 and 0.58 with 80: the median of ten "
-    "collections, on the best and the worst of which it passed 0.10 and 0.95."
-)
+say = wording(__package__)
 
 
 @dataclass(frozen=True)
@@ -44,27 +40,29 @@ class Plan:
     @property
     def needed(self) -> str:
         """How many units are needed."""
-        text = f"{self.feasible} {self.unit} before any snippet can be dropped"
+        text = say("feasible", n=self.feasible, unit=self.unit)
         if self.enough is None:
             return f"{text}."
-        return (
-            f"{text}; {self.about}{self.enough} for a coverage within ± {self.within:g} of "
-            f"{1 - self.alpha:g} in {percent(PROBABILITY, exact=True)} of calibrations."
+        enough = say(
+            "enough",
+            n=f"{self.about}{self.enough}",
+            within=self.within,
+            target=1 - self.alpha,
+            probability=percent(PROBABILITY, exact=True),
         )
+        return f"{text}; {enough}"
 
     @property
     def given(self) -> str:
         """What n units give."""
         first = self.outlooks[0]
-        least = f"The smallest possible alpha is {self.smallest_alpha:.3g}."
+        least = say("smallest alpha", alpha=self.smallest_alpha)
         if first.n < self.feasible:
-            return f"With {first.n} {self.unit}, everything is kept. {least}"
-        text = (
-            f"With {first.n} {self.unit}, the mean coverage of calibrations is {self.about}"
-            f"{first.coverage}, with 8 in 10 of them inside the brackets"
-        )
+            return f"{say('keeps all', n=first.n, unit=self.unit)} {least}"
+        mean = f"{self.about}{first.coverage}"
+        text = say("mean coverage", n=first.n, unit=self.unit, mean=mean)
         if self.guarantee == "snippet":
-            return f"{text}, or fewer, because snippets cluster by query. {least}"
+            text += say("fewer")
         return f"{text}. {least}"
 
     @property
@@ -73,16 +71,10 @@ class Plan:
         delta = self.delta or DELTA
         needed = n_needed(self.guarantee, self.alpha, delta)
         target = percent(1 - exact_alpha(self.alpha), exact=True)
-        text = (
-            f"With delta = {delta:g}, all but {percent(delta, exact=True)} of calibrations cover "
-            f"{target} or more. It needs {needed} {self.unit}"
-        )
+        share = percent(delta, exact=True)
+        text = say("cost", delta=delta, share=share, target=target, n=needed, unit=self.unit)
         same = self.outlooks[0].as_alpha
-        if same is None:
-            return f"{text}."
-        return (
-            f"{text}, and keeps {self.about}as much on average as alpha = {same:.2g} without delta."
-        )
+        return f"{text}." if same is None else text + say("as alpha", about=self.about, alpha=same)
 
     @property
     def sentences(self) -> str:
@@ -108,7 +100,7 @@ class Plan:
 
     def __str__(self) -> str:
         """Write the sentences and the table."""
-        return f"{self.sentences}\n\n{self.table}\n\n{fill(FIT, 80)}"
+        return f"{self.sentences}\n\n{self.table}\n\n{fill(say('fit', fewest=FEWEST), 80)}"
 
     @property
     def unit(self) -> str:

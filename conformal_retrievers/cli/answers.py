@@ -15,27 +15,12 @@ from conformal_retrievers.llm import Cache, openai_llm
 def answers(
     retrieved: options.Retrieved,
     alpha: options.Alpha,
-    llm: Annotated[str, options.option("MODEL", "The server's name for the model that answers.")],
-    base_url: Annotated[
-        str | None, options.option("URL", "An OpenAI-compatible server. Default: OpenAI.")
-    ] = None,
-    expected: Annotated[
-        Path | None,
-        options.option(
-            "FILE",
-            'Reference answers, {"query", "answer"} a line: the answer is to be right. Default: it '
-            "is to be the one from all snippets.",
-            exists=True,
-            dir_okay=False,
-        ),
-    ] = None,
-    by_llm: Annotated[
-        bool, options.flag("--by-llm", "Let the model compare answers. Default: by their words.")
-    ] = False,
+    llm: Annotated[str, options.option("--llm", "MODEL")],
+    base_url: Annotated[str | None, options.option("--base-url", "URL")] = None,
+    expected: Annotated[Path | None, options.file("--expected")] = None,
+    by_llm: Annotated[bool, options.flag("--by-llm")] = False,
     out: options.Out = Path("answers.json"),
-    cache: Annotated[
-        Path, options.option("FILE", "Keeps the answers, so that none is paid for twice.")
-    ] = Path("answers.db"),
+    cache: Annotated[Path, options.option("--cache", "FILE")] = Path("answers.db"),
     run: options.Run = None,
     k: options.Depth = None,
     delta: options.Delta = None,

@@ -11,14 +11,7 @@ from conformal_retrievers.calibration import calibrate as calibrated
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.gate import Gate
 from conformal_retrievers.calibration.subjects import QUERIES
-from conformal_retrievers.cli import options
-from conformal_retrievers.cli.inputs import (
-    held_out,
-    judged_queries,
-    labels_of,
-    load_calibration,
-    named_runs,
-)
+from conformal_retrievers.cli import inputs, options
 from conformal_retrievers.cli.scorers import Models, needs_model, score_of_hits
 from conformal_retrievers.cli.show import facts_of
 from conformal_retrievers.cli.terminal import print_json, say
@@ -39,18 +32,8 @@ def calibrate(
     guarantee: options.Guarantee = "query-recall",
     delta: options.Delta = None,
     by_group: options.ByGroup = False,
-    count_missed: Annotated[
-        bool, options.flag("--count-missed", "Count relevant snippets that are missed as dropped.")
-    ] = False,
-    gate: Annotated[
-        Path | None,
-        options.option(
-            "FILE",
-            "A file that gate wrote: the filter is behind this gate, and one file holds both.",
-            exists=True,
-            dir_okay=False,
-        ),
-    ] = None,
+    count_missed: Annotated[bool, options.flag("--count-missed")] = False,
+    gate: Annotated[Path | None, options.file("--gate")] = None,
     synthetic: options.Synthetic = False,
     hold_out: options.HoldOut = 0.0,
     force: options.Force = False,
@@ -61,13 +44,13 @@ def calibrate(
     rule: dict[str, Any] = {"guarantee": guarantee, "delta": delta, "by_group": by_group}
     rule |= {"count_missed": count_missed}
     models = Models(None, corpus, judged)
-    front = None if gate is None else load_calibration(gate, None, QUERIES)
+    front = None if gate is None else inputs.load_calibration(gate, None, QUERIES)
     if front is not None and needs_model(front):
         raise ValueError(
             f"{gate}: its score {front.scorer!r} has an embedding model; calibrate behind it in "
             "Python: calibrate(judged, alpha=…, gate=Gate.load(path, [scorer]))"
         )
-    queries = held_out(judged_queries(judged, run, k, min_score), hold_out)
+    queries = inputs.held_out(inputs.judged_queries(judged, run, k, min_score), hold_out)
     if hold_out and any(query.id is None for query in queries):
         raise ValueError("--hold-out needs an id for each query; give those without id one")
     if split is not None:
@@ -84,7 +67,7 @@ def calibrate(
         **rule,
         gate=None if front is None else Gate.of(front, models.needed(front)),
         retrieval=retrieval_of(judged, run),
-        labels=labels_of(judged, synthetic),
+        labels=inputs.labels_of(judged, synthetic),
         progress=sys.stderr.isatty(),
     )
     if n := calibration.n_without_id:
@@ -94,7 +77,7 @@ def calibrate(
 
 def retrieval_of(judged: Path, run: list[str] | None) -> dict[str, JsonValue] | None:
     """Return the runs of a BEIR folder as facts about the retrieval, None for a file."""
-    runs = named_runs(judged, run or [])
+    runs = inputs.named_runs(judged, run or [])
     paths = runs.values() if isinstance(runs, dict) else runs
     names: list[JsonValue] = [Path(path).name for path in paths]
     return {"run": names[0]} if len(names) == 1 else {"runs": names} if names else None

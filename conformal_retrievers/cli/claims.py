@@ -20,21 +20,15 @@ app = typer.Typer(no_args_is_help=True, help="Filter the claims of generated ans
 def calibrate(
     answers: options.Answers,
     alpha: options.Alpha,
-    scorer: Annotated[str, options.option("NAME", "The name of the scorer of the relevances.")],
+    scorer: Annotated[str, options.option("--scorer of claims", "NAME")],
     out: options.Out = Path("claims.json"),
     share: Annotated[
-        float,
-        options.option(
-            "SHARE",
-            "The share of an answer's kept claims that must be factual.",
-            parser=options.passes(exact_share),
-        ),
+        float, options.option("--share", "SHARE", parser=options.passes(exact_share))
     ] = 1.0,
     delta: options.Delta = None,
     by_group: options.ByGroup = False,
     on_unscorable: Annotated[
-        Literal["raise", "drop"],
-        options.option("raise|drop", "If a claim has no relevance: stop, or count it as dropped."),
+        Literal["raise", "drop"], options.option("--on-unscorable", "raise|drop")
     ] = "raise",
     force: options.Force = False,
     as_json: options.Json = False,

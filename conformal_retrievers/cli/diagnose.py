@@ -7,15 +7,8 @@ from typing import Annotated
 import typer
 
 from conformal_retrievers.calibration.subjects import FILTERED, QUERIES, RETRIEVED
-from conformal_retrievers.cli import options
+from conformal_retrievers.cli import inputs, options
 from conformal_retrievers.cli.gate import evaluated_gate
-from conformal_retrievers.cli.inputs import (
-    New,
-    Sources,
-    load_calibration,
-    logged_queries,
-    new_queries,
-)
 from conformal_retrievers.cli.terminal import print_json, print_table, say
 from conformal_retrievers.data.files import write_whole
 from conformal_retrievers.evaluation import diagnose as diagnosed
@@ -27,19 +20,8 @@ from conformal_retrievers.theory.intervals import percent
 def diagnose(
     calibration: options.CalibrationFile,
     judged: options.OptionalJudged = None,
-    log: Annotated[
-        Path | None,
-        options.option(
-            "FILE",
-            "A filter log instead of judged queries.",
-            exists=True,
-            dir_okay=False,
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        options.option("FILE", "Write a report with figures, one HTML file.", dir_okay=False),
-    ] = None,
+    log: Annotated[Path | None, options.file("--log")] = None,
+    out: Annotated[Path | None, options.option("--out of diagnose", "FILE", dir_okay=False)] = None,
     run: options.Run = None,
     k: options.Depth = None,
     min_score: options.MinScore = None,
@@ -63,18 +45,21 @@ def diagnose(
     ):
         needed = "--run, --k, --min-score, --model, --corpus, --unanswerable, --without-answers"
         raise typer.BadParameter(f"give judged queries in place of --log for {needed}")
-    sources = Sources(judged or Path(), unanswerable, without_answers, run, k, min_score)
+    sources = inputs.Sources(judged or Path(), unanswerable, without_answers, run, k, min_score)
     if out is not None:
         read = (calibration, judged, log, corpus, *sources.files.values())
         options.check_out(out, *read, kind=options.REPORT, force=force)
-    tested = load_calibration(calibration, None, *(FILTERED if log else RETRIEVED), QUERIES)
+    tested = inputs.load_calibration(calibration, None, *(FILTERED if log else RETRIEVED), QUERIES)
     if tested.subject == QUERIES:
         if judged is None or out is not None:
             raise typer.BadParameter("of a gate, give judged queries, without --log and --out")
         evaluated_gate(tested, sources, model, corpus).print(as_json=as_json)
         return
     options.check_holds_gate(tested, calibration, unanswerable, without_answers=without_answers)
-    new = logged_queries(log, tested) if log else new_queries(tested, sources, model, corpus)
+    if log:
+        new = inputs.logged_queries(log, tested)
+    else:
+        new = inputs.new_queries(tested, sources, model, corpus)
     found = diagnosed(tested, new.queries, reference=new.reference)
     gate = None
     if tested.gate and judged and (out or unanswerable or without_answers):
@@ -106,7 +91,7 @@ def diagnose(
         raise typer.Exit(1)
 
 
-def _say(found: Diagnosis, new: New) -> None:
+def _say(found: Diagnosis, new: inputs.New) -> None:
     if new.savings:
         say(f"{new.savings}\n")
     measured, tested = found.evaluation, found.calibration

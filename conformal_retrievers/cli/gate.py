@@ -14,19 +14,8 @@ import typer
 from conformal_retrievers.calibration import calibrate_gate
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.gate import Gate
-from conformal_retrievers.cli import options
+from conformal_retrievers.cli import inputs, options
 from conformal_retrievers.cli.calibrate import retrieval_of, save
-from conformal_retrievers.cli.inputs import (
-    Sources,
-    asked_of,
-    at_depth_of,
-    cut_as,
-    held_out,
-    judged_queries,
-    labels_of,
-    named_runs,
-    warn_if_retrieved_otherwise,
-)
 from conformal_retrievers.cli.scorers import Models, needed_of
 from conformal_retrievers.cli.terminal import OptionNeeded, print_json, say
 from conformal_retrievers.data.beir import read_beir
@@ -65,17 +54,17 @@ class Queries(NamedTuple):
     def held_out(self, share: float) -> "Queries":
         """Return all but those that are held out, the same questions of each source."""
         asked = {query_digest(query.query) for query in self.judged}
-        left = {query_digest(query.query) for query in held_out(self.judged, share)}
+        left = {query_digest(query.query) for query in inputs.held_out(self.judged, share)}
         others = dict.fromkeys(query_digest(query.query) for query in self.all)
         rng = np.random.default_rng(1)
         gone = [one for one in others if one not in asked and rng.random() < share]
         return self.without([*gone, *(asked - left)])
 
 
-def read_queries(given: Sources) -> Queries:
+def read_queries(given: inputs.Sources) -> Queries:
     """Return the judged queries of a file or folder, and the unanswerable ones by source."""
     sources = {name: read(file) for name, file in given.files.items()}
-    queries = [*judged_queries(given.judged, given.run, given.k, given.min_score)]
+    queries = [*inputs.judged_queries(given.judged, given.run, given.k, given.min_score)]
     if given.without_answers:
         if REMOVED in sources:
             raise typer.BadParameter(
@@ -86,7 +75,7 @@ def read_queries(given: Sources) -> Queries:
     return Queries(queries, sources)
 
 
-def _without_answers(given: Sources) -> list[JudgedQuery]:
+def _without_answers(given: inputs.Sources) -> list[JudgedQuery]:
     """Return the queries of a folder without their relevant snippets, each run cut to k again.
 
     Queries for which nothing was retrieved, or of which no relevant snippet is known, stay out.
@@ -100,7 +89,7 @@ def _without_answers(given: Sources) -> list[JudgedQuery]:
         )
     if k is None:
         raise OptionNeeded("--without-answers needs runs that are deeper than --k", "--k 10")
-    deep = read_beir(folder, named_runs(folder, run or []), min_score=given.min_score or 1)
+    deep = read_beir(folder, inputs.named_runs(folder, run or []), min_score=given.min_score or 1)
     depths = {hit.retriever: k for query in deep for s in query.snippets for hit in s.hits}
     answered = [query for query in deep if any(query.relevant) or query.missed]
     return [without_relevant(query, depths) for query in answered if query.snippets]
@@ -134,7 +123,7 @@ class MeasuredGate(NamedTuple):
 
 
 def evaluated_gate(
-    calibration: Calibration, given: Sources, model: str | None, corpus: Path | None
+    calibration: Calibration, given: inputs.Sources, model: str | None, corpus: Path | None
 ) -> MeasuredGate:
     """Measure a gate on new queries.
 
@@ -142,13 +131,13 @@ def evaluated_gate(
     answerable query is new.
     """
     gate = Gate.of(calibration, needed_of(calibration, Models(model, corpus, given.judged)))
-    read = read_queries(at_depth_of(calibration, given))
+    read = read_queries(inputs.at_depth_of(calibration, given))
     queries = Queries(
-        cut_as(calibration, read.judged),
-        {name: cut_as(calibration, of) for name, of in read.unanswerable.items()},
+        inputs.cut_as(calibration, read.judged),
+        {name: inputs.cut_as(calibration, of) for name, of in read.unanswerable.items()},
     )
-    new = queries.without(asked_of(calibration, queries.all) | fitted_on(gate.scorer))
-    warn_if_retrieved_otherwise(new.all, calibration)
+    new = queries.without(inputs.asked_of(calibration, queries.all) | fitted_on(gate.scorer))
+    inputs.warn_if_retrieved_otherwise(new.all, calibration)
     left_out = len(queries.all) - len(new.all)
     if left_out and not any(any(query.relevant) for query in new.judged):
         raise ValueError(
@@ -163,13 +152,7 @@ def evaluated_gate(
 def gate(
     judged: options.Judged,
     alpha: Annotated[
-        float,
-        options.option(
-            "RATE",
-            "False silence, in (0, 1): the gate is silent on an answerable query with at most "
-            "this probability.",
-            parser=options.passes(exact_alpha),
-        ),
+        float, options.option("--alpha of gate", "RATE", parser=options.passes(exact_alpha))
     ],
     unanswerable: options.Unanswerable = None,
     without_answers: options.WithoutAnswers = False,
@@ -190,7 +173,7 @@ def gate(
 
     Prints what is guaranteed for answerable queries, and how often it is silent on the others.
     """
-    given = Sources(judged, unanswerable, without_answers, run, k, min_score)
+    given = inputs.Sources(judged, unanswerable, without_answers, run, k, min_score)
     options.check_out(out, judged, corpus, *given.files.values(), kind=options.GATE, force=force)
     queries = read_queries(given).held_out(hold_out)
     if split is not None:
@@ -204,7 +187,7 @@ def gate(
         delta=delta,
         by_group=by_group,
         retrieval=retrieval_of(judged, run),
-        labels=labels_of(judged, synthetic),
+        labels=inputs.labels_of(judged, synthetic),
         progress=sys.stderr.isatty(),
     )
     save(made.calibration, out, as_json)

@@ -21,20 +21,11 @@ def judge(
     k: options.Depth = None,
     min_score: options.MinScore = None,
     sample: Annotated[
-        float | None,
-        options.option(
-            "SHARE",
-            "The share of the unmarked snippets to show beside the marked ones. Default: all, or "
-            "0.2 where a query has more than 10 snippets and some are marked.",
-            parser=options.passes(exact_share),
-        ),
+        float | None, options.option("--sample", "SHARE", parser=options.passes(exact_share))
     ] = None,
     synthetic: options.Synthetic = False,
-    by: Annotated[str | None, options.option("NAME", "Who judges, for the record.")] = None,
-    port: Annotated[
-        int,
-        options.option("NUMBER", "The port of the page. Default: a free one.", min=0, max=65535),
-    ] = 0,
+    by: Annotated[str | None, options.option("--by", "NAME")] = None,
+    port: Annotated[int, options.option("--port", "NUMBER", min=0, max=65535)] = 0,
 ) -> None:
     """Judge retrieved snippets on a page, or check an LLM's marks.
 

@@ -8,23 +8,31 @@ import typer
 
 from conformal_retrievers.calibration import guarantees
 from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.wording import sentences_of
 from conformal_retrievers.theory.ranks import exact_alpha
 from conformal_retrievers.theory.tolerance import check_delta
 
-
-def option(metavar: str, help: str, **more: Any) -> Any:
-    """Return the declaration of an option with a value."""
-    return typer.Option(metavar=metavar, help=help, **more)
+HELPS = sentences_of(__package__)
 
 
-def flag(name: str, help: str) -> Any:
+def option(help: str, metavar: str, **more: Any) -> Any:
+    """Return the declaration of an option with a value, and with a help of `wording.txt`."""
+    return typer.Option(metavar=metavar, help=HELPS[help], **more)
+
+
+def file(help: str) -> Any:
+    """Return the declaration of an option that is a file to read."""
+    return option(help, "FILE", exists=True, dir_okay=False)
+
+
+def flag(name: str) -> Any:
     """Return the declaration of an option without a value."""
-    return typer.Option(name, help=help)
+    return typer.Option(name, help=HELPS[name])
 
 
-def path(metavar: str, help: str, **more: Any) -> Any:
+def path(name: str, **more: Any) -> Any:
     """Return the declaration of an argument that is a path."""
-    return typer.Argument(metavar=metavar, help=help, exists=True, **more)
+    return typer.Argument(metavar=name, help=HELPS[name], exists=True, **more)
 
 
 def passes(check: Callable[[float], object]) -> Callable[[str], float]:
@@ -44,130 +52,34 @@ def passes(check: Callable[[float], object]) -> Callable[[str], float]:
     return parse
 
 
-ALPHA = "The risk, in (0, 1): the guarantee holds at 1 - RATE."
-
-
-_HELP = (
-    "Judged queries: JSON lines, a BEIR folder, or a file of another tool, which is recognised "
-    "(RAGAS, LangSmith, Phoenix, TREC, a CSV table)."
-)
-_JUDGED = path("JUDGED", _HELP)
-
-CalibrationFile = Annotated[
-    Path, path("CALIBRATION", "A file that calibrate wrote.", dir_okay=False)
-]
-Judged = Annotated[Path, _JUDGED]
-Retrieved = Annotated[Path, path("RETRIEVED", "Retrieved queries, whose judgements are not read.")]
-OptionalJudged = Annotated[Path | None, _JUDGED]
-Answers = Annotated[
-    Path,
-    path(
-        "ANSWERS",
-        'Annotated answers: {"id", "group", "claims": [{"relevance", "factual"}]} a line.',
-        dir_okay=False,
-    ),
-]
-Alpha = Annotated[float, option("RATE", ALPHA, parser=passes(exact_alpha))]
+CalibrationFile = Annotated[Path, path("CALIBRATION", dir_okay=False)]
+Judged = Annotated[Path, path("JUDGED")]
+Retrieved = Annotated[Path, path("RETRIEVED")]
+OptionalJudged = Annotated[Path | None, path("JUDGED")]
+Answers = Annotated[Path, path("ANSWERS", dir_okay=False)]
+Alpha = Annotated[float, option("--alpha", "RATE", parser=passes(exact_alpha))]
 OtherAlpha = Annotated[
-    float | None,
-    option("RATE", f"{ALPHA} Default: that of the file.", parser=passes(exact_alpha)),
+    float | None, option("--alpha of another", "RATE", parser=passes(exact_alpha))
 ]
-Delta = Annotated[
-    float | None,
-    option(
-        "SHARE",
-        "Hold for all but this share of calibrations. Default: hold on average.",
-        parser=passes(check_delta),
-    ),
-]
-Guarantee = Annotated[
-    guarantees.Guarantee,
-    option("NAME", "What is guaranteed: query-recall, snippet, all or any."),
-]
-ByGroup = Annotated[bool, flag("--by-group", "Give the guarantee within each group.")]
-Synthetic = Annotated[
-    bool, flag("--synthetic", "Say in the statement that an LLM wrote the questions.")
-]
-Out = Annotated[Path, option("FILE", "The file to write.", dir_okay=False)]
-Run = Annotated[
-    list[str] | None,
-    option(
-        "[NAME=]FILE",
-        "For a BEIR folder or TREC qrels: the run of a retriever. Repeat it to unite several. Hits "
-        'have its NAME; without one that of the file, or "retriever" if it is the only run.',
-    ),
-]
-Depth = Annotated[
-    int | None,
-    option(
-        "NUMBER",
-        "For a BEIR folder or TREC qrels: the snippets per query of each run. Default: all of "
-        "them; for evaluate and diagnose, as many as were calibrated.",
-        min=1,
-    ),
-]
-MinScore = Annotated[
-    float | None,
-    option(
-        "NUMBER",
-        "For grades: the one from which on a snippet is relevant, where they are not 0, 1.",
-    ),
-]
-Unanswerable = Annotated[
-    list[str] | None,
-    option(
-        "[NAME=]FILE",
-        "For a gate: queries that nothing retrieved answers, in JSON lines. Repeat it for several "
-        "sources, which have their NAME, or that of their file.",
-    ),
-]
-WithoutAnswers = Annotated[
-    bool,
-    flag(
-        "--without-answers",
-        "For a gate and a BEIR folder, with runs deeper than --k: also take the same questions "
-        "without their relevant documents, as unanswerable.",
-    ),
-]
-HoldOut = Annotated[
-    float,
-    option("RATE", "Leave out each query with this probability, for evaluate.", min=0, max=0.99),
-]
-Scorer = Annotated[
-    Literal["rank", "fusion", "bm25"] | None,
-    option(
-        "NAME",
-        "What scores a snippet: rank, fusion (of several ranks) or bm25. Default: learned, and "
-        "from 20 queries on fitted to a quarter of them.",
-    ),
-]
-_CORPUS = "For bm25: the retrievable texts, as in a BEIR corpus.jsonl."
-
-ListedCorpus = Annotated[
-    Path | None,
-    option("FILE", f"{_CORPUS} It is one more scorer, beside the hits.", exists=True),
-]
-NeededModel = Annotated[
-    str | None,
-    option(
-        "MODEL",
-        "The sentence-transformers model of an embedding score, a path or a name. Needed if the "
-        "calibration's score has one.",
-    ),
-]
-Corpus = Annotated[
-    Path | None,
-    option("FILE", f"{_CORPUS} Without --scorer, the learned score reads it, too.", exists=True),
-]
-NeededCorpus = Annotated[
-    Path | None, option("FILE", f"{_CORPUS} Needed if the calibration's score has it.", exists=True)
-]
-Split = Annotated[
-    Literal["sentences"] | None,
-    option("sentences", "Cut the snippets into sentences, which evidence in the queries marks."),
-]
-Json = Annotated[bool, flag("--json", "Print JSON.")]
-Force = Annotated[bool, flag("--force", "Replace a file that this command did not write.")]
+Delta = Annotated[float | None, option("--delta", "SHARE", parser=passes(check_delta))]
+Guarantee = Annotated[guarantees.Guarantee, option("--guarantee", "NAME")]
+ByGroup = Annotated[bool, flag("--by-group")]
+Synthetic = Annotated[bool, flag("--synthetic")]
+Out = Annotated[Path, option("--out", "FILE", dir_okay=False)]
+Run = Annotated[list[str] | None, option("--run", "[NAME=]FILE")]
+Depth = Annotated[int | None, option("--k", "NUMBER", min=1)]
+MinScore = Annotated[float | None, option("--min-score", "NUMBER")]
+Unanswerable = Annotated[list[str] | None, option("--unanswerable", "[NAME=]FILE")]
+WithoutAnswers = Annotated[bool, flag("--without-answers")]
+HoldOut = Annotated[float, option("--hold-out", "RATE", min=0, max=0.99)]
+Scorer = Annotated[Literal["rank", "fusion", "bm25"] | None, option("--scorer", "NAME")]
+ListedCorpus = Annotated[Path | None, option("--corpus of gate", "FILE", exists=True)]
+NeededModel = Annotated[str | None, option("--model", "MODEL")]
+Corpus = Annotated[Path | None, option("--corpus", "FILE", exists=True)]
+NeededCorpus = Annotated[Path | None, option("--corpus of evaluate", "FILE", exists=True)]
+Split = Annotated[Literal["sentences"] | None, option("--split", "sentences")]
+Json = Annotated[bool, flag("--json")]
+Force = Annotated[bool, flag("--force")]
 # What is in the first lines of the files that commands write.
 CALIBRATION, CLAIMS, GATE = rb'"subject": "s', rb'"subject": "claims"', rb'"subject": "queries"'
 ANSWERS = rb'"subject": "answers"'

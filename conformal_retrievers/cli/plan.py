@@ -11,17 +11,9 @@ from conformal_retrievers.cli.terminal import print_json, say
 
 def plan(
     alpha: options.Alpha,
-    have: Annotated[
-        int | None,
-        options.option("NUMBER", "The judged queries you have.", min=1, max=10**6),
-    ] = None,
+    have: Annotated[int | None, options.option("--have", "NUMBER", min=1, max=10**6)] = None,
     delta: options.Delta = None,
-    within: Annotated[
-        float | None,
-        options.option(
-            "DISTANCE", "How far coverage may be from 1 - alpha in 90 % of calibrations."
-        ),
-    ] = None,
+    within: Annotated[float | None, options.option("--within", "DISTANCE")] = None,
     guarantee: options.Guarantee = "query-recall",
     as_json: options.Json = False,
 ) -> None:

@@ -14,9 +14,7 @@ from conformal_retrievers.evaluation.splits import try_splits as tried
 def try_splits(
     judged: options.Judged,
     alpha: options.Alpha,
-    splits: Annotated[
-        int, options.option("NUMBER", "How often to split the queries in halves.", min=1)
-    ] = 20,
+    splits: Annotated[int, options.option("--splits", "NUMBER", min=1)] = 20,
     run: options.Run = None,
     k: options.Depth = None,
     min_score: options.MinScore = None,

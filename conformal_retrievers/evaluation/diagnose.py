@@ -18,18 +18,10 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_subject
 from conformal_retrievers.calibration.subjects import FILTERED, RETRIEVED
 from conformal_retrievers.data.columns import ScoredQueries
+from conformal_retrievers.evaluation import measures
 from conformal_retrievers.evaluation.diagnosis import Band, Diagnosis, SweepPoint, Ties
 from conformal_retrievers.evaluation.evaluate import evaluation_of
 from conformal_retrievers.evaluation.findings import findings
-from conformal_retrievers.evaluation.measures import (
-    Column,
-    Given,
-    checked,
-    estimate,
-    guaranteed,
-    passed,
-    share,
-)
 from conformal_retrievers.evaluation.observed import Observed, alphas_of
 from conformal_retrievers.theory import exchangeability
 from conformal_retrievers.theory.intervals import cluster_interval
@@ -37,9 +29,9 @@ from conformal_retrievers.theory.intervals import cluster_interval
 
 def diagnose(
     calibration: Calibration,
-    scored: Given,
+    scored: measures.Given,
     *,
-    reference: Given | None = None,
+    reference: measures.Given | None = None,
     level: float = 0.95,
 ) -> Diagnosis:
     """Diagnose whether a calibration's guarantee can be trusted for queries that are new to it.
@@ -64,7 +56,7 @@ def diagnose(
         For no query, and for an id that occurs twice or belongs to the calibration.
     """
     check_subject(calibration, *FILTERED)
-    queries = checked(scored, calibration)
+    queries = measures.checked(scored, calibration)
     if queries.relevant.any():  # a chain's answers say nothing about relevance
         check_subject(calibration, *RETRIEVED)
     known = None if reference is None else Observed.of(calibration, reference, "reference")
@@ -125,7 +117,7 @@ def _sweep(
     The bands are about queries that are exchangeable with the reference and that are not silenced:
     the share of unanswerable ones may differ.
     """
-    passes = passed(new.counts)
+    passes = measures.passed(new.counts)
     share_passed = float(passes.mean())
     n_scored = int(np.count_nonzero(np.isfinite(new.lowest)))
     n_new = int(np.count_nonzero(passes & (new.counts.retrieved > 0)))
@@ -137,18 +129,18 @@ def _sweep(
         if n_scored and len(lowest) and kept is not None:
             one = exchangeability.m1_band(kept, len(lowest), n_scored, level)
         if reference is not None and n_new:
-            some = passed(reference.counts) & (reference.counts.retrieved > 0)
+            some = measures.passed(reference.counts) & (reference.counts.retrieved > 0)
             shares = reference.kept[i][some] / reference.counts.retrieved[some]
             two = exchangeability.m2_band(shares, n_new, level)
         yield SweepPoint(
             alpha,
             threshold,
-            estimate(counts, "m1"),
-            estimate(counts, "m2"),
-            estimate(counts, "removal"),
+            measures.estimate(counts, "m1"),
+            measures.estimate(counts, "m2"),
+            measures.estimate(counts, "removal"),
             one and _times(share_passed, one),
             two and _times(share_passed, two),
-            share(counts, guaranteed(calibration), level).interval,
+            measures.share(counts, measures.guaranteed(calibration), level).interval,
         )
 
 
@@ -156,7 +148,7 @@ def _times(share: float, band: Band) -> Band:
     return share * band[0], share * band[1]
 
 
-def _lowest(calibration: Calibration, reference: Observed | None) -> Column:
+def _lowest(calibration: Calibration, reference: Observed | None) -> measures.Column:
     """Return the lowest scores (N,) of the reference, or else of the calibration's queries."""
     if reference is None:
         return np.array(calibration.lowest_scores, dtype=np.float64)
@@ -164,7 +156,7 @@ def _lowest(calibration: Calibration, reference: Observed | None) -> Column:
 
 
 def _lowest_kept(
-    lowest: Column, reference: Observed | None, threshold: float | None, i: int
+    lowest: measures.Column, reference: Observed | None, threshold: float | None, i: int
 ) -> int | None:
     """Return how many of the lowest scores are kept at alpha number i.
 

@@ -124,12 +124,12 @@ class Evaluation:
     @property
     def shares(self) -> dict[str, Share]:
         """All measures by name, in the order of the table."""
-        every = {
-            **self.coverage,
+        every: dict[str, Share | None] = {
+            **{str(name): share for name, share in self.coverage.items()},
             **{measures.END_TO_END + name: share for name, share in self.end_to_end.items()},
             **{name: getattr(self, attribute) for name, attribute in ATTRIBUTES.items()},
         }
-        return {str(name): share for name, share in every.items() if share is not None}
+        return {name: share for name, share in every.items() if share is not None}
 
     def __str__(self) -> str:
         """Write the verdict, the ways to choose at equal recall, and the measures."""
@@ -256,7 +256,8 @@ def _with_groups(
 
 
 def _measured(c: measures.QueryCounts, level: float, calibration: Calibration | None) -> Evaluation:
-    share: dict[str, Any] = {n: measures.share(c, n, level) for n in measures.measured(c)}
+    share = {name: measures.share(c, name, level) for name in measures.measured(c)}
+    by_attribute: dict[str, Any] = {a: share.get(name) for name, a in ATTRIBUTES.items()}
     some = c.relevant > 0
     recalls = c.relevant_kept[some] / c.relevant[some]
     return Evaluation(
@@ -268,7 +269,7 @@ def _measured(c: measures.QueryCounts, level: float, calibration: Calibration | 
         coverage_std=float(np.std(recalls)) if len(recalls) > 1 else math.nan,
         end_to_end={name: share[measures.END_TO_END + name] for name in measures.GUARANTEES},
         only_irrelevant=float(np.mean((c.kept > 0) & (c.relevant_kept == 0))),
-        **{attribute: share.get(name) for name, attribute in ATTRIBUTES.items()},
+        **by_attribute,
         _counts=c,
         _level=level,
         _calibration=calibration,

@@ -34,11 +34,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from conformal_retrievers.calibration.behind import check_silenced
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.checks import (
-    check_new,
-    check_split,
-    check_subject,
-)
+from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.guarantees import in_hashed_order, loss
 from conformal_retrievers.calibration.subjects import FILTERED, QUERIES
 from conformal_retrievers.data.files import Kind, explain, read_envelope, write_envelope
@@ -62,7 +58,7 @@ class Monitor:
     """
 
     def __init__(self, calibration: Calibration, level: float = 0.05, *, seed: int = 0) -> None:
-        check_subject(calibration, *FILTERED, QUERIES)
+        checks.check_subject(calibration, *FILTERED, QUERIES)
         check_probability("level", level, "the probability of a false alarm")
         if not isinstance(seed, (int, np.integer)):
             raise TypeError(f"seed is {seed!r:.40}; give an integer")
@@ -112,8 +108,8 @@ class Monitor:
         guarantee is "snippet" or by group, for a query of the calibration, by its id, and for one
         scored without the gate that the calibration holds.
         """
-        check_new([query.id], self.calibration.used_ids, self.calibration.subject)
-        check_split(self.calibration.split, query.split, "the query")
+        checks.check_new([query.id], self.calibration.used_ids, self.calibration.subject)
+        checks.check_split(self.calibration.split, query.split, "the query")
         check_silenced(query, self.calibration.silences)
         _, lost = self._tolerated, self._loss(query)
         with self._lock:
@@ -174,7 +170,7 @@ class Monitor:
 
         Raises ValueError if the file is not a monitor, was changed, or is for another calibration.
         """
-        check_subject(calibration, *FILTERED, QUERIES)
+        checks.check_subject(calibration, *FILTERED, QUERIES)
         try:
             fields = read_envelope(path, KIND)
             del fields["format"], fields["version"]
