@@ -337,19 +337,3 @@ def test_given_scorers_have_different_names_and_were_not_fitted_on_the_queries()
         calibrate(JUDGED, [3], alpha=0.1)
     with pytest.raises(TypeError, match="^scorer is 'learned'; .* leave it out"):
         calibrate(JUDGED, "learned", alpha=0.1)
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        *(("costs", {"a": "b"}), ("costs", {"other": 0.5})),  # without that of the best
-        *((field, {"a": "b"}) for field in ("n_fit", "fit_ids", "chosen")),
-    ],
-)
-def test_a_choice_of_another_shape_is_an_error_that_names_its_field(field, value):
-    calibration = calibrate(JUDGED, alpha=0.1)
-    provenance = calibration.scorer_provenance
-    choice = {**provenance["choice"], field: value}
-    broken = replace(calibration, scorer_provenance={**provenance, "choice": choice})
-    with pytest.raises(ValueError, match=field):
-        Calibration.from_json(broken.to_json())

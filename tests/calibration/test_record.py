@@ -12,9 +12,13 @@ import math
 from pathlib import Path
 
 import pytest
+from answerable import drawn
 from calibrations import calibration_of, every_guarantee, relevant
 
-from conformal_retrievers.calibration import Calibration
+from conformal_retrievers import ConformalFilter
+from conformal_retrievers.calibration import Calibration, calibrate
+from conformal_retrievers.calibration.gating import calibrate_gate
+from conformal_retrievers.scoring import RankScorer
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -149,13 +153,11 @@ def test_a_golden_file_loads_and_saves_to_the_same_bytes(subject, threshold, tmp
         ({"threshold": {"": 0.4}}, "'threshold'"),
         ({"alpha": 0.5}, "'threshold'"),
         ({"alpha": 1.5}, "alpha is 1.5"),
-        ({"alpha": "0.4"}, "alpha is"),
         ({"delta": 0.1}, "delta is 0.1"),
         ({"guarantee": "all"}, "'threshold'"),
         ({"guarantee": "most"}, "guarantee is"),
         ({"guarantee": "snippet", "relative_to_query": True}, "guarantee is 'snippet'"),
         ({"count_missed": True}, "'threshold'"),
-        ({"count_missed": 1}, "count_missed is"),
         ({"by_group": True}, "'a': group is None"),
         ({"n_queries": 300}, "'n_queries'"),
         ({"n_relevant": 500}, "'n_relevant'"),
@@ -170,24 +172,15 @@ def test_a_golden_file_loads_and_saves_to_the_same_bytes(subject, threshold, tmp
         ({"lowest_scores": [99.0]}, "'lowest_scores'"),
         ({"n_without_relevant": 10**18}, "n_without_relevant is"),
         ({"other_ids": [""], "n_without_relevant": 1}, r"other_ids\.0 is"),
-        ({"lowest_scores": ["inf"]}, "lowest_scores"),
-        ({"version": 2.0}, "version"),
-        ({"version": True}, "version"),
         ({"retrieval": {"k": -3}}, "retrieval: k is -3"),
-        ({"retrieval": {"k": True}}, "retrieval: k is True"),
         ({"retrieval": {"retriever": "\x1b[2J"}}, "retrieval: retriever is"),
         ({"library": "\x1b[2J"}, "library is"),
-        ({"created": "\x1b[2J"}, "created is"),
         ({"scorer": "\x1b[2J"}, "scorer is"),
         ({"queries": []}, "there are no judged queries"),
         ({"subject": "claims"}, "guarantee is"),
         ({"subject": "flags", "guarantee": "all"}, "one score for each answer"),
         ({"details": {"share": 0.5}}, "share"),
-        ({"details": None}, "details"),
         ({"extra": 1}, "extra is"),
-        ({"scorer_provenance": {"score": None}}, "scorer_provenance.score is None"),
-        ({"scorer_provenance": {"score": ["rank"]}}, "scorer_provenance.score is"),
-        ({"scorer_provenance": {"score": {}, "choice": None}}, "scorer_provenance.choice is None"),
     ],
 )
 def test_inconsistent_fields_are_refused_although_the_checksum_fits(saved, changes, message):
@@ -203,10 +196,8 @@ def test_inconsistent_fields_are_refused_although_the_checksum_fits(saved, chang
         ({"scores": [0.5, 0.6]}, "'threshold'"),
         ({"scores": []}, "'threshold'"),
         ({"scores": [0.3, 0.1]}, "'queries'"),
-        ({"scores": [0.1, "0.3"]}, r"queries\.0\.scores\.1"),
         ({"missed": -1}, "missed"),
         ({"missed": 10**400}, r"queries\.0\.missed"),
-        ({"group": 5}, r"queries\.0\.group"),
         ({"id": "b"}, "query id 'b' occurs 2 times"),
         ({"more": 1}, r"queries\.0\.more"),
     ],
@@ -218,21 +209,50 @@ def test_an_inconsistent_query_is_refused_although_the_checksum_fits(saved, chan
         Calibration.load(saved)
 
 
-@pytest.mark.parametrize(
-    ("subject", "details"),
-    [
-        ("claims", {"share": 1.5}),
-        ("claims", {"unannotated": "three"}),
-        ("claims", {"n_unscorable": 0.5}),
-        ("flags", {"answers": [1]}),
-    ],
-)
-def test_details_of_another_kind_are_refused_although_the_checksum_fits(subject, details, tmp_path):
-    path = tmp_path / "calibration.json"
-    path.write_bytes((GOLDEN / f"{subject}.json").read_bytes())
-    forge(path, details=content_of(path)["details"] | details)
-    with pytest.raises(ValueError, match=next(iter(details))):
-        Calibration.load(path)
+def leaves(value, path=()):
+    """Yield the path to each leaf of JSON, of lists to those of the first item."""
+    inside = value.items() if isinstance(value, dict) else [*enumerate(value)][:1]
+    for key, item in inside:
+        if isinstance(item, dict | list) and item:
+            yield from leaves(item, (*path, key))
+        else:
+            yield (*path, key)
+
+
+def changed(value, path, leaf):
+    """Return JSON with another leaf."""
+    copy = value.copy()
+    key, *others = path
+    copy[key] = changed(value[key], others, leaf) if others else leaf
+    return copy
+
+
+def written():
+    """Yield the files of all kinds, one with a learned score, one with a gate in front."""
+    yield from map(content_of, sorted(GOLDEN.glob("*.json")))
+    answerable = drawn(90, best=3, n_relevant=1)
+    gate = calibrate_gate(answerable, drawn(40, best=0, of="u"), alpha=0.1)
+    yield json.loads(calibrate(answerable, alpha=0.3, gate=gate).to_json())
+    yield json.loads(calibrate(answerable, RankScorer(), alpha=0.3).to_json())
+
+
+def opened(text):
+    return ConformalFilter.of(Calibration.from_json(text))
+
+
+def test_a_value_of_another_type_is_an_error_that_names_its_field_wherever_it_stands():
+    n = 0
+    for content in written():
+        free = {"retrieval", "labels", "sha256"}  # any JSON, and what fits the fields
+        for path in leaves(content):
+            if free & {*path} or path[-1] == "scorer_provenance":
+                continue
+            text = json.dumps(sign(changed(content, path, [{"another": None}])))
+            opens = opened if "scorer_provenance" in path else Calibration.from_json
+            with pytest.raises(ValueError, match="|".join(map(str, path))):
+                opens(text)
+            n += 1
+    assert n > 100
 
 
 @pytest.mark.parametrize("subject", ["claims", "flags"])

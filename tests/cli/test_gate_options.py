@@ -125,21 +125,6 @@ def test_a_folder_needs_a_depth_for_its_questions_without_answers(beir, tmp_path
     assert "--unanswerable" in error_of("gate", beir, *RUNS, *given, *own, code=2)
 
 
-def test_an_unanswerable_query_with_a_relevant_snippet_is_named(files, tmp_path):
-    given = ("--unanswerable", files / "new-judged.jsonl", "--alpha", "0.1", *out(tmp_path, "g"))
-    assert "asked1000" in error_of("gate", files / "judged.jsonl", *given)
-
-
-def test_snippets_without_hits_have_no_score(files, tmp_path):
-    bare = [
-        replace(q, snippets=[replace(s, hits=()) for s in q.snippets])
-        for q in read_jsonl(files / "judged.jsonl")
-    ]
-    write_jsonl(bare, tmp_path / "bare.jsonl")
-    given = ("gate", tmp_path / "bare.jsonl", "--alpha", "0.1", *out(tmp_path, "g"))
-    assert "hit" in error_of(*given)
-
-
 def test_files_of_gates_and_filters_are_not_taken_for_each_other(files, tmp_path):
     judged = files / "judged.jsonl"
     given = ("calibrate", judged, "--alpha", "0.3", "--scorer", "rank")
@@ -155,21 +140,6 @@ def test_files_of_gates_and_filters_are_not_taken_for_each_other(files, tmp_path
     assert "--unanswerable" in error_of(*log, *sources(files), code=2)
     report = ("diagnose", files / "gate.json", judged, "--out", tmp_path / "r.html")
     assert "--out" in error_of(*report, code=2)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("--alpha", "0.3", "--delta", "0.1"),
-        ("--alpha", "0.3", "--guarantee", "snippet"),
-    ],
-)
-def test_what_has_no_guarantee_behind_a_gate_is_named(options, files, tmp_path):
-    gate = ("--gate", files / "gate.json", "--scorer", "rank")
-    command = ("calibrate", files / "judged.jsonl", *gate, *options, *out(tmp_path, "c"))
-    message = error_of(*command)
-    assert f"{options[-2].removeprefix('--')} is " in message
-    assert "behind a gate" in message
 
 
 @pytest.mark.parametrize("name", ["judged", "hard", "gate"])

@@ -19,7 +19,6 @@ from conformal_retrievers.data.hits import Hit, HitColumns, Retrieved
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.scoring import (
     BestScore,
-    EmbeddingScorer,
     FunctionScorer,
     FusionScorer,
     QueryZScore,
@@ -27,7 +26,6 @@ from conformal_retrievers.scoring import (
     ascore_query,
     retrievers_of,
     score_query,
-    scorer_of,
 )
 from conformal_retrievers.scoring.answerability import query_scores
 from conformal_retrievers.scoring.rebuild import needs, query_scorer_of
@@ -106,15 +104,6 @@ def test_the_best_score_of_a_retriever_that_found_nothing_is_the_worst():
         assert score_query(best, "q", [Snippet("a", hits=(Hit("dense", 0),))]) == math.inf
 
 
-@pytest.mark.slow
-async def test_the_best_cosine_parts_answered_questions_from_others(minilm, toy_judged):
-    best = BestScore(EmbeddingScorer(minilm.encode, "minilm"))
-    *answered, other = [score_query(best, q.query, q.snippets) for q in toy_judged]
-    assert max(answered) < other
-    again = [await ascore_query(best, q.query, q.snippets) for q in toy_judged]
-    assert again == pytest.approx([*answered, other], abs=1e-6)  # of other batches of the model
-
-
 def test_blank_texts_are_snippets_like_others():
     assert score_query(BestScore(LENGTH), "q", ["", "abc"]) == 0.0
     assert score_query(LONGEST, "q", [" "]) == -1.0
@@ -185,8 +174,6 @@ def test_a_failed_query_ends_the_scoring_of_all():
 
 # --- from a provenance ----------------------------------------------------------------------------
 
-BEST = BestScore(RetrievalScorer("dense"))
-
 
 def test_a_query_scorer_is_made_again_from_its_provenance():
     scorer = BestScore(QueryZScore(RetrievalScorer("bm25")))
@@ -200,21 +187,3 @@ def test_what_a_provenance_names_is_given():
     assert query_scorer_of(scorer.provenance, [LENGTH, LONGEST]) == scorer
     with pytest.raises(ValueError, match="'length'"):
         query_scorer_of(scorer.provenance, [LONGEST])
-
-
-@pytest.mark.parametrize(
-    "provenance",
-    [
-        {"kind": "pickle"},
-        {"kind": "best"},
-        {"kind": "best", "scorer": BEST.provenance},
-        {"kind": "best", "scorer": {"kind": "fusion", "retrievers": [1, 2]}},
-        RetrievalScorer().provenance,  # it scores snippets
-        {},
-    ],
-)
-def test_a_provenance_of_something_else_is_an_error(provenance):
-    with pytest.raises(ValueError, match="scorer_provenance"):
-        query_scorer_of(provenance)
-    with pytest.raises(ValueError, match="scorer_provenance"):
-        scorer_of(BEST.provenance)

@@ -24,7 +24,7 @@ from conformal_retrievers.scoring import (
     score_snippets,
     scorer_of,
 )
-from conformal_retrievers.scoring.rebuild import needs
+from conformal_retrievers.scoring.rebuild import needs, query_scorer_of
 
 # a is found by both, b by dense alone, c by bm25 alone, d by neither.
 A = Snippet("a", hits=(Hit("dense", 1, 0.5), Hit("bm25", 0, 7.0)))
@@ -224,12 +224,16 @@ def test_scorers_with_models_are_named_and_given():
         {"kind": "fusion", "retrievers": None},
         {"kind": "zscore", "scorer": "os.system"},
         {"kind": ["rank"]},
+        {"kind": "rank", "retriever": "dense", "more": 1},
+        {"kind": "best", "scorer": {"kind": "rank", "retriever": "dense"}},  # scores queries
         {},
     ],
 )
 def test_a_provenance_of_another_shape_is_an_error(provenance):
     with pytest.raises(ValueError, match="scorer_provenance"):
         scorer_of(provenance)
+    with pytest.raises(ValueError, match="scorer_provenance"):  # and those that score snippets
+        query_scorer_of({"kind": "best", "scorer": {"kind": "best", "scorer": provenance}})
 
 
 def test_a_provenance_as_deep_as_json_allows_is_an_error():

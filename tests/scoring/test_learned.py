@@ -44,27 +44,6 @@ def same(found, expected):
 # --- features -------------------------------------------------------------------------------------
 
 
-def test_the_features_of_a_scorer_of_words_and_of_lengths_by_hand():
-    snippets = [Snippet("a"), Snippet("bbb"), Snippet("c"), Snippet("dddd")]
-    words = [[-1.0, 0, 0, 0], [-0.5, 0, 0, -1], [-1.0] * 4]
-    found = by_name(Sources((), ("s",), "none"), [[0.5, 0.25, 0.75, 0.5]], snippets, words)
-    sd, lengths = math.sqrt(2 * 0.25**2 / 4), np.log([2, 4, 2, 5])
-    z = np.array([0, -0.25, 0.25, 0]) / sd - math.log(50 / 4)
-    expected = {
-        "scorer's z-score by s": z,
-        "scorer's gap to best by s": np.array([0.25, 0, 0.5, 0.25]) / sd,
-        "scorer's log rank by s": np.log([2.5, 1, 4, 2.5]),
-        "best z-score": z,
-        "stems": np.array([-3, 1, 1, 1]) / math.sqrt(3),
-        "pairs": words[1],
-        "pieces": [0] * 4,  # all are equal
-        "length": lengths - lengths.mean(),
-        "intercept": [1] * 4,
-    }
-    assert list(found) == list(expected)
-    same(found, expected)
-
-
 def test_the_features_of_hits_by_hand():
     # Similarities of a that fall with the rank, ranks only of b; neither found all, and c nothing.
     hits = [
@@ -381,13 +360,8 @@ def test_a_scorer_comes_back_from_json_bit_for_bit_and_its_name_is_that_of_the_f
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *(("format", "other"), ("version", 99), ("scorers", ["two", "one"])),
-        ("retrievers", {"near": "closeness"}),
-        ("context", 3),
-        ("prior", None),
-        *(("coefficients", {"z-score by near": value}) for value in (1.0, "1", math.nan)),
-        ("fitted_on", [3]),
-        ("surplus", 1),
+        *(("version", 99), ("scorers", ["two", "one"]), ("surplus", 1)),
+        *(("coefficients", {"z-score by near": value}) for value in (1.0, math.nan)),
     ],
 )
 def test_a_provenance_that_no_fit_writes_is_an_error_that_names_the_field(field, value):

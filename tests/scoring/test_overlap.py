@@ -37,15 +37,6 @@ def test_pairs_stand_side_by_side_in_the_snippet():
     assert scores("pairs", "the new York mayor", *texts) == [-1 / 2, 0, 0, -1]
 
 
-def test_stems_are_how_words_begin_and_weigh_more_if_fewer_snippets_have_them():
-    # Stems of the query: walki, river, old. Two of three snippets have walki, one river, none old.
-    walki, river = math.log1p(1.5 / 2.5), math.log1p(2.5 / 1.5)
-    found = scores(
-        "stems", "walking old rivers", "walkie talkie", "a walking river", "sleepwalking"
-    )
-    np.testing.assert_allclose(found, -np.array([walki, walki + river, 0]) / (walki + river))
-
-
 def test_pieces_forgive_endings_and_weigh_more_if_fewer_snippets_have_them():
     # Pieces of the query: walk, alki, lkin, king. Two of three snippets have walk, one has king,
     # and none has the others, which do not count.

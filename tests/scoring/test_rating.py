@@ -15,6 +15,7 @@ from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.openai import openai_llm
 from conformal_retrievers.llm.prompt import Prompt
 from conformal_retrievers.llm.reply import Reply, Unanswered, Usage
+from conformal_retrievers.scoring import LLMVerdict
 
 QUERY = "What is the highest mountain?"
 
@@ -196,7 +197,7 @@ async def test_a_server_without_log_probabilities_is_an_error(none):
 
 def test_a_name_changes_with_everything_that_changes_a_score():
     llm, other = replying(""), LLM(lambda request: Reply(""), "other")
-    mine = Prompt("Rate.", "$query $snippet")
+    mine, about_all = (Prompt("Rate.", f"$query ${field}") for field in ("snippet", "snippets"))
     scorers = [
         LLMScorer(llm),
         LLMScorer(other),
@@ -205,6 +206,8 @@ def test_a_name_changes_with_everything_that_changes_a_score():
         by_yes(llm),
         by_yes(llm, mine),
         by_yes(llm, top_logprobs=5),
+        *(LLMVerdict(llm), LLMVerdict(other), LLMVerdict(llm, about_all)),
+        *(LLMVerdict(llm, max_tokens=50), LLMVerdict(llm, by="probability-of-yes")),
     ]
     assert len({scorer.name for scorer in scorers}) == len(scorers)
     assert LLMScorer(llm, concurrency=3).name == scorers[0].name
@@ -212,7 +215,8 @@ def test_a_name_changes_with_everything_that_changes_a_score():
     assert by_yes(llm).name == f"p_yes(canned, prompt={Prompt.load('yes_no').hash}, top=20)"
 
 
-def test_options_are_checked():
+@pytest.mark.parametrize("build", [LLMScorer, LLMVerdict])
+def test_options_are_checked(build):
     llm = replying("")
     for name, wrong in (
         ("by", "yes"),
@@ -221,14 +225,14 @@ def test_options_are_checked():
         ("top_logprobs", 0),
     ):
         with pytest.raises(ValueError, match=name):
-            LLMScorer(llm, **{name: wrong})
-    for build, fields in ((LLMScorer, "$query"), (by_yes, "$query $fact")):
+            build(llm, **{name: wrong})
+    for fields in ("$query", "$query $fact"):
         with pytest.raises(ValueError, match="prompt"):
             build(llm, Prompt("s", fields))
     with pytest.raises(TypeError, match="llm"):
-        LLMScorer(len)
+        build(len)
     with pytest.raises(TypeError, match="cache is"):
-        LLMScorer(llm, cache="replies.db")
+        build(llm, cache="replies.db")
 
 
 # --- through HTTP ---------------------------------------------------------------------------------
