@@ -361,18 +361,18 @@ MUTANTS = {
             "what is kept measured on the queries that fit",
         ),
         (
-            "return fewer(range(n)) and float(np.mean([fewer(of) for of in drawn])) > SURE",
+            "return fewer(range(n)) and float(np.mean([fewer(places) for places in drawn])) > SURE",
             "return fewer(range(n))",
             "a warning of noise",
         ),
         (
-            "np.full(len(of), 1 / max(1, len(of)))",
-            "np.ones(len(of))",
+            "np.full(len(scores), 1 / max(1, len(scores)))",
+            "np.ones(len(scores))",
             "snippets weigh the same, not queries",
         ),
         (
-            "np.where(np.isnan(of.scores), -np.inf, of.scores)",
-            "np.where(np.isnan(of.scores), np.inf, of.scores)",
+            "np.where(np.isnan(query.scores), -np.inf, query.scores)",
+            "np.where(np.isnan(query.scores), np.inf, query.scores)",
             "what has no score counted as dropped",
         ),
     ],
@@ -388,16 +388,16 @@ MUTANTS = {
             "count_missed lost on loading",
         ),
         (
-            "            DETAILS[one.subject].model_validate(one.details)\n",
+            "            DETAILS[part.subject].model_validate(part.details)\n",
             "",
             "a share of claims above 1",
         ),
     ],
     "calibration/checks.py": [
-        ("if found not in expected:", "if False:", "a calibration of another subject is used"),
+        ("if about not in expected:", "if False:", "a calibration of another subject is used"),
         ("if area < 0.5:", "if area > 0.5:", "a warning of scores in the right order"),
         (
-            'if guarantee != "all" or count_missed or not one:',
+            'if guarantee != "all" or count_missed or not single:',
             'if guarantee != "all" or count_missed:',
             "an answer with two scores",
         ),

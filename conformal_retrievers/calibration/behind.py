@@ -59,7 +59,7 @@ def check_same_queries(
     known = answerable_in(gate)
     answerable = [query for query in judged if any(query.relevant)]
     others = [query for query in answerable if query_digest(query.query) not in known]
-    members = {group: len(of) for group, of in gate.by_threshold(answerable).items()}
+    members = {group: len(queries) for group, queries in gate.by_threshold(answerable).items()}
     silent = {g: floor((n + 1) * exact_alpha(gate.alpha)) for g, n in gate.n_units.items()}
     parts = [(silent[g], members.get(g, 0)) for g in silent]
     if not by_group:

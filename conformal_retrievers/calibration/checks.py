@@ -27,25 +27,25 @@ class CalibrationMismatch(ValueError):
 
 def check_subject(calibration: object, *expected: Subject) -> None:
     """Raise TypeError unless it is a calibration, `CalibrationMismatch` for another subject."""
-    found = getattr(calibration, "subject", None)
-    if not isinstance(found, Subject):
+    about = getattr(calibration, "subject", None)
+    if not isinstance(about, Subject):
         raise TypeError(
             f"calibration is {calibration!r:.60}; give a Calibration, such as "
             "Calibration.load(path)"
         )
-    if found == QUERIES and found not in expected:
+    if about == QUERIES and about not in expected:
         raise CalibrationMismatch(
             f"this calibration is of a gate, about queries, but one about {expected[0].name} is "
             "needed. Give it as gate=, beside the calibration of the filter"
         )
-    if found == ANSWERS and found not in expected:
+    if about == ANSWERS and about not in expected:
         raise CalibrationMismatch(
             "this calibration is about a chain's answers, not about relevance; measure its filter "
             "with evaluate_answers(filters, queries, answer)"
         )
-    if found not in expected:
+    if about not in expected:
         raise CalibrationMismatch(
-            f"this calibration is about {found.name}, but one about "
+            f"this calibration is about {about.name}, but one about "
             f"{' or '.join(subject.name for subject in expected)} is needed. "
             f"Make one with {expected[0].made_by}"
         )
@@ -201,8 +201,8 @@ def check_one_score(
     queries: ScoredQueries, guarantee: str, count_missed: bool, subject: Subject
 ) -> None:
     """Raise ValueError unless each unit has exactly one score, as claims and flags have."""
-    one = (queries.sizes == 1).all() and not (queries.missed > 0).any()
-    if guarantee != "all" or count_missed or not one:
+    single = (queries.sizes == 1).all() and not (queries.missed > 0).any()
+    if guarantee != "all" or count_missed or not single:
         raise ValueError(
             f"guarantee is {guarantee!r} and count_missed is {count_missed} for {subject.name}; "
             f"give 'all', False and one score for each {subject.unit}, without missed"
@@ -273,9 +273,9 @@ def with_retrieval(
     `lengths` are those of the lists that were retrieved, each with its number of queries. Raises
     ValueError if retriever or k differ between queries, or from what is given.
     """
-    found: dict[str, Any] = json_copy("retrieval", retrieval) or {}
-    check_retrieval(found)
-    given = {**found, "retriever": as_retriever("retrieval", found.get("retriever"))}
+    facts: dict[str, Any] = json_copy("retrieval", retrieval) or {}
+    check_retrieval(facts)
+    given = {**facts, "retriever": as_retriever("retrieval", facts.get("retriever"))}
     for name in ("retriever", "k"):
         known = {given.get(name), *(getattr(query, name) for query in judged)} - {None}
         if len(known) > 1:
@@ -284,11 +284,11 @@ def with_retrieval(
                 "calibration is about one retriever at one depth: calibrate for each"
             )
         if known:
-            found[name] = known.pop()
+            facts[name] = known.pop()
     lists = [query.snippets for query in judged if query.snippets and retrieved(query)]
     if lengths := Counter(map(list_length, lists)):
-        found["lengths"] = {str(n): lengths[n] for n in sorted(lengths)}
-    return json_copy("retrieval", found or None)
+        facts["lengths"] = {str(n): lengths[n] for n in sorted(lengths)}
+    return json_copy("retrieval", facts or None)
 
 
 def check_retrieval(

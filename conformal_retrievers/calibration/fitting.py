@@ -125,7 +125,7 @@ def choose(
         return Chosen(scorer, judged)
     given = [*(scorer or ())]
     check_given(judged, given)
-    names = [one.name for one in given]
+    names = [part.name for part in given]
     sources, item = sources_of(judged, names), item_of(judged)
     if guarantee == "snippet":
         own = _absolute(sources)
@@ -136,11 +136,11 @@ def choose(
     shown = with_bar(fit, "Fitting the score") if progress and fit else fit
     with scored_once():
         for query in shown:
-            for one in given:
-                score_snippets(one, query.query, query.snippets)
+            for part in given:
+                score_snippets(part, query.query, query.snippets)
         learned = fitted(sources, given, fit, item)
         scored = dict(_scored(sources, given, fit, item))
-    costs = {name: float(kept(of, alpha).mean()) for name, of in scored.items()}
+    costs = {name: float(kept(queries, alpha).mean()) for name, queries in scored.items()}
     top = [name for name in costs if name.startswith("top k of")]
     better = [name for name in top if _better(scored[name], scored[LEARNED], alpha)]
     choice = Choice(
@@ -171,12 +171,12 @@ def _better(top: Sequence[ScoredQuery], own: Sequence[ScoredQuery], alpha: float
     """
 
     def fewer(drawn: Iterable[int]) -> bool:
-        costs = [kept([one[i] for i in drawn], alpha).mean() for one in (top, own)]
+        costs = [kept([scored[i] for i in drawn], alpha).mean() for scored in (top, own)]
         return bool(costs[0] < costs[1])
 
     n = len(own)
     drawn = np.random.default_rng(0).integers(n, size=(RESAMPLES, n)).tolist()
-    return fewer(range(n)) and float(np.mean([fewer(of) for of in drawn])) > SURE
+    return fewer(range(n)) and float(np.mean([fewer(places) for places in drawn])) > SURE
 
 
 def check_given(judged: Sequence[JudgedQuery], given: Sequence[Scorer]) -> None:
@@ -229,11 +229,11 @@ def _scored(
     if sum(any(query.relevant) for query in fit) < FOLDS:
         return
     yield LEARNED, _cross_validated(sources, given, fit, item)
-    for one in given:
-        others = [scorer for scorer in given if scorer is not one]
+    for scorer in given:
+        others = [other for other in given if other is not scorer]
         fewer = sources._replace(scorers=tuple(scorer.name for scorer in others))
         if fewer.names:
-            yield f"without {one.name}", _cross_validated(fewer, others, fit, item)
+            yield f"without {scorer.name}", _cross_validated(fewer, others, fit, item)
     if item == "sentences":  # those of a document have one rank
         return
     retrievers = [name for name, _ in sources.retrievers]
@@ -242,9 +242,9 @@ def _scored(
         ranked["the fusion"] = FusionScorer(retrievers)
     lists = [{*query.hits} for query in fit if query.snippets]
     for name, scorer in ranked.items():
-        if name == "the fusion" or all(name in found for found in lists):
-            found = (score_snippets(scorer, query.query, query.snippets) for query in fit)
-            places = (np.argsort(np.argsort(of, kind="stable")).astype(float) for of in found)
+        if name == "the fusion" or all(name in names for names in lists):
+            scores = (score_snippets(scorer, query.query, query.snippets) for query in fit)
+            places = (np.argsort(np.argsort(own, kind="stable")).astype(float) for own in scores)
             yield f"top k of {name}", [*map(_with_scores, fit, places)]
 
 
@@ -272,11 +272,11 @@ def kept(scored: Sequence[ScoredQuery], alpha: float) -> Values:
     t is the lowest score at which a share 1 − alpha of the relevant snippets have one, on average
     over queries that have any. One without a score, NaN, is kept.
     """
-    known = [np.where(np.isnan(of.scores), -np.inf, of.scores) for of in scored]
-    relevant = [of[query.relevant] for of, query in zip(known, scored, strict=True)]
-    masses = np.concatenate([np.full(len(of), 1 / max(1, len(of))) for of in relevant])
+    known = [np.where(np.isnan(query.scores), -np.inf, query.scores) for query in scored]
+    relevant = [scores[query.relevant] for scores, query in zip(known, scored, strict=True)]
+    masses = np.concatenate([np.full(len(scores), 1 / max(1, len(scores))) for scores in relevant])
     pooled = np.concatenate(relevant)
     order = np.argsort(pooled, kind="stable")
     reached = np.searchsorted(np.cumsum(masses[order]), (1 - alpha - 1e-9) * masses.sum())
     t = pooled[order][min(int(reached), len(pooled) - 1)] if len(pooled) else -np.inf
-    return np.array([np.count_nonzero(of <= t) for of in known], dtype=np.float64)
+    return np.array([np.count_nonzero(scores <= t) for scores in known], dtype=np.float64)

@@ -180,13 +180,13 @@ def by_source(
     sources = {JUDGED: [query for query in given if not query.answerable]}
     for name, queries in named.items():
         check_names("unanswerable", source=name)
-        found = judged_queries(queries, f"unanswerable[{name!r}]")
-        if not name or (not found and isinstance(unanswerable, Mapping)):
+        listed = judged_queries(queries, f"unanswerable[{name!r}]")
+        if not name or (not listed and isinstance(unanswerable, Mapping)):
             raise ValueError(
-                f"unanswerable[{name!r}] has {len(found)} queries; give each source a name and "
+                f"unanswerable[{name!r}] has {len(listed)} queries; give each source a name and "
                 "one query or more"
             )
-        sources.setdefault(name, []).extend(found)
+        sources.setdefault(name, []).extend(listed)
     answers = {
         query_digest(query.query): {
             s.text for s, r in zip(query.snippets, query.relevant, strict=True) if r
@@ -229,7 +229,7 @@ def _fit_part(
     relevant = [query_digest(query.query) for query in fitting if any(query.relevant)]
     fit = {query_digest(query.query) for query in fitting}
     known = {query_digest(query.query) for query in given}
-    of_sources = [{query_digest(query.query) for query in of} for of in sources.values()]
+    of_sources = [{query_digest(query.query) for query in queries} for queries in sources.values()]
     most = 0
     for digests in of_sources:
         new = sorted(digests - known)
@@ -261,20 +261,20 @@ def _learned(
     if isinstance(scorer, str) or not isinstance(scorer, Iterable | None):
         raise TypeError(f"scorer is {scorer!r:.60}; give a QueryScorer, or a list of scorers")
     scorers = [*(scorer or ())]
-    for one in scorers:
-        if not isinstance(one, QueryScorer):
-            check_scorer(one)
+    for part in scorers:
+        if not isinstance(part, QueryScorer):
+            check_scorer(part)
     fits = {
         name: [query for query in queries if query_digest(query.query) in fit]
         for name, queries in [("", given), *sources.items()]
     }
-    fitted = {query_digest(query.query): query.id for of in fits.values() for query in of}
+    fitted = {query_digest(query.query): query.id for queries in fits.values() for query in queries}
     answerable, *others = fits.values()
-    enough = [of for of in others if len(of) >= FEWEST // 2]
+    enough = [queries for queries in others if len(queries) >= FEWEST // 2]
     learned = fitted_queries(sources_of(_all(given, sources)), scorers, answerable, *enough)
     choice = Choice(
         chosen=learned.name,
-        given=[one.name for one in scorers],
+        given=[part.name for part in scorers],
         n_fit=len(fitted),
         fit_ids=[id for id in fitted.values() if id is not None],
         fit_digests=[*fitted],

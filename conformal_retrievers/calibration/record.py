@@ -143,8 +143,8 @@ class Choice(Fields):
     @classmethod
     def of(cls, provenance: Mapping[str, pydantic.JsonValue] | None) -> Choice | None:
         """Return the choice in a scorer's provenance, None without one."""
-        found = provenance or {}
-        return cls.model_validate(found["choice"]) if {"score", "choice"} <= {*found} else None
+        stored = provenance or {}
+        return cls.model_validate(stored["choice"]) if {"score", "choice"} <= {*stored} else None
 
 
 class ClaimDetails(Fields):
@@ -252,14 +252,14 @@ def checked(fields: dict[str, Any], where: str) -> Record:
             gate.gate is not None or (gate.format, gate.version) != (KIND.format, KIND.version)
         ):
             raise ValueError(f"{where}: gate is not a gate's calibration; calibrate and save again")
-        for one in (record, gate) if gate else (record,):
-            DETAILS[one.subject].model_validate(one.details)
-            own = one.scorer_provenance or {}
+        for part in (record, gate) if gate else (record,):
+            DETAILS[part.subject].model_validate(part.details)
+            own = part.scorer_provenance or {}
             for name in {"score", "choice"} & {*own}:
                 if not isinstance(own[name], dict):
                     wrong = f"scorer_provenance.{name} is {own[name]!r:.40}"
                     raise ValueError(f"{where}: {wrong}; calibrate and save again")
-            Choice.of(one.scorer_provenance)
+            Choice.of(part.scorer_provenance)
         return record
     except pydantic.ValidationError as error:
         raise ValueError(f"{where}: {files.explain(error)}; calibrate and save again") from None

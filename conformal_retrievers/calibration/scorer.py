@@ -74,7 +74,7 @@ def query_scorer_for(
         if isinstance(scorer, QueryScorer) and scorer.name == calibration.scorer:
             return scorer
     names = {scorer.name for scorer in given} | {
-        part.name for one in given if isinstance(one, Scorer) for part in with_parts(one)
+        part.name for scorer in given if isinstance(scorer, Scorer) for part in with_parts(scorer)
     }
     missing = [name for name in needed_scorers(calibration) if name not in names]
     _check_none_missing("the gate", missing, names)
@@ -109,14 +109,16 @@ def given_scorers(
     llm: LLM | None,
 ) -> list[Scorer | QueryScorer]:
     """Return the scorers of an LLM and of models of a framework, also in lists; None is no one."""
-    every = [one for model in models for one in (model if isinstance(model, list) else [model])]
-    return ([] if llm is None else scorers_of(llm, needed)) + [
-        one if isinstance(one, QueryScorer) else as_scorer(one) for one in every if one is not None
-    ]
+    scorers = [] if llm is None else scorers_of(llm, needed)
+    for given in models:
+        for model in given if isinstance(given, list) else [given]:
+            if model is not None:
+                scorers.append(model if isinstance(model, QueryScorer) else as_scorer(model))
+    return scorers
 
 
 def _stored(calibration: Calibration) -> Provenance | None:
     """Return the provenance from which the scorer can be made; None without one."""
-    found: Provenance = calibration.scorer_provenance or {}
-    found = found.get("score", found)
-    return found if {"kind", "format"} & set(found) else None
+    stored: Provenance = calibration.scorer_provenance or {}
+    stored = stored.get("score", stored)
+    return stored if {"kind", "format"} & set(stored) else None

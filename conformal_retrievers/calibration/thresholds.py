@@ -97,8 +97,8 @@ class Thresholds:
 
     def thresholds_of(self, groups: Sequence[str | None]) -> NDArray[np.float64]:
         """Return the threshold of each of some queries, by their groups (n,)."""
-        found = {group: self.threshold(group) for group in {*groups}}
-        return np.array([found[group] for group in groups], dtype=np.float64)
+        thresholds = {group: self.threshold(group) for group in {*groups}}
+        return np.array([thresholds[group] for group in groups], dtype=np.float64)
 
     def thresholds_at(self, alpha: float) -> Mapping[str | None, float]:
         """Return what `at` this alpha the threshold of each known group is, or that of all."""

@@ -70,7 +70,7 @@ def demo(alpha: options.Alpha = 0.1, force: options.Force = False) -> None:
     if wanted:
         raise ModuleNotFoundError(
             "the demo needs more libraries. Install them: pip install "
-            + " ".join(f'"{one}"' for one in wanted)
+            + " ".join(f'"{package}"' for package in wanted)
             + "; in a checkout, `make demo` does it"
         )
     from conformal_retrievers.cli.demo import FILE, PAGE, run

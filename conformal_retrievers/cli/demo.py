@@ -44,15 +44,15 @@ def run(alpha: float) -> None:
         f"{len(corpus.questions)} are the questions; the text after them is relevant."
     )
     searches = searches_in(corpus)
-    one, other = searches
-    say(f"\n2 Ask two retrievers for {K} snippets per question: {one} and {other}")
-    if one == "text":
+    first, other = searches
+    say(f"\n2 Ask two retrievers for {K} snippets per question: {first} and {other}")
+    if first == "text":
         say("Both are BM25 searches: of the snippets' texts, and of the names they document.")
     hybrid = HybridRetriever({name: DocumentRetriever(search=s) for name, s in searches.items()})
     judged = judge_retriever(hybrid, corpus.questions)
     say(
-        f"Of the relevant snippets, {one} finds {_found(judged, one):.0f} %, {other} "
-        f"{_found(judged, other):.0f} %, and both together {_found(judged, one, other):.0f} %."
+        f"Of the relevant snippets, {first} finds {_found(judged, first):.0f} %, {other} "
+        f"{_found(judged, other):.0f} %, and both together {_found(judged, first, other):.0f} %."
     )
     order = np.random.default_rng(0).permutation(len(judged))
     half, other_half = ([judged[i] for i in part] for part in np.array_split(order, 2))
@@ -92,8 +92,8 @@ def _found(judged: Sequence[JudgedQuery], *names: str) -> float:
     shares = []
     for query in judged:
         relevant = [s for s, r in zip(query.snippets, query.relevant, strict=True) if r]
-        found = sum(any(hit.retriever in names for hit in s.hits) for s in relevant)
-        shares.append(found / (len(relevant) + (query.missed or 0)))
+        n = sum(any(hit.retriever in names for hit in s.hits) for s in relevant)
+        shares.append(n / (len(relevant) + (query.missed or 0)))
     return 100 * float(np.mean(shares))
 
 

@@ -60,7 +60,7 @@ def diagnose(
         new = inputs.logged_queries(log, tested)
     else:
         new = inputs.new_queries(tested, sources, model, corpus)
-    found = diagnosed(tested, new.queries, reference=new.reference)
+    diagnosis = diagnosed(tested, new.queries, reference=new.reference)
     gate = None
     if tested.gate and judged and (out or unanswerable or without_answers):
         gate = evaluated_gate(tested.gate, sources, model, corpus)
@@ -69,25 +69,25 @@ def diagnose(
 
         source = {"judged queries": judged.name} if judged else {"filter log": str(log)}
         named = {"calibration": calibration.name, **source}
-        page = html(found, new.queries, named, gate and gate.evaluation, new.judged)
+        page = html(diagnosis, new.queries, named, gate and gate.evaluation, new.judged)
         write_whole(out, page.encode(), what="report")
     if as_json:
-        numbers = {f.name: getattr(found, f.name) for f in fields(found)}
+        numbers = {f.name: getattr(diagnosis, f.name) for f in fields(diagnosis)}
         del numbers["calibration"]
         counted = {"left_out": new.left_out, "repeated": new.repeated}
-        lead = {"verdict": found.paragraph, "equal_recall": found.evaluation.equal_recall}
+        lead = {"verdict": diagnosis.paragraph, "equal_recall": diagnosis.evaluation.equal_recall}
         of_gate = {"gate": gate._asdict()} if gate else {}
         in_shadow = {"shadow": new.savings._asdict()} if new.savings else {}
-        lost = {"dropped": dropped(tested, new.queries, new.judged)} if found.judged else {}
+        lost = {"dropped": dropped(tested, new.queries, new.judged)} if diagnosis.judged else {}
         print_json({**counted, **in_shadow, **lead, **numbers, **lost, **of_gate})
     else:
-        _say(found, new)
+        _say(diagnosis, new)
         if gate is not None:
             say("\nThe gate in front:\n")
             gate.say()
         if out is not None:
             say(f"\nSaved as {out}")
-    if found.fails or (gate and gate.fails):
+    if diagnosis.fails or (gate and gate.fails):
         raise typer.Exit(1)
 
 

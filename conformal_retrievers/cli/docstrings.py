@@ -53,8 +53,8 @@ def docstring_corpus() -> DocstringCorpus:
             text = words.removeprefix(next(q for q in asked if words.startswith(q))).strip()
         if len(text) <= MIN_REST:
             continue
-        found = windows(text, size=500, overlap=100, document=name)
-        own = [snippets.setdefault(window.text, window) for window in found]
+        cut = windows(text, size=500, overlap=100, document=name)
+        own = [snippets.setdefault(window.text, window) for window in cut]
         if asked.get(summary) == name:
             own = list(dict.fromkeys(own))
             questions.append(JudgedQuery(summary, own, [True] * len(own), id=name))
@@ -70,7 +70,7 @@ def windows(text: str, size: int, overlap: int, document: str) -> list[Snippet]:
     >>> [window.text for window in windows("One two. Three four.  Five six.", 22, 12, "a page")]
     ['One two. Three four.', 'Three four.  Five six.']
     """
-    units, found = list(pieces_in(text, size)), []
+    units, snippets = list(pieces_in(text, size)), []
     first = new = 0  # the window's first unit, and the first unit that is in no window yet
     while new < len(units):
         start, end = units[first][0], units[new][1]
@@ -78,7 +78,7 @@ def windows(text: str, size: int, overlap: int, document: str) -> list[Snippet]:
         while new < len(units) and units[new][1] - start <= size:
             end = units[new][1]
             new += 1
-        found.append(Snippet(text[start:end], f"{document}:{start}", document, start))
+        snippets.append(Snippet(text[start:end], f"{document}:{start}", document, start))
         first = new
         # Going back ends before this window's first unit: the new unit is too far from that.
         while (
@@ -87,7 +87,7 @@ def windows(text: str, size: int, overlap: int, document: str) -> list[Snippet]:
             and units[new][1] - units[first - 1][0] <= size
         ):
             first -= 1
-    return found
+    return snippets
 
 
 def split_summary(docstring: str) -> tuple[str, str]:

@@ -39,7 +39,7 @@ class Queries(NamedTuple):
     @property
     def all(self) -> list[JudgedQuery]:
         """Both kinds of queries."""
-        return [*self.judged, *(query for of in self.unanswerable.values() for query in of)]
+        return [*self.judged, *(query for listed in self.unanswerable.values() for query in listed)]
 
     def without(self, questions: Iterable[str]) -> "Queries":
         """Return all but some questions, which are given by their digests."""
@@ -57,7 +57,7 @@ class Queries(NamedTuple):
         left = {query_digest(query.query) for query in inputs.held_out(self.judged, share)}
         others = dict.fromkeys(query_digest(query.query) for query in self.all)
         rng = np.random.default_rng(1)
-        gone = [one for one in others if one not in asked and rng.random() < share]
+        gone = [question for question in others if question not in asked and rng.random() < share]
         return self.without([*gone, *(asked - left)])
 
 
@@ -134,7 +134,7 @@ def evaluated_gate(
     read = read_queries(inputs.at_depth_of(calibration, given))
     queries = Queries(
         inputs.cut_as(calibration, read.judged),
-        {name: inputs.cut_as(calibration, of) for name, of in read.unanswerable.items()},
+        {name: inputs.cut_as(calibration, listed) for name, listed in read.unanswerable.items()},
     )
     new = queries.without(inputs.asked_of(calibration, queries.all) | fitted_on(gate.scorer))
     inputs.warn_if_retrieved_otherwise(new.all, calibration)
@@ -177,7 +177,7 @@ def gate(
     options.check_out(out, judged, corpus, *given.files.values(), kind=options.GATE, force=force)
     queries = read_queries(given).held_out(hold_out)
     if split is not None:
-        cut = {name: by_sentence(of, split) for name, of in queries.unanswerable.items()}
+        cut = {name: by_sentence(listed, split) for name, listed in queries.unanswerable.items()}
         queries = Queries(by_sentence(queries.judged, split), cut)
     made = calibrate_gate(
         queries.judged,

@@ -53,12 +53,12 @@ def judged_queries(
     if (run or k is not None) and not of_runs:
         raise typer.BadParameter(f"{path}: --run and --k are for BEIR folders and TREC qrels")
     try:
-        found = read(path, named_runs(path, run) if run else None, k=k, min_score=min_score)
+        queries = read(path, named_runs(path, run) if run else None, k=k, min_score=min_score)
     except ValueError as error:
         text = str(error).replace("min_score", "--min-score")
         raise ValueError(text.replace("read(qrels, run)", "QRELS --run FILE")) from None
-    check_retrieved(found)
-    return found
+    check_retrieved(queries)
+    return queries
 
 
 def labels_of(path: Path, synthetic: bool) -> dict[str, JsonValue]:
@@ -79,13 +79,13 @@ def named_runs(folder: Path, given: list[str]) -> list[str] | dict[str, str]:
 def named_files(given: Iterable[str], option: str, folder: Path = Path()) -> dict[str, str]:
     """Return files by name, which is that of the file unless one is given as NAME=FILE."""
     named: dict[str, str] = {}
-    for one in given:
-        name, equals, file = one.partition("=")
-        exists = Path(one).exists() or (folder / one).exists()
+    for path in given:
+        name, equals, file = path.partition("=")
+        exists = Path(path).exists() or (folder / path).exists()
         if not equals or exists or "/" in name:
-            name, file = run_name(one), one
+            name, file = run_name(path), path
         if not name or not file:
-            raise typer.BadParameter(f"{one!r}; give NAME=FILE, or FILE", param_hint=option)
+            raise typer.BadParameter(f"{path!r}; give NAME=FILE, or FILE", param_hint=option)
         if name in named:
             raise typer.BadParameter(
                 f"two files have the name {name!r}; give NAME=FILE", param_hint=option
@@ -227,10 +227,10 @@ def logged_queries(path: Path, calibration: Calibration) -> New:
     A repeated query counts once, and one that the score was chosen on does not, if the log has
     queries or their hashes. Raises ValueError if there is none.
     """
-    found = logged(read_log(path), calibration)
-    if not len(found.queries):
+    new = logged(read_log(path), calibration)
+    if not len(new.queries):
         raise ValueError(
             f"{path} has no event of this calibration with a query that is new to it; give the log "
             "of its filter"
         )
-    return New(found.queries, found.left_out, repeated=found.repeated, savings=found.savings)
+    return New(new.queries, new.left_out, repeated=new.repeated, savings=new.savings)

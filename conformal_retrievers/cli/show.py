@@ -43,7 +43,10 @@ def show(calibration: options.CalibrationFile, as_json: options.Json = False) ->
         say("\nSilent on unanswerable queries by alpha, in %:\n")
         print_table(
             ["", *next(iter(sources.values()))["silent"]],
-            ([visible(name), *map(_share, of["silent"].values())] for name, of in sources.items()),
+            (
+                [visible(n), *map(_share, source["silent"].values())]
+                for n, source in sources.items()
+            ),
         )
 
 
@@ -60,8 +63,8 @@ def facts_of(calibration: Calibration) -> dict[str, Any]:
     at = {f"{a:g}": _at(calibration, a) for a in sorted({*ALPHAS, calibration.alpha})}
     thresholds = {
         group or "": {
-            alpha: found and found.subject.threshold_name(found.threshold(group))
-            for alpha, found in at.items()
+            alpha: known and known.subject.threshold_name(known.threshold(group))
+            for alpha, known in at.items()
         }
         for group in sorted(calibration.n_units, key=str)
     }
@@ -84,7 +87,7 @@ def _at(calibration: Calibration, alpha: float) -> Calibration | None:
 
 
 def _silent_on(source: Source, at: Mapping[str, Calibration | None]) -> dict[str, Any]:
-    shares = {alpha: found and silent_on(found, source)._asdict() for alpha, found in at.items()}
+    shares = {alpha: known and silent_on(known, source)._asdict() for alpha, known in at.items()}
     return {"n": len(source.scores), "silent": shares}
 
 

@@ -29,8 +29,8 @@ def try_splits(
     queries = judged_queries(judged, run, k, min_score)
     asked = by_sentence(queries, split) if split else queries
     models = Models(None, corpus, judged).given() or None
-    found = tried(asked, models, alpha=alpha, splits=splits, progress=sys.stderr.isatty())
+    table = tried(asked, models, alpha=alpha, splits=splits, progress=sys.stderr.isatty())
     if as_json:
-        print_json(found)
+        print_json(table)
     else:
-        say(found)
+        say(table)

@@ -38,9 +38,9 @@ class Way(NamedTuple):
 def with_a_setting(queries: ScoredQueries) -> Iterator[Way]:
     """Yield top k of each retriever and of their fusion, and a threshold on each one's scores."""
     hits = known_hits(queries)
-    for name, found in hits.items():
-        if np.isfinite(found.ranks).any():
-            yield _top(f"top {{k}} of {name}", found.ranks)
+    for name, columns in hits.items():
+        if np.isfinite(columns.ranks).any():
+            yield _top(f"top {{k}} of {name}", columns.ranks)
     if len(hits) > 1:
         yield _top("top {k} of the fusion", _fused_ranks(queries))
     if not hits:
@@ -74,11 +74,11 @@ def _thinned(settings: Array) -> Array:
 
 def _fused_ranks(queries: ScoredQueries) -> Array:
     """Return the rank of each snippet (S,), or of its document, in the fusion of its query."""
-    ranks_of_each = np.stack([found.ranks for found in known_hits(queries).values()])
+    ranks_of_each = np.stack([columns.ranks for columns in known_hits(queries).values()])
     fusion = (1 / (C + ranks_of_each + 1)).sum(axis=0)
-    of = documents(queries)
-    order = np.lexsort((of, -fusion, queries.query_of))
-    query, document = queries.query_of[order], of[order]
+    place_of = documents(queries)
+    order = np.lexsort((place_of, -fusion, queries.query_of))
+    query, document = queries.query_of[order], place_of[order]
     other = np.ones(len(order), dtype=bool)  # than the document before
     other[1:] = (np.diff(query) != 0) | (np.diff(document) != 0)
     place = np.cumsum(other)
@@ -89,11 +89,12 @@ def _fused_ranks(queries: ScoredQueries) -> Array:
 
 def _own_scores(queries: ScoredQueries) -> dict[str, Array]:
     """Return the scores (S,) of each retriever that scores all it finds: lower = more relevant."""
-    return {
-        name: np.where(np.isfinite(found.ranks), _sign(queries, found) * found.scores, math.inf)
-        for name, found in known_hits(queries).items()
-        if not np.isnan(found.scores[np.isfinite(found.ranks)]).any()
-    }
+    scores = {}
+    for name, hits in known_hits(queries).items():
+        hit = np.isfinite(hits.ranks)
+        if not np.isnan(hits.scores[hit]).any():
+            scores[name] = np.where(hit, _sign(queries, hits) * hits.scores, math.inf)
+    return scores
 
 
 def _sign(queries: ScoredQueries, hits: HitColumns) -> int:

@@ -46,7 +46,7 @@ def resampled(
             total = int(times.sum())
             return rng.multinomial(total, times / total, size=some).astype(np.float64)
         draws = (rng.integers(n, size=n) for _ in range(some))
-        return np.stack([np.bincount(of, minlength=n).astype(np.float64) for of in draws])
+        return np.stack([np.bincount(rows, minlength=n).astype(np.float64) for rows in draws])
 
     done = range(0, resamples, chunk)
     return np.concatenate([drawn(min(chunk, resamples - i)) @ table for i in done])

@@ -121,5 +121,5 @@ def compare(
 def _differences(sums: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the differences of the measures (r, measures) from sums (r, 2 × measures × 2)."""
     with np.errstate(invalid="ignore"):  # 0 / 0 is nan: there is nothing to be a share of
-        one, other = np.split(sums[:, ::2] / sums[:, 1::2], 2, axis=1)
-    return one - other
+        ours, other = np.split(sums[:, ::2] / sums[:, 1::2], 2, axis=1)
+    return ours - other

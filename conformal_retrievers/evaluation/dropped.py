@@ -46,14 +46,14 @@ def dropped(
         measures.thresholds(queries, calibration),
     )
     of_each = np.broadcast_to(thresholds, len(queries))
-    found = []
+    losers = []
     for q in np.flatnonzero(queries.number_in(lost)).tolist():
         start, end = queries.offsets[q], queries.offsets[q + 1]
         places = np.flatnonzero(lost[start:end])
         scores = queries.scores[start:end]
         text = texts.get(queries.ids[q])
         names = {i: (text and text.snippets[i].id) or f"snippet {i + 1}" for i in places.tolist()}
-        found.append(
+        losers.append(
             Dropped(
                 text.query if text else queries.ids[q] or f"query {q + 1}",
                 queries.ids[q],
@@ -66,4 +66,4 @@ def dropped(
                 bool(queries.silenced[q] == 1),
             )
         )
-    return sorted(found, key=lambda one: (-len(one.lost), one.relevant))
+    return sorted(losers, key=lambda one: (-len(one.lost), one.relevant))

@@ -102,7 +102,7 @@ def evaluate_gate(
             group: _measured(
                 c,
                 _of_group(of_known, group),
-                {name: _of_group(of, group) for name, of in of_sources.items()},
+                {name: _of_group(queries, group) for name, queries in of_sources.items()},
                 level,
                 group,
                 len(members),
@@ -128,7 +128,7 @@ def _check_new(gate: Gate, queries: Sequence[JudgedQuery]) -> None:
 
 
 def _of_group(decided: Sequence[Decided], group: str | None) -> list[Decided]:
-    return [one for one in decided if one[0].group == group]
+    return [pair for pair in decided if pair[0].group == group]
 
 
 def _measured(
@@ -141,12 +141,12 @@ def _measured(
 ) -> GateEvaluation:
     """Return the measures of queries; the verdict is on `group`, one of `tests`."""
     of_known = Decisions.of(answerable, level, best=True)
-    passes = Share.of_counts([not one.silent for _, one in answerable], level)
+    passes = Share.of_counts([not gated.silent for _, gated in answerable], level)
     return GateEvaluation(
         alpha=calibration.alpha,
         answerable=of_known,
         unanswerable={
-            name: Decisions.of(of, level, best=False) for name, of in unanswerable.items()
+            name: Decisions.of(queries, level, best=False) for name, queries in unanswerable.items()
         },
         curve=_curve(calibration, answerable, unanswerable),
         verdict=verdict_on(calibration, passes, group, tests=tests),
@@ -162,11 +162,11 @@ def _curve(
     at = [calibration.at(alpha) for alpha in alphas]
 
     def silent(decided: Sequence[Decided]) -> Array:
-        scores = np.array([one.score for _, one in decided])
-        groups = [one.group for _, one in decided]
+        scores = np.array([gated.score for _, gated in decided])
+        groups = [gated.group for _, gated in decided]
         if not groups:
             return np.full(len(at), np.nan)
         return np.array([np.mean(scores > [c.threshold(g) for g in groups]) for c in at])
 
-    sources = {name: silent(of) for name, of in unanswerable.items()}
+    sources = {name: silent(queries) for name, queries in unanswerable.items()}
     return GateCurve(np.array(alphas), silent(answerable), sources)

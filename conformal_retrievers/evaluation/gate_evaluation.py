@@ -109,11 +109,11 @@ class GateEvaluation:
         """
         if not self.unanswerable:
             return say("no unanswerable")
-        short = any(of.silent.interval.high < SEPARATES for of in self.unanswerable.values())
+        short = any(kind.silent.interval.high < SEPARATES for kind in self.unanswerable.values())
         lead = "Not separable here: at" if short else "At"
         *others, last = [
-            f"{of.silent} of {'the unanswerable' if name == UNNAMED else repr(name)}"
-            for name, of in self.unanswerable.items()
+            f"{kind.silent} of {'the unanswerable' if name == UNNAMED else repr(name)}"
+            for name, kind in self.unanswerable.items()
         ]
         shares = f"{', '.join(others)} and {last}" if others else last
         return say("separability", lead=lead, alpha=_exact(self.alpha), shares=shares)
@@ -128,14 +128,14 @@ class GateEvaluation:
     @property
     def worst(self) -> Worst:
         """The queries of each kind for which the gate is most wrong, or most nearly so."""
-        of_sources = {name: of.worst for name, of in self.unanswerable.items()}
+        of_sources = {name: kind.worst for name, kind in self.unanswerable.items()}
         return Worst(self.answerable.worst, of_sources)
 
     @property
     def kinds(self) -> list[tuple[str, Decisions]]:
         """What the gate decides about each kind of query, by the name of a row in a table."""
         groups = [(f"  group {name!r}", part.answerable) for name, part in self.by_group.items()]
-        sources = [(_row_name(name), of) for name, of in self.unanswerable.items()]
+        sources = [(_row_name(name), kind) for name, kind in self.unanswerable.items()]
         return [("answerable", self.answerable), *groups, *sources]
 
     def __str__(self) -> str:
@@ -150,11 +150,11 @@ def _written(e: GateEvaluation) -> Iterator[str]:
     yield "\n".join(["Answerable, nearest to silence:", *map(_line, e.worst.answerable[:SHOWN])])
     for name, examples in e.worst.unanswerable.items():
         if examples:
-            of = _row_name(name)
-            lead = _cut(f"{of[:1].upper()}{of[1:]}, farthest from silence:")
+            row = _row_name(name)
+            lead = _cut(f"{row[:1].upper()}{row[1:]}, farthest from silence:")
             yield "\n".join([lead, *map(_line, examples[:SHOWN])])
     notes = [str(e.verdict) if e.verdict else say("gate not tested")]
-    unscored = sum(of.unscored for of in (e.answerable, *e.unanswerable.values()))
+    unscored = sum(kind.unscored for kind in (e.answerable, *e.unanswerable.values()))
     if unscored:
         notes.append(f"Queries without a score, which pass: {unscored}.")
     notes += [UNVERIFIED] * (not e.held_out_verified)
@@ -163,8 +163,8 @@ def _written(e: GateEvaluation) -> Iterator[str]:
 
 def _table(e: GateEvaluation) -> list[str]:
     rows = [
-        [name, f"{of.n:,}", *(s.interval.written(unit="") for s in (of.silent, of.speaks))]
-        for name, of in e.kinds
+        [name, f"{kind.n:,}", *(s.interval.written(unit="") for s in (kind.silent, kind.speaks))]
+        for name, kind in e.kinds
     ]
     return aligned(["queries", "n", "silent, %", "speaks, %"], rows)
 
@@ -173,10 +173,10 @@ def _curve(e: GateEvaluation) -> list[str]:
     c = e.curve
     chosen = [i for i, a in enumerate(c.alpha.tolist()) if a in (*COLUMNS, e.alpha)]
     rows = [("answerable", c.answerable)]
-    rows += [(_row_name(name), of) for name, of in c.unanswerable.items()]
+    rows += [(_row_name(name), silent) for name, silent in c.unanswerable.items()]
     return aligned(
         ["silent, in %, at alpha =", *(f"{c.alpha[i]:g}" for i in chosen)],
-        [[name, *(percent(of[i], unit="") for i in chosen)] for name, of in rows],
+        [[name, *(percent(silent[i], unit="") for i in chosen)] for name, silent in rows],
     )
 
 

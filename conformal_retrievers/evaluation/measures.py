@@ -93,8 +93,9 @@ class QueryCounts(NamedTuple):
         groups = self.group.tolist()
         names = sorted(set(groups), key=lambda name: (name is None, name or ""))
         number = {name: i for i, name in enumerate(names)}
-        of = np.fromiter(map(number.__getitem__, groups), np.intp, len(groups))
-        members = np.split(np.argsort(of, kind="stable"), np.cumsum(np.bincount(of))[:-1])
+        number_of = np.fromiter(map(number.__getitem__, groups), np.intp, len(groups))
+        ends = np.cumsum(np.bincount(number_of))[:-1]
+        members = np.split(np.argsort(number_of, kind="stable"), ends)
         return {name: self.at(places) for name, places in zip(names, members, strict=True)}
 
 
@@ -137,10 +138,10 @@ def passed(queries: ScoredQueries | QueryCounts) -> Mask:
 
 def known_hits(queries: ScoredQueries) -> dict[str, HitColumns]:
     """Return the hits of each retriever, (S,), by name; none unless each query has some."""
-    found = np.zeros(len(queries.scores), dtype=bool)
+    hit = np.zeros(len(queries.scores), dtype=bool)
     for ranks, _ in queries.hits.values():
-        found |= np.isfinite(ranks)
-    known = (queries.number_in(found) > 0) | (queries.sizes == 0)
+        hit |= np.isfinite(ranks)
+    known = (queries.number_in(hit) > 0) | (queries.sizes == 0)
     return dict(sorted(queries.hits.items())) if known.all() else {}
 
 

@@ -88,20 +88,21 @@ class Observed:
     def merged(cls, parts: Iterable[Observed]) -> Observed:
         """Return what all parts have together, in their order; ValueError for an id in two."""
         given = list(parts)
-        values, place = np.unique(np.concatenate([of.values for of in given]), return_inverse=True)
-        times = np.concatenate([of.times for of in given], axis=1)
+        values = np.concatenate([part.values for part in given])
+        values, place = np.unique(values, return_inverse=True)
+        times = np.concatenate([part.times for part in given], axis=1)
         both = [np.bincount(place, of_kind, len(values)).astype(np.intp) for of_kind in times]
         return cls(
-            counts=QueryCounts.merged(of.counts for of in given),
-            kept=np.concatenate([of.kept for of in given], axis=1),
-            relevant_kept=np.concatenate([of.relevant_kept for of in given], axis=1),
-            lowest=np.concatenate([of.lowest for of in given]),
-            lowest_kept=np.sum([of.lowest_kept for of in given], axis=0),
+            counts=QueryCounts.merged(part.counts for part in given),
+            kept=np.concatenate([part.kept for part in given], axis=1),
+            relevant_kept=np.concatenate([part.relevant_kept for part in given], axis=1),
+            lowest=np.concatenate([part.lowest for part in given]),
+            lowest_kept=np.sum([part.lowest_kept for part in given], axis=0),
             thresholds=given[0].thresholds,
-            aucs=np.concatenate([of.aucs for of in given]),
+            aucs=np.concatenate([part.aucs for part in given]),
             values=values,
             times=np.stack(both),
-            at_threshold=sum(of.at_threshold for of in given),
+            at_threshold=sum(part.at_threshold for part in given),
         )
 
     @property
@@ -145,7 +146,7 @@ def aucs(queries: ScoredQueries, scores: Column) -> Column:
     Of a query of r relevant and m irrelevant scores it is Σ (relevant ones below an irrelevant one
     + those up to it) / 2 r m, over its irrelevant ones, in the order of its scores.
     """
-    found = np.full(len(queries), math.nan)
+    areas = np.full(len(queries), math.nan)
     known = ~np.isnan(scores)
     r = queries.number_in(queries.relevant & known)
     m = queries.number_in(known) - r
@@ -167,5 +168,5 @@ def aucs(queries: ScoredQueries, scores: Column) -> Column:
             twice = np.take_along_axis(up_to - relevant, first, axis=1)
             twice = twice + np.take_along_axis(up_to, last, axis=1)
             twice = (twice * (known[cells] & ~relevant)).sum(axis=1)
-            found[some] = twice / 2 / r[some] / m[some]
-    return found
+            areas[some] = twice / 2 / r[some] / m[some]
+    return areas

@@ -134,8 +134,8 @@ def _of_evaluation(e: Evaluation) -> Iterable[Draw]:
         calibration, queries, level = e._of_snippets
         seen, name = Observed.of(calibration, queries), measures.guaranteed(calibration)
         alphas = alphas_of(calibration)
-        found = [measures.share(seen.at(i), name, level).interval for i in range(len(alphas))]
-        yield partial(coverage, alphas=alphas, found=found, own=calibration.alpha, level=level)
+        intervals = [measures.share(seen.at(i), name, level).interval for i in range(len(alphas))]
+        yield partial(coverage, alphas=alphas, found=intervals, own=calibration.alpha, level=level)
     else:
         yield partial(shares, found={name: s.interval for name, s in e.shares.items() if s.n})
 
@@ -167,26 +167,26 @@ def equal_recall(axes: Any, table: EqualRecall) -> None:
     """Draw what reaches the model of each way to choose, and the recall of those at another."""
     scale, ours = table.scales[-1], table.filter
     rows = table.rows
-    names, found, colors = [], [], []
+    names, costs, colors = [], [], []
     for row in rows:
         name = _name(row.name)
         if not row.equal:
             name += f", recall {percent(row.measured['recall'].estimate)}"
         names.append(name)
-        found.append(np.array(row.measured[scale.measure]) / scale.unit)
+        costs.append(np.array(row.measured[scale.measure]) / scale.unit)
         colors.append(BLUE if row.name == FILTER else GREY)
-    _dots(axes, names, found, colors)
+    _dots(axes, names, costs, colors)
     recall = percent(ours.measured["recall"].estimate)
     axes.set(
         xlabel=f"{table.head(scale)} per query, at {recall} recall or as named", xlim=(0, None)
     )
-    axes.axvline(found[rows.index(ours)][0], color=BLUE, linewidth=1, linestyle=":")
+    axes.axvline(costs[rows.index(ours)][0], color=BLUE, linewidth=1, linestyle=":")
 
 
 def coverage_of(axes: Any, d: Diagnosis) -> None:
     """Draw the coverage of a diagnosis over alpha, see `coverage`."""
-    alphas, found = zip(*((point.alpha, point.coverage) for point in d.sweep), strict=True)
-    coverage(axes, alphas, found, d.calibration.alpha, d.level)
+    alphas, intervals = zip(*((point.alpha, point.coverage) for point in d.sweep), strict=True)
+    coverage(axes, alphas, intervals, d.calibration.alpha, d.level)
 
 
 def coverage(
@@ -226,7 +226,7 @@ def m1_and_m2(axes: Any, d: Diagnosis) -> None:
 
 def histogram(axes: Any, scores: Mapping[str, Scores], calibration: Calibration) -> None:
     """Draw the distributions of scores, by name, and the thresholds."""
-    finite = {name: of[np.isfinite(of)] for name, of in scores.items()}
+    finite = {name: values[np.isfinite(values)] for name, values in scores.items()}
     edges = _bin_edges(np.concatenate([*finite.values()]))
     looks = ((BLUE, "-"), (RED, (0, (2, 1))))
     for (name, of_kind), (color, line) in zip(finite.items(), looks, strict=False):
@@ -256,7 +256,7 @@ def threshold_over_alpha(axes: Any, calibration: Calibration) -> None:
     at = [calibration.thresholds_at(alpha) for alpha in alphas]
     for group, look in zip(calibration.n_units, itertools.cycle(["-", "--", "-.", ":"])):
         name = None if group is None else _name(str(group))
-        limits = np.array([of[group] for of in at])
+        limits = np.array([thresholds[group] for thresholds in at])
         finite = np.where(np.isfinite(limits), limits, np.nan)
         axes.plot(alphas, finite, look, color=BLUE, label=name)
     _finish(axes, calibration.alpha, "threshold")
@@ -286,7 +286,7 @@ def differences(axes: Any, found: Differences) -> None:
 
 def shares(axes: Any, found: Mapping[str, Interval]) -> None:
     """Draw measures with their intervals."""
-    _dots(axes, [*found], [100 * np.array(of) for of in found.values()], [BLUE] * len(found))
+    _dots(axes, [*found], [*(100 * np.array([*found.values()]))], [BLUE] * len(found))
     axes.set(xlabel="%", xlim=(0, 100))
 
 

@@ -110,12 +110,13 @@ def html(
     )
     environment.filters |= {"percent": percent, "number": _number, "ends": _ends}
     c, (_, *copies) = d.calibration, without_copies([*judged])
-    found = [Finding("copies", "notice", f"{told}.") for told in copies if told]
-    d = replace(d, findings=ordered([*d.findings, *found]))
+    notices = [Finding("copies", "notice", f"{told}.") for told in copies if told]
+    d = replace(d, findings=ordered([*d.findings, *notices]))
     thresholds = {group or "all queries": c.threshold(group) for group in c.n_units}
     chosen = c.choice is not None  # then the statement has it
     scorer = None if chosen else c.scorer_provenance
     given = {"retrieval": in_words(c.retrieval or {}), "labels": c.labels, "scorer": scorer}
+    facts = [(f"{name}: {k}", v) for name, part in given.items() for k, v in (part or {}).items()]
     queries = ScoredQueries.of(scored)
     scores = plot.scores_of(d, queries)
     histogram = partial(plot.histogram, scores=scores, calibration=c)
@@ -133,7 +134,7 @@ def html(
         sweep=_image(partial(plot.m1_and_m2, d=d)),
         histogram=_image(histogram) if some_score else None,
         kinds=" and ".join(scores),
-        provenance={f"{name}: {k}": v for name, of in given.items() for k, v in (of or {}).items()},
+        provenance=dict(facts),
         infinity=math.inf,
         gate=gate,
         gate_curve=gate and _image(partial(plot.gate_errors, gate=gate)),

@@ -170,7 +170,7 @@ def _rows(tables: Sequence[EqualRecall]) -> Iterator[Row]:
 
 
 def _means(of_splits: Sequence[Mapping[str, Estimate]]) -> dict[str, Estimate]:
-    return {name: _estimate([of[name].estimate for of in of_splits]) for name in of_splits[0]}
+    return {name: _estimate([part[name].estimate for part in of_splits]) for name in of_splits[0]}
 
 
 def _estimate(values: Sequence[float]) -> Estimate:

@@ -51,8 +51,8 @@ def event_of(
         fields["split"] = filtered.calibration.split
         fields["documents"] = len(filtered.sentences.documents)
         fields["kept_ranges"] = [
-            {"document": one.document, "ranges": [[*r] for r in one.ranges]}
-            for one in filtered.passages
+            {"document": passage.document, "ranges": [[*r] for r in passage.ranges]}
+            for passage in filtered.passages
         ]
     if filtered.shadow:
         fields["shadow"] = True

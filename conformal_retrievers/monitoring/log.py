@@ -110,11 +110,11 @@ class Observer:
         """Count, report and log one event of either kind."""
         k, kept = event["k"], len(event["kept"])
         of_claims = event["event"] == CLAIMS_EVENT
-        one = Counts.of_query(k, kept, len(event["unscorable"]), is_silent(event))
+        counts = Counts.of_query(k, kept, len(event["unscorable"]), is_silent(event))
         if not of_claims:  # a snippet that on_empty keeps is in `kept`, but not in m1 and m2
-            one = replace(one, with_kept=int(event["m1"]), share_kept=event["m2"])
+            counts = replace(counts, with_kept=int(event["m1"]), share_kept=event["m2"])
         with self._lock:
-            total = self._counts.get(event["calibration"], Counts()) + one
+            total = self._counts.get(event["calibration"], Counts()) + counts
             self._counts[event["calibration"]] = total
         items = "claims" if of_claims else "sentences" if event.get("split") else "snippets"
         shadow = " (in shadow)" if event.get("shadow") else ""
@@ -125,8 +125,8 @@ class Observer:
         silent = f"; {total.silent} queries were silenced" if total.silent else ""
         m1, m2 = percent(total.m1), percent(total.m2)
         logger.info(text, kept, k, m1, total.queries, m2, silent)
-        if one.unscorable:
-            logger.warning("%d of %d %s could not be scored", one.unscorable, k, items)
+        if counts.unscorable:
+            logger.warning("%d of %d %s could not be scored", counts.unscorable, k, items)
         if failed := event.get("failed_retrievers"):
             logger.warning("filtered without the retrievers that failed: %s", ", ".join(failed))
         if event.get("undivided") is not None:
@@ -171,10 +171,10 @@ def events_in(paths: Iterable[Path], event: str = EVENT) -> Iterator[dict[str, A
                 except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
                     bad.append(where)
                     continue
-                found = check_event(row, where)
+                checked = check_event(row, where)
                 good += 1
-                if found["event"] == event:
-                    yield found
+                if checked["event"] == event:
+                    yield checked
     if bad and not good:
         raise ValueError(f"{bad[0]} is not JSON, and neither is any other line; give a filter log")
     if bad:

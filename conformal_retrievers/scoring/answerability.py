@@ -129,14 +129,14 @@ class CombinedQueryScorer(ABC):
     def score_query(self, query: str, snippets: Sequence[Snippet | str]) -> float:
         """Return the combined score of a query."""
         given = as_snippets(snippets)
-        found = [_of_part(part, query, given) for part in self.parts]
-        return self.combine(query, found, given)
+        scores = [_of_part(part, query, given) for part in self.parts]
+        return self.combine(query, scores, given)
 
     async def ascore_query(self, query: str, snippets: Sequence[Snippet | str]) -> float:
         """Asynchronous twin of `score_query`; it awaits all parts at once."""
         given = as_snippets(snippets)
-        found = await at_once(*(_aof_part(part, query, given) for part in self.parts))
-        return self.combine(query, found, given)
+        scores = await at_once(*(_aof_part(part, query, given) for part in self.parts))
+        return self.combine(query, scores, given)
 
 
 def _of_part(part: Any, query: str, snippets: Sequence[Snippet]) -> Any:

@@ -44,8 +44,8 @@ class CombinedScorer(ABC):
     async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Asynchronous twin of `score`; it awaits all parts at once, and stops all if one fails."""
         given = as_snippets(snippets)
-        found = await at_once(*(ascore_snippets(part, query, given) for part in self.parts))
-        return self.combine(found, given)
+        columns = await at_once(*(ascore_snippets(part, query, given) for part in self.parts))
+        return self.combine(columns, given)
 
 
 @dataclass(frozen=True)

@@ -224,8 +224,8 @@ def _scores(scorer: RankScorer | FusionScorer | RetrievalScorer, snippets: Itera
         )
         return np.full(len(given), np.nan)
     check_found(repr(scorer.name), scorer.retrievers, known)
-    found = np.minimum.reduce([column.ranks for column in known.values()]) < np.inf
-    return np.where(found, scorer.of_columns(known), np.nan)
+    hit = np.minimum.reduce([column.ranks for column in known.values()]) < np.inf
+    return np.where(hit, scorer.of_columns(known), np.nan)
 
 
 def retrievers_of(scorer: Named) -> tuple[str, ...]:

@@ -101,7 +101,7 @@ def _units(unit: Unit, words: Sequence[str]) -> list[str]:
     """Return the query's units as they stand in a text of words with spaces around each."""
     units = {f" {word} " for word in words}
     if unit == "pairs":
-        units = {f" {one} {other} " for one, other in pairwise(words)}
+        units = {f" {word} {other} " for word, other in pairwise(words)}
     if unit == "stems":
         units = {f" {word[:5]}" for word in words}
     if unit == "pieces":  # a word of fewer letters is a piece with the spaces around it

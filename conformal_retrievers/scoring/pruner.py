@@ -65,14 +65,14 @@ class ProvenceScorer:
             ):
                 if sentences is None or returned is None or [*sentences] != sent:
                     continue  # it has other sentences than these
-                found = np.atleast_1d(as_scores(returned, f"probabilities of {self.name!r}"))
-                if (np.abs(found[np.isfinite(found)] - 0.5) > 0.5).any():
+                chances = np.atleast_1d(as_scores(returned, f"probabilities of {self.name!r}"))
+                if (np.abs(chances[np.isfinite(chances)] - 0.5) > 0.5).any():
                     raise ValueError(
                         f"probabilities of {self.name!r} are {returned!r:.60}; give a model whose "
                         "probabilities are from 0 to 1"
                     )
-                if found.shape == (len(sent),):
-                    scores[i] = np.where(np.isfinite(found), 1 - found, np.nan)
+                if chances.shape == (len(sent),):
+                    scores[i] = np.where(np.isfinite(chances), 1 - chances, np.nan)
         return scores
 
     def _returned(self, query: str, context: list[list[str]]) -> list[Any]:

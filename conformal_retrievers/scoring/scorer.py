@@ -131,8 +131,8 @@ def reference(scorer: Named) -> JsonValue:
     >>> reference(RankScorer("dense")), reference(FunctionScorer(len, "length"))
     ({'kind': 'rank', 'retriever': 'dense'}, {'name': 'length'})
     """
-    found = getattr(scorer, "provenance", {})
-    return dict(found) if {"kind", "format"} & set(found) else {"name": scorer.name}
+    stored = getattr(scorer, "provenance", {})
+    return dict(stored) if {"kind", "format"} & set(stored) else {"name": scorer.name}
 
 
 def query_digest(query: str) -> str:

@@ -64,11 +64,11 @@ def sources_of(judged: Sequence[JudgedQuery], scorers: Sequence[str] = ()) -> So
     >>> sources_of([JudgedQuery("q", snippets, [True, False])]).retrievers
     (('retriever', 'similarity'),)
     """
-    found: dict[str, list[HitColumns]] = {}
+    lists: dict[str, list[HitColumns]] = {}
     for query in judged:
         for name, columns in query.hits.items():
-            found.setdefault(name, []).append(columns)
-    kinds = tuple((name, _kind(name, columns)) for name, columns in sorted(found.items()))
+            lists.setdefault(name, []).append(columns)
+    kinds = tuple((name, _kind(name, columns)) for name, columns in sorted(lists.items()))
     return Sources(kinds, tuple(scorers), context_of([s for q in judged for s in q.snippets]))
 
 
@@ -132,7 +132,7 @@ def numbers_of(
     if sources.context == "document+position":
         places.append(positions_in(snippets))
     for of_each in places:
-        stated = np.array([one is not None for one in of_each], dtype=bool)
+        stated = np.array([place is not None for place in of_each], dtype=bool)
         if stated.any():  # none of another framework's may be: then each is a document of its own
             known &= stated
     hits = _of_hits(sources.retrievers, snippets, only_compared)
@@ -173,12 +173,12 @@ def _of_hits(
         check_found("the score", names, hits)
     ranks, scores = [], []
     for name, kind in retrievers:
-        of = hits.get(name) or HitColumns(np.full(n, np.inf), np.full(n, np.nan))
-        ranks.append(of.ranks)
+        columns = hits.get(name) or HitColumns(np.full(n, np.inf), np.full(n, np.nan))
+        ranks.append(columns.ranks)
         if kind == "rank":
-            scores.append(of.ranks)
+            scores.append(columns.ranks)
         else:
-            scores.append(turned(name, of, kind == "similarity", only_compared))
+            scores.append(turned(name, columns, kind == "similarity", only_compared))
     return np.array([ranks, scores]).reshape(2, len(retrievers), n)
 
 

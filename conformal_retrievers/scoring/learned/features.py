@@ -186,7 +186,7 @@ def in_places(mean: Values, layout: Layout) -> list[Values]:
     steps = np.array([*STEPS.values()])[:, np.newaxis]
     to = layout.number + steps
     inside = (to >= 0) & (to < layout.places)
-    found = np.where(inside, of_places[np.where(inside, layout.place + steps, 0)] - mean, 0.0)
+    steps_to = np.where(inside, of_places[np.where(inside, layout.place + steps, 0)] - mean, 0.0)
     last = layout.places - 1
     ends = (layout.number == 0) * 1.0, (layout.number == last) * 1.0
-    return [*found, layout.number / np.maximum(last, 1), *ends]
+    return [*steps_to, layout.number / np.maximum(last, 1), *ends]

@@ -205,7 +205,7 @@ def table_of(
     numbers = np.array([query_scores(scorer, judged) for scorer in query_scorers]).T
     rows = [np.empty((0, len(columns(sources)) + len(query_scorers)))]
     for i, query in enumerate(judged):
-        found: list[Any] = [score_snippets(s, query.query, query.snippets) for s in scorers]
-        found += numbers[i].tolist() if query_scorers else []
-        rows.append(query_features(sources, query.query, found, query.snippets)[np.newaxis])
+        scores: list[Any] = [score_snippets(s, query.query, query.snippets) for s in scorers]
+        scores += numbers[i].tolist() if query_scorers else []
+        rows.append(query_features(sources, query.query, scores, query.snippets)[np.newaxis])
     return np.concatenate(rows)

@@ -113,12 +113,12 @@ def units_of(own: Sequence[Column], table: Values) -> tuple[Unit, ...]:
     units = []
     for i, (feature, _) in enumerate(own):
         if (kind := feature.removeprefix(GIVEN)) in BEGINS:
-            found = table[np.isfinite(table[:, i]), i : i + 2]  # best and last, or a number
-            found = found if len(found) else np.zeros((1, 2))
-            spread = found[:, 0].std()
-            if kind == "best" and (len(found) < ENOUGH or np.ptp(found[:, 0]) == 0):
-                spread = PART * np.ptp(found, axis=1).mean()
-            units.append(Unit(float(found[:, 0].mean()), float(spread) or UNKNOWN))
+            known = table[np.isfinite(table[:, i]), i : i + 2]  # best and last, or a number
+            known = known if len(known) else np.zeros((1, 2))
+            spread = known[:, 0].std()
+            if kind == "best" and (len(known) < ENOUGH or np.ptp(known[:, 0]) == 0):
+                spread = PART * np.ptp(known, axis=1).mean()
+            units.append(Unit(float(known[:, 0].mean()), float(spread) or UNKNOWN))
     return tuple(units)
 
 

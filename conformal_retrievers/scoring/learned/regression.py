@@ -41,9 +41,9 @@ def most_probable(
         gradient = table.T @ (w * (p - y)) + precision * (b - mean)
         curvature = (table.T * (w * p * (1 - p))) @ table + np.diag(precision)
         step = np.linalg.lstsq(curvature, gradient, rcond=None)[0]
-        while (found := total(b - step)) > least and np.abs(step).max() > TOLERANCE:
+        while (smaller := total(b - step)) > least and np.abs(step).max() > TOLERANCE:
             step = step / 2
-        if least - found <= TOLERANCE:
+        if least - smaller <= TOLERANCE:
             break
-        b, least = b - step, found
+        b, least = b - step, smaller
     return b
