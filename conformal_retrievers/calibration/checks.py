@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import JsonValue
 
 from conformal_retrievers.calibration.reduced import Reduced
-from conformal_retrievers.calibration.subjects import ANSWERS, QUERIES, SENTENCES, Subject
+from conformal_retrievers.calibration.subjects import SENTENCES, Subject
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.hits import list_length
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
@@ -33,21 +33,10 @@ def check_subject(calibration: object, *expected: Subject) -> None:
             f"calibration is {calibration!r:.60}; give a Calibration, such as "
             "Calibration.load(path)"
         )
-    if about == QUERIES and about not in expected:
-        raise CalibrationMismatch(
-            f"this calibration is of a gate, about queries, but one about {expected[0].name} is "
-            "needed. Give it as gate=, beside the calibration of the filter"
-        )
-    if about == ANSWERS and about not in expected:
-        raise CalibrationMismatch(
-            "this calibration is about a chain's answers, not about relevance; measure its filter "
-            "with evaluate_answers(filters, queries, answer)"
-        )
     if about not in expected:
+        names = " or ".join(subject.name for subject in expected)
         raise CalibrationMismatch(
-            f"this calibration is about {about.name}, but one about "
-            f"{' or '.join(subject.name for subject in expected)} is needed. "
-            f"Make one with {expected[0].made_by}"
+            about.says("elsewhere", subject=about, names=names, needed=expected[0])
         )
 
 

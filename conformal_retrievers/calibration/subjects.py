@@ -7,7 +7,7 @@ The theorem is the same for all; their nouns and their comparison differ:
     answers                                          as snippets, which they are made from
     claims    kept     iff  relevance > threshold    a claim without a relevance is dropped
     flags     flagged  iff  confidence ≤ threshold   an answer without a confidence is flagged
-    queries   passed   iff  score ≤ threshold        a query without a score passes the gate
+    queries   passed   iff  score ≤ threshold        a query without a score passes
 """
 
 import re

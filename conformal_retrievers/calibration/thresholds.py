@@ -17,17 +17,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import JsonValue
 
-from conformal_retrievers.calibration import checks, guarantees
+from conformal_retrievers.calibration import checks, guarantees, subjects
 from conformal_retrievers.calibration.behind import check_behind
 from conformal_retrievers.calibration.record import Choice
-from conformal_retrievers.calibration.subjects import (
-    ANSWERS,
-    QUERIES,
-    RETRIEVED,
-    SENTENCES,
-    SNIPPETS,
-    Subject,
-)
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.queries import JudgedQuery, as_scores
 from conformal_retrievers.data.retrieval import Retriever, as_retriever
@@ -47,7 +39,7 @@ class Thresholds:
     guarantee: guarantees.Guarantee
     scorer: str  # the name of what scored
     queries: ScoredQueries  # with a known relevant snippet: their relevant scores, ascending
-    subject: Subject = SNIPPETS
+    subject: subjects.Subject = subjects.SNIPPETS
     delta: float | None = None
     by_group: bool = False
     count_missed: bool = False
@@ -77,7 +69,7 @@ class Thresholds:
         checks.check_missed(self.queries, self.count_missed)
         if self.gate is not None:
             check_behind(self.gate, self.alpha, self.guarantee, self.delta, by_group=self.by_group)
-        if self.subject not in RETRIEVED:
+        if self.subject not in subjects.RETRIEVED:
             checks.check_one_score(self.queries, self.guarantee, self.count_missed, self.subject)
         if self.delta is None or self.by_group:  # a group that is too small keeps everything
             return
@@ -227,7 +219,7 @@ class Thresholds:
         """Whether keeping everything does not give the guarantee, since missed snippets count, or
         too many answers fail with all snippets; False by group.
         """
-        fail = self.subject == ANSWERS and self.n_queries >= self.n_needed
+        fail = self.subject == subjects.ANSWERS and self.n_queries >= self.n_needed
         return (self.count_missed or fail) and not self.by_group and self.keeps_everything
 
     @cached_property
@@ -272,7 +264,9 @@ class Thresholds:
     def split(self) -> str | None:
         """What cut the documents into sentences; None if the snippets are whole."""
         split = (self.retrieval or {}).get("split")
-        return str(split) if split and self.subject in (SENTENCES, QUERIES) else None
+        return (
+            str(split) if split and self.subject in (subjects.SENTENCES, subjects.QUERIES) else None
+        )
 
     @property
     def n_relevant(self) -> int:
