@@ -31,7 +31,6 @@ from conformal_retrievers.evaluation.gate_evaluation import (
     GateCurve,
     GateEvaluation,
 )
-from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.verdict import verdict_on, worst_of
 from conformal_retrievers.scoring.answerability import query_scores
 from conformal_retrievers.scoring.scorer import check_not_fitted_on, judged_queries, query_digest
@@ -141,7 +140,6 @@ def _measured(
 ) -> GateEvaluation:
     """Return the measures of queries; the verdict is on `group`, one of `tests`."""
     of_known = Decisions.of(answerable, level, best=True)
-    passes = Share.of_counts([not gated.silent for _, gated in answerable], level)
     return GateEvaluation(
         alpha=calibration.alpha,
         answerable=of_known,
@@ -149,7 +147,7 @@ def _measured(
             name: Decisions.of(queries, level, best=False) for name, queries in unanswerable.items()
         },
         curve=_curve(calibration, answerable, unanswerable),
-        verdict=verdict_on(calibration, passes, group, tests=tests),
+        verdict=verdict_on(calibration, of_known.speaks, group, tests=tests),
     )
 
 

@@ -64,13 +64,6 @@ class Decisions:
         return cls(len(gated), silences, speaks, len(gated) - len(scored), tuple(worst))
 
 
-class Worst(NamedTuple):
-    """The worst queries: answerable ones near silence, and the most confident others by source."""
-
-    answerable: tuple[Example, ...]
-    unanswerable: Mapping[str, tuple[Example, ...]]
-
-
 @dataclass(frozen=True, eq=False)
 class GateCurve:
     """The share of new queries on which the gate is silent, at each of A values of alpha."""
@@ -126,12 +119,6 @@ class GateEvaluation:
         return f"{silence} {self.separability}"
 
     @property
-    def worst(self) -> Worst:
-        """The queries of each kind for which the gate is most wrong, or most nearly so."""
-        of_sources = {name: kind.worst for name, kind in self.unanswerable.items()}
-        return Worst(self.answerable.worst, of_sources)
-
-    @property
     def kinds(self) -> list[tuple[str, Decisions]]:
         """What the gate decides about each kind of query, by the name of a row in a table."""
         groups = [(f"  group {name!r}", part.answerable) for name, part in self.by_group.items()]
@@ -147,12 +134,12 @@ def _written(e: GateEvaluation) -> Iterator[str]:
     yield filled(e.comparison)
     yield "\n".join(_table(e))
     yield "\n".join(_curve(e))
-    yield "\n".join(["Answerable, nearest to silence:", *map(_line, e.worst.answerable[:SHOWN])])
-    for name, examples in e.worst.unanswerable.items():
-        if examples:
+    yield "\n".join(["Answerable, nearest to silence:", *map(_line, e.answerable.worst[:SHOWN])])
+    for name, kind in e.unanswerable.items():
+        if kind.worst:
             row = _row_name(name)
             lead = _cut(f"{row[:1].upper()}{row[1:]}, farthest from silence:")
-            yield "\n".join([lead, *map(_line, examples[:SHOWN])])
+            yield "\n".join([lead, *map(_line, kind.worst[:SHOWN])])
     notes = [str(e.verdict) if e.verdict else say("gate not tested")]
     unscored = sum(kind.unscored for kind in (e.answerable, *e.unanswerable.values()))
     if unscored:

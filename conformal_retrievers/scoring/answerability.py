@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
-from pydantic import JsonValue
 
 from conformal_retrievers.data.hits import hits_in
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, as_scores, as_snippets
@@ -24,11 +23,11 @@ from conformal_retrievers.scoring.hits import retrievers_of
 from conformal_retrievers.scoring.once import at_once
 from conformal_retrievers.scoring.scorer import (
     Named,
+    Rebuilt,
     Scorer,
     Scores,
     ascore_snippets,
     check_scorer,
-    reference,
     score_snippets,
     with_parts,
 )
@@ -152,7 +151,7 @@ async def _aof_part(part: Any, query: str, snippets: Sequence[Snippet]) -> Any:
 
 
 @dataclass(frozen=True)
-class BestScore(CombinedQueryScorer):
+class BestScore(Rebuilt, CombinedQueryScorer):
     """Scores a query by the lowest finite score of its snippets; NaN if there is none.
 
     Where the scores are those of a retriever that found nothing and others did, it is +inf.
@@ -164,6 +163,7 @@ class BestScore(CombinedQueryScorer):
     """
 
     scorer: Scorer
+    kind: ClassVar[str] = "best"
 
     def __post_init__(self) -> None:
         check_scorer(self.scorer)
@@ -177,11 +177,6 @@ class BestScore(CombinedQueryScorer):
     def parts(self) -> tuple[Scorer]:
         """The scorer inside."""
         return (self.scorer,)
-
-    @property
-    def provenance(self) -> dict[str, JsonValue]:
-        """What `query_scorer_of` makes it from."""
-        return {"kind": "best", "scorer": reference(self.scorer)}
 
     def combine(self, query: str, found: Sequence[Scores], snippets: Sequence[Snippet]) -> float:
         """Return the lowest finite score of those of the snippets, (n,)."""

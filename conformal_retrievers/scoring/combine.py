@@ -10,16 +10,16 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import JsonValue
 
 from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
 from conformal_retrievers.scoring.hits import RetrievalScorer
 from conformal_retrievers.scoring.once import at_once
 from conformal_retrievers.scoring.scorer import (
+    Rebuilt,
     Scorer,
     Scores,
     ascore_snippets,
-    reference,
+    check_scorer,
     score_snippets,
 )
 
@@ -49,7 +49,7 @@ class CombinedScorer(ABC):
 
 
 @dataclass(frozen=True)
-class QueryZScore(CombinedScorer):
+class QueryZScore(Rebuilt, CombinedScorer):
     """Scores by the z-score of a scorer's scores among the snippets of the same query.
 
     It is 0 if all scores are equal, and for a single one. NaN and infinite scores stay as they are
@@ -63,9 +63,11 @@ class QueryZScore(CombinedScorer):
     """
 
     scorer: Scorer
+    kind: ClassVar[str] = "zscore"
     relative_to_query: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        check_scorer(self.scorer)
         if isinstance(self.scorer, RetrievalScorer):
             object.__setattr__(self, "scorer", replace(self.scorer, only_compared=True))
 
@@ -78,11 +80,6 @@ class QueryZScore(CombinedScorer):
     def name(self) -> str:
         """The name of the scorer inside, marked as a z-score."""
         return f"zscore({self.scorer.name})"
-
-    @property
-    def provenance(self) -> dict[str, JsonValue]:
-        """What `scorer_of` makes it from."""
-        return {"kind": "zscore", "scorer": reference(self.scorer)}
 
     def combine(self, columns: Sequence[Scores], snippets: Sequence[Snippet]) -> Scores:
         """Return the z-scores (n,) of the scores."""
@@ -109,7 +106,7 @@ def z_scores(scores: ArrayLike) -> Scores:
 
 
 @dataclass(frozen=True)
-class TieBreak(CombinedScorer):
+class TieBreak(Rebuilt, CombinedScorer):
     """Scores by `scorer`, and snippets with equal scores by `then`: lexicographic order.
 
     A threshold on coarse scores, such as ratings, keeps all ties at once and so more than it needs
@@ -125,6 +122,11 @@ class TieBreak(CombinedScorer):
 
     scorer: Scorer
     then: Scorer = field(kw_only=True)
+    kind: ClassVar[str] = "tiebreak"
+
+    def __post_init__(self) -> None:
+        for part in self.parts:
+            check_scorer(part)
 
     @property
     def parts(self) -> tuple[Scorer, ...]:
@@ -135,12 +137,6 @@ class TieBreak(CombinedScorer):
     def name(self) -> str:
         """Both names, in order."""
         return f"tiebreak({self.scorer.name}, then={self.then.name})"
-
-    @property
-    def provenance(self) -> dict[str, JsonValue]:
-        """What `scorer_of` makes it from."""
-        scorer, then = reference(self.scorer), reference(self.then)
-        return {"kind": "tiebreak", "scorer": scorer, "then": then}
 
     def combine(self, columns: Sequence[Scores], snippets: Sequence[Snippet]) -> Scores:
         """Return one number (n,) for both scores of each snippet."""

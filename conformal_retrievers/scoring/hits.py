@@ -15,12 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
-from pydantic import JsonValue
 
 from conformal_retrievers.data.checks import check_names
 from conformal_retrievers.data.hits import RETRIEVER, C, HitColumns, hits_in, slope
 from conformal_retrievers.data.queries import Snippet, as_snippets, with_hits
-from conformal_retrievers.scoring.scorer import Named, Scores, with_parts
+from conformal_retrievers.scoring.scorer import Named, Rebuilt, Scores, with_parts
 
 Columns = Mapping[str, HitColumns]
 WITHOUT_SCORES = (  # and what else a warning of them says
@@ -32,7 +31,7 @@ WITHOUT_SCORES = (  # and what else a warning of them says
 
 
 @dataclass(frozen=True)
-class RankScorer:
+class RankScorer(Rebuilt):
     """Scores by the rank of a retriever, from 0: its threshold is a calibrated top k.
 
     >>> from conformal_retrievers.data.queries import with_hits
@@ -41,6 +40,7 @@ class RankScorer:
     """
 
     retriever: str = RETRIEVER
+    kind: ClassVar[str] = "rank"
     relative_to_query: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -56,11 +56,6 @@ class RankScorer:
         """The retriever, marked as its rank."""
         return f"rank({self.retriever})"
 
-    @property
-    def provenance(self) -> dict[str, JsonValue]:
-        """What `scorer_of` makes it from."""
-        return {"kind": "rank", "retriever": self.retriever}
-
     def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Return the score of each snippet, (n,)."""
         return _scores(self, snippets)
@@ -71,7 +66,7 @@ class RankScorer:
 
 
 @dataclass(frozen=True)
-class FusionScorer:
+class FusionScorer(Rebuilt):
     """Scores by reciprocal rank fusion: −Σ 1 / (60 + rank + 1) over `retrievers`.
 
     >>> from conformal_retrievers.data.hits import Hit
@@ -82,6 +77,7 @@ class FusionScorer:
     """
 
     retrievers: tuple[str, ...]  # in alphabetical order, whatever order is given
+    kind: ClassVar[str] = "fusion"
     relative_to_query: ClassVar[bool] = True
 
     def __init__(self, retrievers: Iterable[str]) -> None:
@@ -101,11 +97,6 @@ class FusionScorer:
         """The retrievers, marked as their fusion."""
         return f"fusion({', '.join(self.retrievers)})"
 
-    @property
-    def provenance(self) -> dict[str, JsonValue]:
-        """What `scorer_of` makes it from."""
-        return {"kind": "fusion", "retrievers": [*self.retrievers]}
-
     def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Return the score of each snippet, (n,)."""
         return _scores(self, snippets)
@@ -118,7 +109,7 @@ class FusionScorer:
 
 
 @dataclass(frozen=True)
-class RetrievalScorer:
+class RetrievalScorer(Rebuilt):
     """Scores by a retriever's own score, negated if higher means more relevant.
 
     It reads hits, or `Snippet.retrieval_score` if no snippet has any. A snippet without a score is
@@ -139,6 +130,7 @@ class RetrievalScorer:
 
     retriever: str = RETRIEVER
     higher_is_better: bool = True
+    kind: ClassVar[str] = "retrieval"
     only_compared: bool = field(default=False, kw_only=True, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -155,15 +147,6 @@ class RetrievalScorer:
     def name(self) -> str:
         """The retriever and the direction of its scores."""
         return f"retrieval({self.retriever}, {'higher' if self.higher_is_better else 'lower'})"
-
-    @property
-    def provenance(self) -> dict[str, JsonValue]:
-        """What `scorer_of` makes it from."""
-        return {
-            "kind": "retrieval",
-            "retriever": self.retriever,
-            "higher_is_better": self.higher_is_better,
-        }
 
     def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Return the score of each snippet, (n,)."""

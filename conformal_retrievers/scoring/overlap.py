@@ -19,11 +19,10 @@ from typing import ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import JsonValue
 
 from conformal_retrievers.data.hits import texts_in
 from conformal_retrievers.data.queries import Snippet, as_snippets
-from conformal_retrievers.scoring.scorer import Scores
+from conformal_retrievers.scoring.scorer import Rebuilt, Scores
 
 Unit = Literal["words", "pairs", "stems", "pieces"]
 TOGETHER: tuple[Unit, ...] = ("stems", "pairs", "pieces")  # what a learned score asks for
@@ -40,7 +39,7 @@ STOP_WORDS = frozenset(
 
 
 @dataclass(frozen=True)
-class OverlapScorer:
+class OverlapScorer(Rebuilt):
     """Scores by how much of the query the snippet has, in words, pairs, stems or pieces of words.
 
     >>> scorer = OverlapScorer("words")
@@ -49,6 +48,7 @@ class OverlapScorer:
     """
 
     unit: Unit
+    kind: ClassVar[str] = "overlap"
     relative_to_query: ClassVar[bool] = True  # by the weights of stems and pieces
 
     def __post_init__(self) -> None:
@@ -59,11 +59,6 @@ class OverlapScorer:
     def name(self) -> str:
         """The unit."""
         return f"overlap({self.unit})"
-
-    @property
-    def provenance(self) -> dict[str, JsonValue]:
-        """What `scorer_of` makes it from."""
-        return {"kind": "overlap", "unit": self.unit}
 
     def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Return the score of each snippet, from −1 to 0, (n,)."""

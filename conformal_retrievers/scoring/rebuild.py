@@ -19,15 +19,8 @@ from conformal_retrievers.scoring.scorer import Named, Scorer, with_parts
 Provenance = Mapping[str, Any]
 Given = Mapping[str, Any]  # scorers by name
 
-KINDS: Mapping[str, Any] = {  # their provenance has the arguments
-    "rank": RankScorer,
-    "fusion": FusionScorer,
-    "retrieval": RetrievalScorer,
-    "overlap": OverlapScorer,
-    "zscore": QueryZScore,
-    "tiebreak": TieBreak,
-    "best": BestScore,
-}
+MADE = (RankScorer, FusionScorer, RetrievalScorer, OverlapScorer, QueryZScore, TieBreak, BestScore)
+KINDS: Mapping[str, Any] = {scorer.kind: scorer for scorer in MADE}
 LEARNED: Mapping[str, Any] = {
     learned.FORMAT: learned.LearnedScorer,
     queries.FORMAT: queries.LearnedQueryScorer,

@@ -19,8 +19,8 @@ names. A scorer may also have these attributes:
 import asyncio
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import fields, replace
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -133,6 +133,25 @@ def reference(scorer: Named) -> JsonValue:
     """
     stored = getattr(scorer, "provenance", {})
     return dict(stored) if {"kind", "format"} & set(stored) else {"name": scorer.name}
+
+
+class Rebuilt:
+    """A dataclass of a scorer that `rebuild.py` makes again from its kind and its fields."""
+
+    kind: ClassVar[str]
+
+    @property
+    def provenance(self) -> dict[str, JsonValue]:
+        """What `scorer_of` or `query_scorer_of` makes it from."""
+        own: Any = self
+        values = {field.name: getattr(self, field.name) for field in fields(own) if field.repr}
+        return {"kind": self.kind, **{name: _stored(value) for name, value in values.items()}}
+
+
+def _stored(value: Any) -> JsonValue:
+    if isinstance(value, tuple):
+        return [*value]
+    return reference(value) if hasattr(value, "name") else value
 
 
 def query_digest(query: str) -> str:

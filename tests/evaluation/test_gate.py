@@ -63,13 +63,13 @@ def test_the_curve_has_the_shares_at_each_alpha():
 
 
 def test_the_worst_queries_come_first():
-    worst = evaluate_gate(GATE, ANSWERABLE, SOURCES).worst
-    assert [(one.id, one.decision) for one in worst.answerable] == [
+    e = evaluate_gate(GATE, ANSWERABLE, SOURCES)
+    assert [(one.id, one.decision) for one in e.answerable.worst] == [
         *(("new2", "silent"), ("new1", "speaks"), ("new0", "speaks")),
     ]
-    first = worst.unanswerable["removed"][0]
+    first = e.unanswerable["removed"].worst[0]
     assert (first.query, first.score, first.p_value) == ("removed0", 0.05, 1.0)
-    assert [one.id for one in worst.unanswerable["other"]] == ["other0", "other1"]
+    assert [one.id for one in e.unanswerable["other"].worst] == ["other0", "other1"]
 
 
 # --- the verdict ----------------------------------------------------------------------------------

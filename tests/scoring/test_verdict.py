@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from llm_server import LLMServer, fields_of
+from llm_server import fields_of
 
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.llm.openai import openai_llm
@@ -21,20 +21,6 @@ from conformal_retrievers.scoring.answerability import query_scores
 QUERY = "Which mountain stands highest above Nepal?"  # the server rates its long words
 HALF = ["It is a mountain in Nepal.", "Yeast is killed by water."]
 WAYS = ["rating", "probability-of-yes"]
-
-
-@pytest.fixture(scope="module")
-def server():
-    server = LLMServer()
-    server.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def llm_server(server):
-    server.reset()
-    return server
 
 
 @pytest.fixture
