@@ -1,0 +1,27 @@
+"""The sentences of the packages: each stands once in its file, and is used."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import conformal_retrievers
+from conformal_retrievers.calibration.wording import sentences_of
+
+ROOT = Path(conformal_retrievers.__file__).parent
+
+
+@pytest.mark.parametrize("package", ["calibration", "evaluation", "cli"])
+def test_every_sentence_stands_once_and_is_used(package):
+    folder = ROOT / package
+    text = (folder / "wording.txt").read_text(encoding="utf-8")
+    assert max(map(len, text.splitlines())) <= 100
+    names = re.findall(r"(?:^|\n\n)([^#\n][^:\n]*):", text)
+    assert len(names) == len(set(names)) == len(sentences_of(f"conformal_retrievers.{package}"))
+    source = "".join(file.read_text(encoding="utf-8") for file in folder.glob("*.py"))
+    for name in names:
+        words = name.split()  # the first may be a subject, and the last a guarantee
+        ways = [f'"{way}"' for way in (name, " ".join(words[1:]))] + [f'"{words[-2:][0]} {{']
+        assert any(way in source or way.replace('"', "'") in source for way in ways), name
