@@ -13,12 +13,15 @@ from pydantic import JsonValue
 
 from conformal_retrievers.calibration.reduced import Reduced
 from conformal_retrievers.calibration.subjects import SENTENCES, Subject
+from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.hits import list_length
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.data.retrieval import as_json, as_retriever
 from conformal_retrievers.data.retrieved import retrieved
 from conformal_retrievers.scoring.scorer import Scorer
+
+say = wording(__package__)
 
 
 class CalibrationMismatch(ValueError):
@@ -47,22 +50,11 @@ def check_split(calibrated: str | None, split: str | None, what: str = "this fil
     """
     if calibrated == split:
         return
+    facts = {"split": split, "calibrated": calibrated, "what": what}
     if calibrated is None:
-        raise CalibrationMismatch(
-            f"split is {split!r} in {what}, but the calibration is about whole snippets. Leave "
-            "split out, or calibrate with calibrate(judged, split=)"
-        )
+        raise CalibrationMismatch(say("needless split", **facts))
     ours = "'sentences'" if calibrated.startswith("sentences(") else f"the function {calibrated!r}"
-    if split is None:
-        raise CalibrationMismatch(
-            f"this calibration is about sentences, split by {calibrated!r}, and {what} has whole "
-            f"snippets. Filter with SentenceFilter or from_calibration(…, split={ours}), and cut "
-            "judged queries with by_sentence"
-        )
-    raise CalibrationMismatch(
-        f"split is {split!r} in {what}, but {calibrated!r} in the calibration. Use the splitter of "
-        "the calibration, in its version, or calibrate again"
-    )
+    raise CalibrationMismatch(say("other split" if split else "no split", ours=ours, **facts))
 
 
 def split_of(queries: Sequence[JudgedQuery] | Sequence[ScoredQuery]) -> str | None:
@@ -88,14 +80,11 @@ def check_same_scorer(name: str, *, calibrated: str) -> None:
     """Raise `CalibrationMismatch` unless the scorer is the one that was calibrated with."""
     if name == calibrated:
         return
-    same = ""
+    text = say("other scorer", calibrated=calibrated, name=name)
     if calibrated.startswith("cosine(") and name.startswith("cosine("):
         # The frameworks and a folder call one model differently; only the user knows.
-        same = f". If both are the same model, pass name={calibrated!r} to embedding_scorer"
-    raise CalibrationMismatch(
-        f"calibrated with scorer {calibrated!r:.500}, but this filter scores with {name!r:.500}. "
-        f"Use the scorer of the calibration, or calibrate again with this one{same}"
-    )
+        text += f". {say('same model', calibrated=calibrated)}"
+    raise CalibrationMismatch(text)
 
 
 def check_name(scorer: object) -> None:
@@ -131,11 +120,7 @@ def check_on_unscorable(on_unscorable: object, subject: Subject) -> None:
 def warn_if_deeper(n: int, k: int | None) -> None:
     """Warn of more snippets than the depth of a calibration, if that is known."""
     if k is not None and n > k:
-        warnings.warn(  # the same text and place: Python shows it once
-            f"more snippets than k = {k}, the depth of the calibration: the guarantee does not "
-            f"cover deeper ones. Retrieve {k}, or calibrate at the greater depth",
-            stacklevel=1,
-        )
+        warnings.warn(say("deeper", k=k), stacklevel=1)  # the same text: Python shows it once
 
 
 def check_unique_ids(ids: Iterable[str | None], unit: str = "query") -> None:
@@ -167,13 +152,7 @@ def check_scored(queries: ScoredQueries, subject: Subject, other_ids: Sequence[s
         raise ValueError(f"there are no {subject.judged}; at least one is needed to calibrate")
     check_unique_ids([*queries.ids.tolist(), *other_ids], subject.unit)
     if not queries.relevant.any():
-        raise ValueError(
-            f"none of the {len(queries)} {subject.judged} has a relevant retrieved {subject.item}. "
-            "If they are not judged yet, run: conformal-retrievers judge FILE, or calibrate on a "
-            "chain's answers: conformal-retrievers answers FILE. Otherwise judge more, retrieve "
-            "deeper, or check that relevant snippets, or evidence, have the ids or texts that the "
-            "retriever returns"
-        )
+        raise ValueError(say("nothing relevant", n=len(queries), subject=subject))
 
 
 def check_missed(queries: ScoredQueries, count_missed: bool) -> None:
@@ -204,18 +183,12 @@ def check_scorable(reduced: Reduced, scorer: str, on_unscorable: str) -> None:
     if lost is None or (on_unscorable == "keep" and reduced.n_lost < n):
         return
     id = reduced.queries.ids[lost.query]
-    where = f"query number {lost.query + 1}" if id is None else f"query {id!r}"
-    why = "" if lost.why is None else f" ({lost.why})"
-    remedy = "Fix the scorer, or calibrate with on_unscorable='keep'"
-    if reduced.n_lost == n:
-        remedy = (
-            "Check what the scorer needs (texts, vectors, the model's replies; RetrievalScorer "
-            'reads Snippet.retrieval_score, in LangChain metadata["relevance_score"])'
-        )
-    raise ValueError(
-        f"{where}: scores[{lost.snippet}] is nan, so its relevant snippet has no score{why}; "
-        f"{reduced.n_lost} of {n} relevant snippets have none from {scorer!r}. {remedy}"
-    )
+    facts = {
+        "where": f"query number {lost.query + 1}" if id is None else f"query {id!r}",
+        "why": "" if lost.why is None else f" ({lost.why})",
+        "remedy": say("scores nothing" if reduced.n_lost == n else "lacks a score"),
+    }
+    raise ValueError(say("no score", place=lost.snippet, reduced=reduced, n=n, s=scorer, **facts))
 
 
 def check_groups(queries: ScoredQueries, by_group: bool, subject: Subject) -> None:
@@ -234,12 +207,7 @@ def warn_if_reversed(reduced: Reduced) -> None:
     """Warn if relevant snippets score higher than irrelevant ones, pooled over queries."""
     area = reduced.ordered / reduced.pairs if reduced.pairs else math.nan
     if area < 0.5:
-        warnings.warn(
-            f"relevant snippets score higher than irrelevant ones (AUC {area:.2f}, below 0.5). A "
-            "score is lower for more relevant snippets: negate a similarity, or check the "
-            "scorer's model and the judgements",
-            stacklevel=3,
-        )
+        warnings.warn(say("reversed", area=area), stacklevel=3)
 
 
 def warn_if_path(scorer: str) -> None:
@@ -247,11 +215,7 @@ def warn_if_path(scorer: str) -> None:
     slash = r"""(?<![^\s(,='"])(~\w*|\.[\w.]*)?/[\w.]|\b[A-Za-z]:[/\\]|\bfile:/"""
     backslash = r"(?<![^\s(,=])(~\w*|\.{1,2})?\\{1,2}[\w.]"  # after a quote, it escapes
     if re.search(f"{slash}|{backslash}", str(scorer)):
-        warnings.warn(
-            f"scorer {scorer!r} is named by a path, so a machine with another path refuses the "
-            "calibration. Give the scorer name=",
-            stacklevel=3,
-        )
+        warnings.warn(say("path", scorer=scorer), stacklevel=3)
 
 
 def with_retrieval(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from open_provence import OpenProvenceStandIn
 from conformal_retrievers import JudgedQuery, Snippet, calibrate
 from conformal_retrievers.data.sentences import cut
 from conformal_retrievers.pruning import open_filter
-from conformal_retrievers.scoring import ProvenceScorer, ascore_snippets
+from conformal_retrievers.scoring import ProvenceScorer
 
 QUESTION = "red wine"
 
@@ -154,24 +153,3 @@ async def test_a_pruner_calibrates_and_filters_the_sentences_of_documents():
         "red wine 7", ["Cheese. Red wine.", Snippet(document, id="d"), "Milk."]
     )
     assert later.scores.tolist() == pruned.scores.tolist()
-
-
-async def test_threads_and_tasks_get_the_same_scores():
-    scorer = ProvenceScorer(OpenProvenceStandIn(), "p")
-    queries = [
-        (f"word{i} red wine", of(f"d{i}", "Red wine.", f"A word{i}.", "Bread.")) for i in range(40)
-    ]
-    alone = [scorer.score(query, snippets).tolist() for query, snippets in queries]
-    with ThreadPoolExecutor(8) as pool:
-        threads = [
-            scores.tolist() for scores in pool.map(scorer.score, *zip(*queries, strict=True))
-        ]
-    assert threads == alone
-    assert [(await ascore_snippets(scorer, *query)).tolist() for query in queries] == alone
-
-
-def test_a_score_depends_on_the_rest_of_the_document():
-    scorer = ProvenceScorer(OpenProvenceStandIn(), "p")
-    (alone,) = scorer.score(QUESTION, of("a", "Wine."))
-    beside, _ = scorer.score(QUESTION, of("a", "Wine.", "Red."))
-    assert alone != beside
