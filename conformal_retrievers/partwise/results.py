@@ -6,7 +6,7 @@ of all queries at once, bit for bit, whatever the parts are.
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ class Scored:
 
     files: list[str]
     scorer: str | None = None
-    by: Mapping[str, Any] | None = None  # the arguments of `Calibration.from_scores` on the scorer
+    by: Mapping[str, Any] | None = None  # what a calibration has of the scorer beside its name
     labels: Mapping[str, JsonValue] | None = None
     retrieved: tuple[JudgedQuery, ...] = ()  # queries that stand for each retriever and depth
 
@@ -87,13 +87,16 @@ def calibrated(
     """Return the calibration of scored queries in parts; see `distributed.calibrate_dataset`."""
     scored = Scored.at(source)
     name = _scorer(scored, scorer, f"scorer is {scorer!r}")
-    return Calibration.from_scores(
+    by = dict(scored.by or {})
+    relative = by.pop("relative_to_query", False)
+    calibration = Calibration.from_scores(
         Reduced.merged(each(_reduced, scored.files)),
         scorer=name,
         retrieval=checks.with_retrieval(scored.retrieved, retrieval),
         labels={**(labels or {}), **(scored.labels or {})} or None,
-        **{**(scored.by or {}), **options},
+        **{**by, **options},
     )
+    return replace(calibration, relative_to_query=relative)
 
 
 def evaluated(
