@@ -145,28 +145,6 @@ def test_calibrate_scores_each_judged_query(toy_judged, toy_corpus):
     assert calibration.threshold() == 0.3  # 1/N_q adds up to .5, 1, 2, 2.5, 3; 0.5 × (3 + 1) = 2
 
 
-def test_calibrate_passes_every_option_on():
-    judged = [
-        JudgedQuery(
-            f"q{i}", ["near", f"{i}", "far"], [True, True, False], group="ab"[i % 2], missed=i % 2
-        )
-        for i in range(40)
-    ]
-    scorer = LookupScorer({"near": 0.0, "far": 99.0} | {f"{i}": float(i) for i in range(40)})
-    calibration = calibrate(
-        judged,
-        scorer,
-        alpha=0.3,
-        guarantee="snippet",
-        by_group=True,
-        count_missed=True,
-    )
-    assert (calibration.guarantee, calibration.by_group) == ("snippet", True)
-    assert calibration.count_missed
-    assert calibration.n_units == {"a": 40, "b": 60}
-    assert calibrate(judged, scorer, alpha=0.3, guarantee="all", delta=0.1).delta == 0.1
-
-
 def retrieved_as(id, query="q"):
     return JudgedQuery(query, with_hits(["a", "b"]), [True, False], id=id)
 
