@@ -22,25 +22,27 @@ Objects = NDArray[np.object_]
 
 def as_offsets(offsets: ArrayLike) -> NDArray[np.intp]:
     """Return where the snippets of each query begin and where the last ones end, (n + 1,)."""
-    found = as_numbers(offsets, "offsets")
-    ascending = found.ndim == 1 and len(found) and found.dtype.kind in "iu" and found[0] == 0
-    places = found.astype(np.intp) if ascending else found  # before differences: they may be < 0
+    given = as_numbers(offsets, "offsets")
+    ascending = given.ndim == 1 and len(given) and given.dtype.kind in "iu" and given[0] == 0
+    places = given.astype(np.intp) if ascending else given  # before differences: they may be < 0
     if not ascending or (np.diff(places) < 0).any():
         raise ValueError(
-            f"offsets is {found!r:.60}; give whole numbers (n + 1,) that ascend from 0: where the "
+            f"offsets is {given!r:.60}; give whole numbers (n + 1,) that ascend from 0: where the "
             "snippets of each query begin, and their number"
         )
     return places
 
 
-def as_documents(values: ArrayLike, size: int) -> NDArray[np.intp]:
-    """Return the number of the document of each sentence."""
-    found = as_numbers(values, "document_of")
-    if found.shape != (size,) or found.dtype.kind not in "iu" or (found < 0).any():
+def as_documents(values: ArrayLike | None, size: int) -> NDArray[np.intp] | None:
+    """Return the number of the document of each sentence, None for whole snippets."""
+    if values is None:
+        return None
+    numbers = as_numbers(values, "document_of")
+    if numbers.shape != (size,) or numbers.dtype.kind not in "iu" or (numbers < 0).any():
         raise ValueError(
-            f"document_of is {found!r:.60}; give a whole number, 0 or more, for each snippet"
+            f"document_of is {numbers!r:.60}; give a whole number, 0 or more, for each snippet"
         )
-    return found.astype(np.intp)
+    return numbers.astype(np.intp)
 
 
 def as_column(name: str, values: ArrayLike, size: int) -> Column:
@@ -48,38 +50,38 @@ def as_column(name: str, values: ArrayLike, size: int) -> Column:
     return _of_shape(name, as_scores(values, name), size, "snippets") + 0.0  # a copy, without −0
 
 
-def _of_shape(name: str, found: NDArray[Kind], size: int, of: str) -> NDArray[Kind]:
-    if found.shape != (size,):
-        raise ValueError(f"{name} has shape {found.shape} for {size} {of}; give one for each")
-    return found
+def _of_shape(name: str, array: NDArray[Kind], size: int, items: str) -> NDArray[Kind]:
+    if array.shape != (size,):
+        raise ValueError(f"{name} has shape {array.shape} for {size} {items}; give one for each")
+    return array
 
 
-def as_tokens(tokens: ArrayLike, size: int) -> Column:
-    """Return the number of tokens of each snippet, NaN where it is unknown."""
-    found = as_column("tokens", tokens, size)
-    for i in np.flatnonzero((found < 0) | np.isinf(found))[:1].tolist():
-        raise ValueError(f"tokens[{i}] is {found[i]:g}; give a finite number, 0 or more")
-    return found
+def as_tokens(tokens: ArrayLike | None, size: int) -> Column | None:
+    """Return the number of tokens of each snippet, NaN where it is unknown; None if all are."""
+    if tokens is None:
+        return None
+    numbers = as_column("tokens", tokens, size)
+    for i in np.flatnonzero((numbers < 0) | np.isinf(numbers))[:1].tolist():
+        raise ValueError(f"tokens[{i}] is {numbers[i]:g}; give a finite number, 0 or more")
+    return numbers
 
 
 def as_judgements(relevant: ArrayLike, size: int) -> NDArray[np.bool_]:
     """Return whether each snippet is relevant."""
-    found = np.asarray(relevant)
+    marks = np.asarray(relevant)
     if isinstance(relevant, np.ma.MaskedArray):
-        found = np.ma.filled(relevant.astype(np.float64), math.nan)
-    _of_shape("relevant", found, size, "snippets")
-    if found.dtype == np.bool_:
-        return np.array(found)
-    for i in np.flatnonzero(~np.isin(found, (0, 1)))[:1].tolist():
-        as_judgement("scored", i, found[i])
-    return found.astype(np.bool_)
+        marks = np.ma.filled(relevant.astype(np.float64), math.nan)
+    _of_shape("relevant", marks, size, "snippets")
+    for i in np.flatnonzero(~np.isin(marks, (0, 1)))[:1].tolist():
+        as_judgement("scored", i, marks[i])
+    return marks.astype(np.bool_)
 
 
 def as_texts(name: str, values: Iterable[str | None] | None, n: int) -> Objects:
     """Return one text or None for each of n queries."""
-    found = np.full(n, None, dtype=np.object_)
+    texts = np.full(n, None, dtype=np.object_)
     if values is None:
-        return found
+        return texts
     given = values.tolist() if isinstance(values, np.ndarray) else list(values)
     if len(given) != n:
         raise ValueError(f"{name} has {len(given)} entries for {n} queries; give one for each")
@@ -88,20 +90,19 @@ def as_texts(name: str, values: Iterable[str | None] | None, n: int) -> Objects:
         if not isinstance(given[i], str):
             raise TypeError(f"{name}[{i}] is {given[i]!r:.60}; give each as a str, or None")
     check_texts("scored", **{name: "".join(filter(None, given))})
-    found[:] = given
-    return found
+    texts[:] = given
+    return texts
 
 
 def as_counts(name: str, values: ArrayLike | None, n: int, most: int) -> Column:
     """Return one whole number up to `most` for each of n queries, NaN where it is unknown."""
     if values is None:
         return np.full(n, math.nan)
-    found = _of_shape(name, as_scores(values, name), n, "queries")
-    whole = np.isnan(found) | ((found >= 0) & (found <= most) & (found % 1 == 0))
-    if not whole.all():
-        i = int(np.argmin(whole))
+    counts = _of_shape(name, as_scores(values, name), n, "queries")
+    whole = np.isnan(counts) | ((counts >= 0) & (counts <= most) & (counts % 1 == 0))
+    for i in np.flatnonzero(~whole)[:1].tolist():
         raise ValueError(
-            f"{name}[{i}] is {found[i]:g}; give a whole number from 0 to {most}, or NaN if it is "
+            f"{name}[{i}] is {counts[i]:g}; give a whole number from 0 to {most}, or NaN if it is "
             "unknown"
         )
-    return np.array(found)
+    return np.array(counts)

@@ -8,30 +8,38 @@ The snippets of query q are at offsets[q] … offsets[q + 1] − 1 of every flat
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, overload
+from typing import Any, TypedDict, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from typing_extensions import Unpack
 
-from conformal_retrievers.data.arrays import (
-    Column,
-    Objects,
-    as_column,
-    as_counts,
-    as_documents,
-    as_judgements,
-    as_offsets,
-    as_texts,
-    as_tokens,
-)
+from conformal_retrievers.data import arrays
+from conformal_retrievers.data.arrays import Column, Objects
 from conformal_retrievers.data.checks import MAX_COUNT, all_of, check_names
-from conformal_retrievers.data.hits import HitColumns
+from conformal_retrievers.data.hits import HitColumns, unknown_hits
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 
 OF_QUERIES = ("ids", "groups", "missed", "silenced")
+OF_SNIPPETS = ("scores", "relevant", "tokens", "document_of")
+
+
+class Known(TypedDict, total=False):
+    """What may be known of scored queries and their snippets, as arrays or lists."""
+
+    ids: Iterable[str | None] | None
+    groups: Iterable[str | None] | None
+    missed: ArrayLike | None
+    tokens: ArrayLike | None
+    token_unit: str
+    hits: Mapping[str, HitColumns] | None
+    split: str | None
+    document_of: ArrayLike | None
+    unscorable: Mapping[int, str] | None
+    silenced: ArrayLike | None
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
@@ -65,45 +73,38 @@ class ScoredQueries(Sequence[ScoredQuery]):
         scores: ArrayLike,
         relevant: ArrayLike,
         offsets: ArrayLike,
-        *,
-        ids: Iterable[str | None] | None = None,
-        groups: Iterable[str | None] | None = None,
-        missed: ArrayLike | None = None,
-        tokens: ArrayLike | None = None,
-        token_unit: str = "tokens",
-        hits: Mapping[str, HitColumns] | None = None,
-        split: str | None = None,
-        document_of: ArrayLike | None = None,
-        unscorable: Mapping[int, str] | None = None,
-        silenced: ArrayLike | None = None,
+        **known: Unpack[Known],
     ) -> None:
-        places = as_offsets(offsets)
+        if unknown := known.keys() - Known.__annotations__:
+            raise TypeError(f"{min(unknown)} is no column of scored queries; leave it out")
+        places, given = arrays.as_offsets(offsets), known.get
         n, size = len(places) - 1, int(places[-1])
+        hits = {
+            name: HitColumns(
+                arrays.as_column(f"hits[{name!r:.60}].ranks", ranks, size),
+                arrays.as_column(f"hits[{name!r:.60}].scores", of_retriever, size),
+            )
+            for name, (ranks, of_retriever) in (given("hits") or {}).items()
+        }
         columns: dict[str, Any] = {
-            "scores": as_column("scores", scores, size),
-            "relevant": as_judgements(relevant, size),
+            "scores": arrays.as_column("scores", scores, size),
+            "relevant": arrays.as_judgements(relevant, size),
             "offsets": places,
-            "ids": as_texts("ids", ids, n),
-            "groups": as_texts("groups", groups, n),
-            "missed": as_counts("missed", missed, n, MAX_COUNT),
-            "tokens": None if tokens is None else as_tokens(tokens, size),
-            "token_unit": token_unit,
-            "hits": {
-                name: HitColumns(
-                    as_column(f"hits[{name!r:.60}].ranks", of.ranks, size),
-                    as_column(f"hits[{name!r:.60}].scores", of.scores, size),
-                )
-                for name, of in (hits or {}).items()
-            },
-            "split": split,
-            "document_of": None if document_of is None else as_documents(document_of, size),
-            "unscorable": dict(unscorable or {}),
-            "silenced": as_counts("silenced", silenced, n, 1),
+            "ids": arrays.as_texts("ids", given("ids"), n),
+            "groups": arrays.as_texts("groups", given("groups"), n),
+            "missed": arrays.as_counts("missed", given("missed"), n, MAX_COUNT),
+            "tokens": arrays.as_tokens(given("tokens"), size),
+            "token_unit": given("token_unit", "tokens"),
+            "hits": hits,
+            "split": given("split"),
+            "document_of": arrays.as_documents(given("document_of"), size),
+            "unscorable": dict(given("unscorable") or {}),
+            "silenced": arrays.as_counts("silenced", given("silenced"), n, 1),
         }
         for group in {*columns["groups"].tolist()}:
             check_names("scored", group=group)
-        hits = {f"hits {name!r:.60}": name for name in columns["hits"]}
-        check_names("scored", split=split, **hits)
+        named = {f"hits {name!r:.60}": name for name in hits}
+        check_names("scored", split=columns["split"], **named)
         self._set(columns)
 
     @classmethod
@@ -142,22 +143,20 @@ class ScoredQueries(Sequence[ScoredQuery]):
         given = [part for part in every if len(part)] or every[:1]
         if len(given) == 1:
             return given[0]
-        starts = np.cumsum([0, *[len(part.scores) for part in given]])
+        sizes = _joined([part.sizes for part in given], np.intp)
         return cls(
-            offsets=np.concatenate(
-                [[0], *[part.offsets[1:] + at for part, at in zip(given, starts, strict=False)]]
-            ).astype(np.intp),
-            ids=[id for part in given for id in part.ids.tolist()],
-            groups=[group for part in given for group in part.groups.tolist()],
-            missed=_joined([part.missed for part in given], np.float64),
-            silenced=_joined([part.silenced for part in given], np.float64),
+            offsets=np.cumsum(np.append(0, sizes)),
+            **{
+                name: _joined([getattr(part, name) for part in given], np.object_)
+                for name in OF_QUERIES
+            },
             **_of_snippets(given),
         )
 
     def select(self, queries: ArrayLike) -> ScoredQueries:
         """Return some of the queries, by a mask (n,) or by their places."""
-        of = np.asarray(queries)
-        places = np.flatnonzero(of) if of.dtype == np.bool_ else of.astype(np.intp)
+        given = np.asarray(queries)
+        places = np.flatnonzero(given) if given.dtype == np.bool_ else given.astype(np.intp)
         offsets = np.concatenate([[0], np.cumsum(self.sizes[places])])
         first = np.repeat(self.offsets[places] - offsets[:-1], self.sizes[places])
         return self._taken(np.arange(offsets[-1]) + first, offsets, places)
@@ -174,8 +173,8 @@ class ScoredQueries(Sequence[ScoredQuery]):
         scores[np.isnan(scores)] = -math.inf
         sizes = np.diff(offsets)
         for size in np.unique(sizes[sizes > 1]).tolist():  # queries of one size as a matrix
-            of = offsets[:-1][sizes == size][:, None] + np.arange(size)
-            scores[of] = np.sort(scores[of], axis=1)
+            rows = offsets[:-1][sizes == size][:, None] + np.arange(size)
+            scores[rows] = np.sort(scores[rows], axis=1)
         return self._with(
             scores=scores,
             relevant=np.ones(len(scores), dtype=np.bool_),
@@ -193,25 +192,19 @@ class ScoredQueries(Sequence[ScoredQuery]):
         queries: NDArray[np.intp] | slice,
     ) -> ScoredQueries:
         why = self.unscorable
+        places = enumerate(snippets.tolist() if why else ())
         return self._with(
-            **{name: getattr(self, name)[snippets] for name in ("scores", "relevant")},
             **{name: getattr(self, name)[queries] for name in OF_QUERIES},
+            **{name: _at(getattr(self, name), snippets) for name in OF_SNIPPETS},
             offsets=offsets,
-            tokens=None if self.tokens is None else self.tokens[snippets],
-            document_of=None if self.document_of is None else self.document_of[snippets],
-            hits={
-                name: HitColumns(ranks[snippets], scores[snippets])
-                for name, (ranks, scores) in self.hits.items()
-            },
-            unscorable={i: why[j] for i, j in enumerate(snippets.tolist()) if j in why}
-            if why
-            else {},
+            hits={name: hits.at(snippets) for name, hits in self.hits.items()},
+            unscorable={i: why[j] for i, j in places if j in why},
         )
 
     def _with(self, **changed: Any) -> ScoredQueries:
         """Return the queries with some columns replaced, which are right."""
         made = object.__new__(ScoredQueries)
-        made._set({one.name: getattr(self, one.name) for one in fields(self)} | changed)
+        made._set({field.name: getattr(self, field.name) for field in fields(self)} | changed)
         return made
 
     def _set(self, columns: Mapping[str, Any]) -> None:
@@ -258,27 +251,22 @@ class ScoredQueries(Sequence[ScoredQuery]):
             return [self[j] for j in range(*i.indices(len(self)))]
         q = range(len(self))[i]
         start, end = self.offsets[q : q + 2].tolist()
-        of = slice(start, end)
-        tokens = None if self.tokens is None else self.tokens[of]
+        own = slice(start, end)
+        tokens, hits = _at(self.tokens, own), {name: h.at(own) for name, h in self.hits.items()}
         missed, silenced = float(self.missed[q]), float(self.silenced[q])
+        why = self.unscorable
         return ScoredQuery(
-            self.scores[of],
-            self.relevant[of],
+            self.scores[own],
+            self.relevant[own],
             id=self.ids[q],
             group=self.groups[q],
             missed=None if math.isnan(missed) else int(missed),
             tokens=None if tokens is None or np.isnan(tokens).any() else tokens,
             token_unit=self.token_unit,
-            hits={
-                name: HitColumns(ranks[of], scores[of])
-                for name, (ranks, scores) in self.hits.items()
-                if np.isfinite(ranks[of]).any()
-            },
+            hits={name: h for name, h in hits.items() if np.isfinite(h.ranks).any()},
             split=self.split,
-            document_of=None if self.document_of is None else self.document_of[of],
-            unscorable={
-                j - start: self.unscorable[j] for j in range(start, end) if j in self.unscorable
-            },
+            document_of=_at(self.document_of, own),
+            unscorable={j - start: why[j] for j in range(start, end) if j in why},
             silenced=None if math.isnan(silenced) else bool(silenced),
         )
 
@@ -291,49 +279,49 @@ def _of_snippets(parts: Sequence[ScoredQuery] | Sequence[ScoredQueries]) -> dict
     sizes = [len(part.scores) for part in parts]
     starts = np.cumsum([0, *sizes]).tolist()
 
-    def column(values: Sequence[NDArray[Any] | None], kind: type[Any], missing: Any) -> Any:
+    def column(name: str, kind: type[Any], unknown: Callable[[int], NDArray[Any]]) -> Any:
+        values = [getattr(part, name) for part in parts]
         if all(value is None for value in values):
             return None
         pairs = zip(values, sizes, strict=True)
-        return _joined([missing(n) if value is None else value for value, n in pairs], kind)
-
-    def of_hits(retriever: str, field: int, missing: float) -> Column:
-        values = [part.hits[retriever][field] if retriever in part.hits else None for part in parts]
-        return np.asarray(column(values, np.float64, lambda n: np.full(n, missing)))
+        return _joined([unknown(n) if value is None else value for value, n in pairs], kind)
 
     retrievers = sorted({name for part in parts for name in part.hits})
+
+    def hits_of(name: str) -> HitColumns:
+        pairs = zip(parts, sizes, strict=True)
+        columns = [part.hits.get(name) or unknown_hits(n) for part, n in pairs]
+        return HitColumns(*[_joined(c, np.float64) for c in zip(*columns, strict=True)])
+
     units = {part.token_unit for part in parts if part.tokens is not None} or {"tokens"}
     splits = {part.split for part in parts} or {None}
+    in_one_way = "cut the snippets of all of them in one way, with by_sentence (None: whole)"
     return {
         "scores": _joined([part.scores for part in parts], np.float64),
         "relevant": _joined([part.relevant for part in parts], np.bool_),
-        "tokens": column(
-            [part.tokens for part in parts], np.float64, lambda n: np.full(n, math.nan)
-        ),
-        "token_unit": _one("token_unit", units, "count the tokens of all queries alike"),
-        "hits": {
-            name: HitColumns(of_hits(name, 0, math.inf), of_hits(name, 1, math.nan))
-            for name in retrievers
-        },
-        "split": _one(
-            "split",
-            splits,
-            "cut the snippets of all of them in one way, with by_sentence (None: whole)",
-        ),
-        "document_of": column([part.document_of for part in parts], np.intp, np.arange),
+        "tokens": column("tokens", np.float64, lambda n: np.full(n, math.nan)),
+        "token_unit": the_same("token_unit", units, "count the tokens of all queries alike"),
+        "hits": {name: hits_of(name) for name in retrievers},
+        "split": the_same("split", splits, in_one_way),
+        "document_of": column("document_of", np.intp, np.arange),
         "unscorable": {
             start + i: why
-            for start, unscorable in zip(starts, [part.unscorable for part in parts], strict=False)
-            for i, why in unscorable.items()
+            for start, part in zip(starts, parts, strict=False)
+            for i, why in part.unscorable.items()
         },
     }
 
 
-def _one(name: str, found: set[Any], remedy: str) -> Any:
-    if len(found) > 1:
-        raise ValueError(f"{name} is {' and '.join(sorted(map(repr, found)))}; {remedy}")
-    return next(iter(found))
+def the_same(name: str, values: set[Any], remedy: str) -> Any:
+    """Return the only one of some values; raise ValueError, with their name, if they differ."""
+    if len(values) > 1:
+        raise ValueError(f"{name} is {' and '.join(sorted(map(repr, values)))}; {remedy}")
+    return next(iter(values))
 
 
 def _joined(arrays: Sequence[NDArray[Any]], kind: type[Any]) -> NDArray[Any]:
     return np.concatenate([np.empty(0, dtype=kind), *arrays]).astype(kind, copy=False)
+
+
+def _at(column: NDArray[Any] | None, places: Any) -> NDArray[Any] | None:
+    return None if column is None else column[places]

@@ -44,6 +44,15 @@ class HitColumns(NamedTuple):
     ranks: NDArray[np.float64]  # (n,); +inf for a snippet that the retriever did not find
     scores: NDArray[np.float64]  # (n,); NaN for a snippet without a score of this retriever
 
+    def at(self, places: Any) -> "HitColumns":
+        """Return the hits of some of the snippets."""
+        return HitColumns(self.ranks[places], self.scores[places])
+
+
+def unknown_hits(n: int) -> HitColumns:
+    """Return the columns of a retriever that found none of n snippets."""
+    return HitColumns(np.full(n, np.inf), np.full(n, np.nan))
+
 
 def slope(columns: HitColumns, fewest: int = 3) -> int:
     """Return how a list's scores go along its ranks: 1 if they rise, −1 if they fall, 0 if neither.
@@ -72,7 +81,7 @@ def list_length(snippets: Sequence[Any]) -> int:
     4
     """
     ranks = [c.ranks[np.isfinite(c.ranks)] for c in hits_in(snippets).values()]
-    return max((int(of.max()) + 1 for of in ranks if len(of)), default=len(snippets))
+    return max((int(own.max()) + 1 for own in ranks if len(own)), default=len(snippets))
 
 
 def hit_columns(hits: Sequence[Sequence[Hit]]) -> dict[str, HitColumns]:
@@ -81,16 +90,15 @@ def hit_columns(hits: Sequence[Sequence[Hit]]) -> dict[str, HitColumns]:
     >>> hit_columns([(Hit("dense", 0, 0.9),), (Hit("bm25", 0), Hit("dense", 1, 0.8))])["bm25"]
     HitColumns(ranks=array([inf,  0.]), scores=array([nan, nan]))
     """
-    n = len(hits)
-    found: dict[str, tuple[list[float], list[float | None]]] = {}
+    columns: dict[str, tuple[list[float], list[float | None]]] = {}
     for i, of_snippet in enumerate(hits):
         for retriever, rank, score in of_snippet:
-            if (known := found.get(retriever)) is None:
-                known = found[retriever] = ([np.inf] * n, [np.nan] * n)
+            if (known := columns.get(retriever)) is None:
+                known = columns[retriever] = ([np.inf] * len(hits), [np.nan] * len(hits))
             known[0][i], known[1][i] = rank, score
     return {  # None becomes NaN
-        name: HitColumns._make(np.array(column, np.float64) for column in found[name])
-        for name in sorted(found)
+        name: HitColumns._make(np.array(values, np.float64) for values in columns[name])
+        for name in sorted(columns)
     }
 
 
@@ -126,8 +134,8 @@ class Retrieved(Sequence[T]):
 
 def hits_in(snippets: Sequence[Any]) -> Mapping[str, HitColumns]:
     """Return the hits of each retriever among snippets, by its name."""
-    found: Any = _values(snippets, "hits")
-    return found if isinstance(found, Mapping) else hit_columns(found)
+    hits: Any = _values(snippets, "hits")
+    return hits if isinstance(hits, Mapping) else hit_columns(hits)
 
 
 def texts_in(snippets: Sequence[Any]) -> Sequence[str]:
@@ -168,7 +176,7 @@ def fuse(lists: Mapping[str, Sequence[tuple[Key, float | None]]]) -> dict[Key, t
     for retriever, items in lists.items():
         for rank, (key, score) in enumerate(items):
             hits.setdefault(key, {}).setdefault(retriever, Hit(retriever, rank, score))
-    fused = {key: tuple(found.values()) for key, found in hits.items()}
+    fused = {key: tuple(by_retriever.values()) for key, by_retriever in hits.items()}
     return dict(sorted(fused.items(), key=lambda item: -fusion(item[1])))
 
 
