@@ -77,29 +77,30 @@ class ScoredQueries(Sequence[ScoredQuery]):
     ) -> None:
         if unknown := known.keys() - Known.__annotations__:
             raise TypeError(f"{min(unknown)} is no column of scored queries; leave it out")
-        places, given = arrays.as_offsets(offsets), known.get
+        given: dict[str, Any] = {**dict.fromkeys(Known.__annotations__), **known}
+        places = arrays.as_offsets(offsets)
         n, size = len(places) - 1, int(places[-1])
         hits = {
             name: HitColumns(
                 arrays.as_column(f"hits[{name!r:.60}].ranks", ranks, size),
                 arrays.as_column(f"hits[{name!r:.60}].scores", of_retriever, size),
             )
-            for name, (ranks, of_retriever) in (given("hits") or {}).items()
+            for name, (ranks, of_retriever) in (given["hits"] or {}).items()
         }
         columns: dict[str, Any] = {
             "scores": arrays.as_column("scores", scores, size),
             "relevant": arrays.as_judgements(relevant, size),
             "offsets": places,
-            "ids": arrays.as_texts("ids", given("ids"), n),
-            "groups": arrays.as_texts("groups", given("groups"), n),
-            "missed": arrays.as_counts("missed", given("missed"), n, MAX_COUNT),
-            "tokens": arrays.as_tokens(given("tokens"), size),
-            "token_unit": given("token_unit", "tokens"),
+            "ids": arrays.as_texts("ids", given["ids"], n),
+            "groups": arrays.as_texts("groups", given["groups"], n),
+            "missed": arrays.as_counts("missed", given["missed"], n, MAX_COUNT),
+            "tokens": arrays.as_tokens(given["tokens"], size),
+            "token_unit": given["token_unit"] or "tokens",
             "hits": hits,
-            "split": given("split"),
-            "document_of": arrays.as_documents(given("document_of"), size),
-            "unscorable": dict(given("unscorable") or {}),
-            "silenced": arrays.as_counts("silenced", given("silenced"), n, 1),
+            "split": given["split"],
+            "document_of": arrays.as_documents(given["document_of"], size),
+            "unscorable": dict(given["unscorable"] or {}),
+            "silenced": arrays.as_counts("silenced", given["silenced"], n, 1),
         }
         for group in {*columns["groups"].tolist()}:
             check_names("scored", group=group)
@@ -143,15 +144,11 @@ class ScoredQueries(Sequence[ScoredQuery]):
         given = [part for part in every if len(part)] or every[:1]
         if len(given) == 1:
             return given[0]
+        columns = _of_snippets(given)
+        for name in OF_QUERIES:
+            columns[name] = _joined([getattr(part, name) for part in given], np.object_)
         sizes = _joined([part.sizes for part in given], np.intp)
-        return cls(
-            offsets=np.cumsum(np.append(0, sizes)),
-            **{
-                name: _joined([getattr(part, name) for part in given], np.object_)
-                for name in OF_QUERIES
-            },
-            **_of_snippets(given),
-        )
+        return cls(offsets=np.cumsum(np.append(0, sizes)), **columns)
 
     def select(self, queries: ArrayLike) -> ScoredQueries:
         """Return some of the queries, by a mask (n,) or by their places."""
@@ -274,7 +271,7 @@ class ScoredQueries(Sequence[ScoredQuery]):
         return f"ScoredQueries({len(self)} queries, {len(self.scores)} snippets)"
 
 
-def _of_snippets(parts: Sequence[ScoredQuery] | Sequence[ScoredQueries]) -> dict[str, Any]:
+def _of_snippets(parts: Sequence[Any]) -> dict[str, Any]:
     """Return what parts have of snippets, one after another, and what they have in common."""
     sizes = [len(part.scores) for part in parts]
     starts = np.cumsum([0, *sizes]).tolist()

@@ -44,8 +44,8 @@ def filter_in(name: Any, of_retriever: Any) -> str | None:
     """
     if name in (RUN, RETRIEVER):
         return str(name)
-    found = parsed(of_retriever) if isinstance(of_retriever, str) else of_retriever
-    named = isinstance(found, Mapping) and found.get("ls_retriever_name") == "conformal"
+    metadata = parsed(of_retriever) if isinstance(of_retriever, str) else of_retriever
+    named = isinstance(metadata, Mapping) and metadata.get("ls_retriever_name") == "conformal"
     return RETRIEVER if named else None
 
 
@@ -58,12 +58,12 @@ def ids_above(steps: Iterable[tuple[Any, Any, bool]]) -> set[Any]:
     ['chain', 'filter', 'retriever']
     """
     steps = [*steps]
-    parents, found = {id: parent for id, parent, _ in steps}, set[Any]()
+    parents, above = {id: parent for id, parent, _ in steps}, set[Any]()
     for id, _, is_filter in steps:
-        while is_filter and id is not None and id not in found:
-            found.add(id)
+        while is_filter and id is not None and id not in above:
+            above.add(id)
             id = parents.get(id)
-    return found
+    return above
 
 
 def snippet_of(record: Record, name: str, given: Any) -> Snippet:
@@ -87,14 +87,14 @@ def snippet_of(record: Record, name: str, given: Any) -> Snippet:
     metadata = dict(metadata) if isinstance(metadata, Mapping) else {}
     check_unfiltered(record.place, metadata)
     own = Record(f"{record.place}: {name}", {**metadata, "id": fields.get("id")})
+    return with_metadata(own, texts[0], own.name("id"), own.number("relevance_score"))
+
+
+def with_metadata(metadata: Record, text: str, id: str | None, score: float | None) -> Snippet:
+    """Return a document as a snippet, whose metadata may have its source and its place there."""
     start = metadata.get("start_index")
-    return Snippet(
-        texts[0],
-        id=own.name("id"),
-        document=own.name("source"),
-        position=start if type(start) is int else None,
-        retrieval_score=own.number("relevance_score"),
-    )
+    position = start if type(start) is int else None
+    return Snippet(text, id, metadata.name("source"), position, score)
 
 
 def judged_by(
@@ -125,7 +125,7 @@ def judged_by(
     wanted = {s.id if by_id else s.text for s in relevant}
     missed = None if retrieved is None else len(wanted.difference(keys))
     if by_id and len({*keys}) < len(keys):  # they name the documents that chunks were cut from
-        snippets = [replace(one, id=None, document=one.id) for one in snippets]
+        snippets = [replace(s, id=None, document=s.id) for s in snippets]
     marks = [key in wanted for key in keys]
     return made(record, JudgedQuery, query, snippets, marks, id=id, missed=missed)
 
@@ -140,6 +140,13 @@ def made(
         raise ValueError(f"{record.place}: {error}") from None
 
 
+def warn_of(left_out: Sequence[Record], n: int, items: str, why: str) -> None:
+    """Warn of records that are left out beside n that are not."""
+    if left_out:
+        which = f"{items}, such as {left_out[0].place}, {why}"
+        warn(f"{len(left_out)} of {len(left_out) + n} {which}")
+
+
 def warn(message: str) -> None:
     """Warn at the line that called a reader, or `read`, which calls one."""
     level = 2
@@ -149,16 +156,15 @@ def warn(message: str) -> None:
 
 
 def with_ids(
-    record: Record, texts: Sequence[str] | None, ids: Sequence[str] | None, what: str
+    record: Record, texts: Sequence[str] | None, ids: Sequence[str | None] | None, what: str
 ) -> list[Snippet] | None:
     """Return snippets of texts, of ids, or of both in the same order; None without either."""
-    if texts is None:
-        return None if ids is None else [Snippet("", id=one) for one in ids]
-    if ids is None:
-        return [Snippet(one) for one in texts]
+    if texts is None and ids is None:
+        return None
+    texts, ids = texts or [""] * len(ids or ()), ids or [None] * len(texts or ())
     if len(texts) != len(ids):
         raise ValueError(
             f"{record.place}: {what} has {len(texts)} texts, but {len(ids)} ids; give one id for "
             "each text, or no ids"
         )
-    return [Snippet(text, id=one) for text, one in zip(texts, ids, strict=True)]
+    return [*map(Snippet, texts, ids)]

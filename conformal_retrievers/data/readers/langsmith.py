@@ -6,26 +6,13 @@ judged by feedback on it, `value={id or place of a document: 1 or 0, …}`, for 
 the run refers to. Examples without runs give queries for `judge_retriever`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, with_hits
-from conformal_retrievers.data.readers.documents import (
-    RUN,
-    filter_in,
-    ids_above,
-    judged_by,
-    made,
-    refused,
-    snippet_of,
-    warn,
-)
-from conformal_retrievers.data.readers.records import (
-    Record,
-    as_relevant,
-    placed,
-    records_of,
-)
+from conformal_retrievers.data.readers import documents as given
+from conformal_retrievers.data.readers.documents import judged_by, made, snippet_of
+from conformal_retrievers.data.readers.records import Record, as_relevant, records_of
 
 QUERIES = ("query", "question", "input", "user_input")
 DOCUMENTS = ("documents", "contexts", "output", "retrieved_contexts", "context")
@@ -64,10 +51,12 @@ def read_langsmith(
     document.
     """
     records = records_of(source)
-    feedback = [one for one in records if {"run_id", "key"} <= one.fields.keys()]
-    runs = [*_runs(one for one in records if "run_type" in one.fields)]
-    others = [one for one in records if "run_type" not in one.fields]
-    examples = [_grouped(one) for one in others if not {"run_id", "key"} <= one.fields.keys()]
+    runs = [record for record in records if "run_type" in record.fields]
+    others = [record for record in records if "run_type" not in record.fields]
+    feedback = [record for record in others if record.fields.keys() >= {"run_id", "key"}]
+    examples = [
+        _grouped(record) for record in others if not record.fields.keys() >= {"run_id", "key"}
+    ]
     if not runs and feedback:
         raise feedback[0].fault("run_id", "give the runs of the feedback too, from list_runs")
     if not runs:
@@ -81,14 +70,6 @@ def _grouped(example: Record) -> Record:
     return example if group is None else Record(example.place, {**example.fields, "group": group})
 
 
-def _runs(records: Iterable[Record]) -> Iterator[Record]:
-    """Yield runs and the runs inside them."""
-    for record in records:
-        yield record
-        inside = record.items("child_runs") or ()
-        yield from _runs(placed((f"{record.place}: child_runs", one) for one in inside))
-
-
 def _judged_runs(
     runs: Sequence[Record],
     feedback: Sequence[Record],
@@ -97,7 +78,7 @@ def _judged_runs(
     relevant: str | None,
 ) -> list[JudgedQuery]:
     references = {id: one for one in examples if (id := one.name("id")) is not None}
-    filtered = ids_above(
+    filtered = given.ids_above(
         (run.name("id"), run.name("parent_run_id"), _filter_in(run) is not None) for run in runs
     )
     of_run = _by_run(feedback, relevant)
@@ -111,7 +92,7 @@ def _judged_runs(
                 left_out.append(run)
             continue
         if run.name("id") in filtered:
-            raise refused(run.place, _filter_in(run) or RUN)
+            raise given.refused(run.place, _filter_in(run) or given.RUN)
         text = _query(run, run.mapping("inputs"), query)
         if marks:
             queries.append(_marked(run, text, documents, marks))
@@ -125,17 +106,13 @@ def _judged_runs(
             'feedback on its retriever\'s run: value={"0": 1, "1": 0, …} for all documents, or '
             'correction={"documents": […]}'
         )
-    if left_out:
-        warn(
-            f"{len(left_out)} of {len(left_out) + len(queries)} runs of retrievers, such as "
-            f"{left_out[0].place}, are not judged, and left out"
-        )
+    given.warn_of(left_out, len(queries), "runs of retrievers", "are not judged, and left out")
     return queries
 
 
 def _filter_in(run: Record) -> str | None:
     extra = run.mapping("extra") if run.get("run_type") == "retriever" else {}
-    return filter_in(run.get("name"), extra.get("metadata"))
+    return given.filter_in(run.get("name"), extra.get("metadata"))
 
 
 def _by_run(feedback: Iterable[Record], key: str | None) -> dict[str | None, Record]:

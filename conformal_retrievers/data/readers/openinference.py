@@ -4,23 +4,14 @@ A span of a retriever has the query in `input.value` and what was returned in
 `retrieval.documents.N.document.id`, `.content` and `.score`; attributes may be nested, or columns
 "attributes.…" of a frame. An annotation judges the document at `document_position` of the span
 `span_id`, by `result.score` or else `result.label`, as Phoenix's client logs them. Both may be in
-one file or list; annotations may also be in a span's field `document_annotations`.
+one file or list.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, with_hits
-from conformal_retrievers.data.readers.documents import (
-    RUN,
-    SPAN,
-    check_unfiltered,
-    filter_in,
-    ids_above,
-    made,
-    refused,
-    warn,
-)
+from conformal_retrievers.data.readers import documents as given
 from conformal_retrievers.data.readers.records import Record, as_name, as_relevant, records_of
 
 INPUT, DOCUMENTS = "input.value", "retrieval.documents."
@@ -49,34 +40,31 @@ def read_openinference(
     that contradict each other.
     """
     records = records_of(source)
-    given = [one for one in records if one.get("document_position") is not None]
-    spans = [_span(one) for one in records if one.get("document_position") is None]
-    given += [one for span in spans for one in _inside(span)]
-    judgements = _judgements(_chosen(given, relevant), min_score)
-    filtered = ids_above((s.get("id"), s.get("parent_id"), _mark(s) is not None) for s in spans)
-    queries: list[JudgedQuery] = []
-    left_out: list[Record] = []
+    annotations = [record for record in records if record.get("document_position") is not None]
+    spans = [_span(record) for record in records if record.get("document_position") is None]
+    judgements = _judgements(_chosen(annotations, relevant), min_score)
+    filtered = given.ids_above(
+        (span.get("id"), span.get("parent_id"), _mark(span) is not None) for span in spans
+    )
+    queries, left_out = list[JudgedQuery](), list[Record]()
     for span in spans:
         marks = judgements.pop(str(span.get("id")), None)
         if marks is None:
             left_out += [span] if any(name.startswith(DOCUMENTS) for name in span.fields) else []
             continue
-        if mark := _mark(span) or (RUN if span.get("id") in filtered else None):
-            raise refused(span.place, mark)
+        if mark := _mark(span) or (given.RUN if span.get("id") in filtered else None):
+            raise given.refused(span.place, mark)
         documents = _documents(span)
-        if extra := [i for i in marks if not 0 <= i < len(documents)]:
+        for i in sorted(marks.keys() ^ {*range(len(documents))})[:1]:
+            without = f"has no annotation, and others of the {len(documents)} documents have one"
+            extra = f"is annotated, but the span has {len(documents)} documents from 0"
             raise ValueError(
-                f"{span.place}: document_position {extra[0]} is annotated, but the span has "
-                f"{len(documents)} documents; positions count from 0"
+                f"{span.place}: document_position {i} {extra if i in marks else without}; annotate "
+                "each document of a span"
             )
-        if missing := [i for i in range(len(documents)) if i not in marks]:
-            raise ValueError(
-                f"{span.place}: document_position {missing[0]} has no annotation, and others have "
-                "one; annotate each document of a span"
-            )
-        found = [marks[i] for i in range(len(documents))]
+        relevant_ones = [marks[i][0] for i in range(len(documents))]
         snippets, id = with_hits(documents), span.name("id")
-        queries.append(made(span, JudgedQuery, _query(span), snippets, found, id=id))
+        queries.append(given.made(span, JudgedQuery, _query(span), snippets, relevant_ones, id=id))
     if judgements:
         raise ValueError(
             f"the annotated span {next(iter(judgements))!r:.60} is not given; give the spans too, "
@@ -87,11 +75,8 @@ def read_openinference(
             f"{records[0].place}: none of {len(spans)} spans has documents that are annotated. "
             "Annotate the documents of retriever spans, and give the annotations too"
         )
-    if left_out:
-        warn(
-            f"{len(left_out)} of {len(left_out) + len(queries)} spans with documents, such as "
-            f"{left_out[0].place}, have no annotation, and are left out"
-        )
+    why = "have no annotation, and are left out"
+    given.warn_of(left_out, len(queries), "spans with documents", why)
     return queries
 
 
@@ -108,7 +93,7 @@ def _span(record: Record) -> Record:
     flat["parent_id"] = _hex(record.name("parent_id"))
     flat["name"] = record.get("name")
     flat["events"] = record.items("events") or ()
-    flat["annotations"] = record.items("document_annotations") or ()
+
     return Record(record.place, flat)
 
 
@@ -134,47 +119,43 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def _documents(span: Record) -> list[Snippet]:
     """Return the documents of a retriever's span."""
-    found: dict[int, dict[str, Any]] = {}
+    documents: dict[str, dict[str, Any]] = {}
     for name, value in span.fields.items():
         if name.startswith(DOCUMENTS):
             place, _, field = name.removeprefix(DOCUMENTS).partition(".")
-            if not place.isdecimal() or len(place) > 6:
-                raise span.fault(name, "give a number after retrieval.documents")
-            found.setdefault(int(place), {})[field.removeprefix("document.")] = value
-    if not found:
+            documents.setdefault(place, {})[field.removeprefix("document.")] = value
+    if not documents:
         raise span.fault("retrieval.documents", "the span is annotated, so give its documents too")
-    if [*sorted(found)] != [*range(len(found))]:
-        raise span.fault(
-            "retrieval.documents", f"it has {len(found)} documents and lacks one before the last"
-        )
-    ids = dict(enumerate(_ids(span, len(found))))
-    return [_snippet(span, i, {"id": ids.get(i), **found[i]}) for i in range(len(found))]
+    places = [*map(str, range(len(documents)))]
+    if documents.keys() != {*places}:
+        raise span.fault("retrieval.documents", f"number its {len(documents)} documents from 0")
+    ids = _ids(span, len(documents))
+    return [
+        _snippet(span, i, {"id": id, **documents[i]}) for i, id in zip(places, ids, strict=True)
+    ]
 
 
-def _snippet(span: Record, i: int, fields: Mapping[str, Any]) -> Snippet:
+def _snippet(span: Record, i: str, fields: Mapping[str, Any]) -> Snippet:
     document = Record(f"{span.place}: retrieval.documents.{i}.document", fields)
-    metadata = document.mapping("metadata")
-    check_unfiltered(document.place, metadata)
-    own, start = Record(document.place, metadata), metadata.get("start_index")
-    content = document.get("content")
-    if not isinstance(content, str) and document.name("id") is None:
-        raise document.fault("content", "give the text of the document, or its id")
-    return Snippet(
-        content if isinstance(content, str) else "",
-        id=document.name("id"),
-        document=own.name("source"),
-        position=start if type(start) is int else None,
-        retrieval_score=document.number("score"),
+    metadata, content, id = (
+        document.mapping("metadata"),
+        document.get("content"),
+        document.name("id"),
     )
+    given.check_unfiltered(document.place, metadata)
+    if not isinstance(content, str) and id is None:
+        raise document.fault("content", "give the text of the document, or its id")
+    text, own = content if isinstance(content, str) else "", Record(document.place, metadata)
+    return given.with_metadata(own, text, id, document.number("score"))
 
 
 def _mark(span: Record) -> str | None:
     """Return what says that a span is one of a conformal filter, None for another span."""
     events = [one.get("name") for one in span.get("events") if isinstance(one, Mapping)]
     metadata = span.get("metadata") if span.get("openinference.span.kind") == "RETRIEVER" else None
-    if found := filter_in(RUN if RUN in events else span.get("name"), metadata):
-        return found
-    return next((name for name in span.fields if name.startswith(SPAN)), None)
+    name = given.RUN if given.RUN in events else span.get("name")
+    own = (field for field in span.fields if field.startswith(given.SPAN))
+    return given.filter_in(name, metadata) or next(own, None)
 
 
 def _query(span: Record) -> str:
@@ -190,60 +171,50 @@ def _query(span: Record) -> str:
 
 
 def _ids(span: Record, n: int) -> list[Any]:
-    """Return the ids of n documents of LangChain, which are only in the output; [] for others."""
-    output = span.get("output.value")
-    if not isinstance(output, str) or not output.startswith('{"documents"'):
-        return []
-    documents = span.mapping("output.value").get("documents")
-    if not isinstance(documents, list) or len(documents) != n:
-        return []
-    return [one.get("id") if isinstance(one, Mapping) else None for one in documents]
+    """Return the ids of n documents of LangChain, which are only in the output."""
+    output: Any = span.get("output.value")
+    documents: Any = None
+    if isinstance(output, str) and output.startswith('{"documents"'):
+        documents = span.mapping("output.value").get("documents")
+    known = isinstance(documents, list) and len(documents) == n
+    pairs = documents if known else [None] * n
+    return [document.get("id") if isinstance(document, Mapping) else None for document in pairs]
 
 
-def _inside(span: Record) -> Iterator[Record]:
-    """Yield the annotations in a span's own field."""
-    for one in span.items("annotations") or ():
-        if not isinstance(one, Mapping):
-            raise span.fault("annotations", "give a list of objects")
-        yield Record(span.place, {"span_id": span.get("id"), **one})
-
-
-def _chosen(given: Sequence[Record], name: str | None) -> list[Record]:
+def _chosen(annotations: Sequence[Record], name: str | None) -> list[Record]:
     """Return the annotations of one name."""
-    field = "annotation_name" if any("annotation_name" in one.fields for one in given) else "name"
-    names = [*dict.fromkeys(one.name(field) for one in given)]
+    renamed = any("annotation_name" in record.fields for record in annotations)
+    field = "annotation_name" if renamed else "name"
+    names = [*dict.fromkeys(record.name(field) for record in annotations)]
     if name is None and len(names) > 1:
         raise ValueError(
-            f"{given[0].place}: annotations have the names {names[0]!r:.60} and {names[1]!r:.60}; "
-            "choose the one that says what is relevant, read_openinference(…, relevant=NAME)"
+            f"{annotations[0].place}: annotations have the names {names[0]!r:.60} and "
+            f"{names[1]!r:.60}; choose the one that says what is relevant, "
+            "read_openinference(…, relevant=NAME)"
         )
-    return [one for one in given if name is None or one.name(field) == name]
+    return [record for record in annotations if name is None or record.name(field) == name]
 
 
 def _judgements(
     annotations: Iterable[Record], min_score: float | None
-) -> dict[str, dict[int, bool]]:
-    """Return the judgement of each document, by its place, of each span, by its id."""
-    found: dict[str, dict[int, tuple[bool, bool]]] = {}
-    for one in annotations:
-        position = one.number("document_position")
-        span = _hex(one.get("span_id") or one.get("context.span_id"))
+) -> dict[str, dict[int, tuple[bool, bool]]]:
+    """Return whether each document is relevant, and by a person, by span and by its place."""
+    judgements: dict[str, dict[int, tuple[bool, bool]]] = {}
+    for record in sorted(annotations, key=lambda record: not _by_person(record)):
+        position = record.number("document_position")
+        span = _hex(record.get("span_id") or record.get("context.span_id"))
         if position is None or position % 1 or not isinstance(span, str):
-            raise one.fault("document_position", "give a whole number, and a span_id beside it")
-        result = Record(one.place, {**one.fields, **one.mapping("result")})
+            raise record.fault("document_position", "give a whole number, and a span_id beside it")
+        result = Record(record.place, {**record.fields, **record.mapping("result")})
         name = next((key for key in ("score", "label") if result.get(key) is not None), "score")
-        relevant = as_relevant(f"{one.place}: {name}", result.get(name), min_score)
-        person = one.get("annotator_kind") == "HUMAN"
-        before = found.setdefault(span, {}).get(int(position))
-        if before is not None and before[1] == person and before[0] != relevant:
-            raise one.fault(
-                "document_position",
-                f"annotations of this document of span {span!r:.60} contradict each other, remove "
-                "one",
-            )
-        if before is None or person:
-            found[span][int(position)] = (relevant, person)
-    return {
-        span: {position: relevant for position, (relevant, _) in marks.items()}
-        for span, marks in found.items()
-    }
+        relevant = as_relevant(f"{record.place}: {name}", result.get(name), min_score)
+        person = _by_person(record)
+        first = judgements.setdefault(span, {}).setdefault(int(position), (relevant, person))
+        if first == (not relevant, person):
+            contradict = f"annotations of this document of span {span!r:.60} contradict each other"
+            raise record.fault("document_position", f"{contradict}, remove one")
+    return judgements
+
+
+def _by_person(annotation: Record) -> bool:
+    return bool(annotation.get("annotator_kind") == "HUMAN")

@@ -80,7 +80,6 @@ def test_the_spans_of_a_langchain_retriever_are_read_with_annotations(langchain_
     found = marks(span, 1, 0, True)
     assert read(written(tmp_path, span, *found)) == [expected]
     assert read(written(tmp_path, *found, span)) == [expected]
-    assert read([span | {"document_annotations": found}]) == [expected]
 
 
 def test_the_spans_of_a_llama_index_retriever_are_read_with_annotations(
