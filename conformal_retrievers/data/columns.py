@@ -23,7 +23,12 @@ from conformal_retrievers.data.checks import MAX_COUNT, all_of, check_names
 from conformal_retrievers.data.hits import HitColumns, unknown_hits
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 
-OF_QUERIES = ("ids", "groups", "missed", "silenced")
+OF_QUERIES: dict[str, type[Any]] = {
+    "ids": object,
+    "groups": object,
+    "missed": float,
+    "silenced": float,
+}
 OF_SNIPPETS = ("scores", "relevant", "tokens", "document_of")
 
 
@@ -145,8 +150,8 @@ class ScoredQueries(Sequence[ScoredQuery]):
         if len(given) == 1:
             return given[0]
         columns = _of_snippets(given)
-        for name in OF_QUERIES:
-            columns[name] = _joined([getattr(part, name) for part in given], np.object_)
+        for name, kind in OF_QUERIES.items():
+            columns[name] = _joined([getattr(part, name) for part in given], kind)
         sizes = _joined([part.sizes for part in given], np.intp)
         return cls(offsets=np.cumsum(np.append(0, sizes)), **columns)
 

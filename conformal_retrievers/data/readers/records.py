@@ -55,43 +55,39 @@ class Record:
 
     def items(self, name: str, remedy: str = "give a list") -> list[Any] | None:
         """Return a field that is a list, also as a CSV has it; None without one."""
-        value = self.get(name)
-        if isinstance(value, str):
-            value = parsed(value)
+        value = self._parsed(name)
         if hasattr(value, "tolist"):  # an array, as a frame read from Parquet has it
             value = value.tolist()
-        if value is None and self.get(name) is None:
-            return None
-        if not isinstance(value, (list, tuple)):
+        if not isinstance(value, list | tuple | None):
             raise self.fault(name, remedy)
-        return [_known(one) for one in value]
+        return None if value is None else [*map(_known, value)]
 
     def texts(self, name: str) -> list[str] | None:
         """Return a field that is a list of texts; None without one."""
-        found = self.items(name, "give a list of texts")
-        if found is not None and not all(isinstance(one, str) for one in found):
+        texts = self.items(name, "give a list of texts")
+        if not all(isinstance(text, str) for text in texts or ()):
             raise self.fault(name, "give a list of texts")
-        return found
+        return texts
 
     def names(self, name: str) -> list[str] | None:
         """Return a field that is a list of ids; None without one."""
-        found = self.items(name, "give a list of ids")
-        if found is None:
-            return None
-        named = [as_name(self, name, one) for one in found]
-        if None in named:
+        given = self.items(name, "give a list of ids")
+        if given is not None and None in given:
             raise self.fault(name, "give an id for each")
-        return [one for one in named if one is not None]
+        return None if given is None else [str(as_name(self, name, id)) for id in given]
 
     def mapping(self, name: str) -> dict[str, Any]:
         """Return a field that is an object, also as a CSV has it; {} without one."""
-        value = self.get(name)
-        found = parsed(value) if isinstance(value, str) else value
-        if value is None:
-            return {}
-        if not isinstance(found, Mapping):
+        value = self._parsed(name)
+        if not isinstance(value, Mapping | None):
             raise self.fault(name, "give an object")
-        return {str(key): one for key, one in found.items()}
+        return {str(key): item for key, item in (value or {}).items()}
+
+    def _parsed(self, name: str) -> Any:
+        """Return a field as it is, or the list or object that its text has."""
+        value = self.get(name)
+        inside = parsed(value) if isinstance(value, str) else None
+        return value if inside is None else inside
 
     def number(self, name: str) -> float | None:
         """Return a field that is a finite number; None without one."""
@@ -137,18 +133,16 @@ def records_of(source: Any) -> list[Record]:
     if isinstance(source, list) and source and isinstance(source[0], Record):
         return source
     if isinstance(source, (str, Path)):
-        found = [*_in_file(source)]
-    elif hasattr(source, "columns") and hasattr(source, "to_dict"):
-        rows = enumerate(source.to_dict("records"))
-        found = [*placed((f"row {i}", one) for i, one in rows)]
+        records, where = [*_in_file(source)], source
     else:
+        of_table = hasattr(source, "columns") and hasattr(source, "to_dict")
         alone = isinstance(source, Mapping) or not isinstance(source, Iterable)
-        objects = enumerate([source] if alone else source)
-        found = [*placed((f"records[{i}]", one) for i, one in objects)]
-    if not found:
-        where = source if isinstance(source, (str, Path)) else f"the {type(source).__name__}"
+        items = source.to_dict("records") if of_table else [source] if alone else source
+        place, where = "row {}" if of_table else "records[{}]", f"the {type(source).__name__}"
+        records = [*placed((place.format(i), item) for i, item in enumerate(items))]
+    if not records:
         raise ValueError(f"{where} has no records as JSON or CSV; give one or more")
-    return found
+    return records
 
 
 def text_of(path: str | Path) -> str:
@@ -182,7 +176,7 @@ def _items(place: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict) and isinstance(value.get("data"), list):
         value = value["data"]
     if isinstance(value, list):
-        yield from ((f"{place}, item {i}", one) for i, one in enumerate(value))
+        yield from ((f"{place}, item {i}", item) for i, item in enumerate(value))
     else:
         yield place, value
 
