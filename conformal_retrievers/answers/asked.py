@@ -137,24 +137,24 @@ class Asked:
                 return known
         if self.stopped.is_set():
             raise InterruptedError("the chain was no longer asked")
-        found: Any = self.answer(question, snippets)
-        if isinstance(found, Awaitable):
-            waiting = asyncio.run_coroutine_threadsafe(_awaited(found), background_loop())
+        text: Any = self.answer(question, snippets)
+        if isinstance(text, Awaitable):
+            waiting = asyncio.run_coroutine_threadsafe(_awaited(text), background_loop())
             self.waiting.add(waiting)
             try:
-                found = waiting.result()
+                text = waiting.result()
             finally:
                 self.waiting.discard(waiting)
-        if not isinstance(found, str):
+        if not isinstance(text, str):
             raise Misuse(
-                f"answer returned {found!r:.60} to the question {question!r:.60} from "
+                f"answer returned {text!r:.60} to the question {question!r:.60} from "
                 f"{len(snippets)} snippets; return the text of the answer"
             )
-        if snippets and not found.strip():  # from none, silence is an answer
-            raise ValueError(f"answer returned {found!r:.20} from {len(snippets)} snippets")
+        if snippets and not text.strip():  # from none, silence is an answer
+            raise ValueError(f"answer returned {text!r:.20} from {len(snippets)} snippets")
         if self.cache is not None:
-            self.cache.add_replies(self.chain, {request: found})
-        return found
+            self.cache.add_replies(self.chain, {request: text})
+        return text
 
     def agrees(self, same: Same, question: str, answer: str, references: References) -> bool:
         """Return whether an answer is the same as one of the references.
@@ -175,7 +175,7 @@ class Asked:
         `contexts` has the characters of the snippets of each call. An LLM that compares answers is
         asked as often again.
         """
-        sizes = [sum(of) for of in contexts]
+        sizes = [sum(lengths) for lengths in contexts]
         calls = len(sizes) * (2 if isinstance(self.same, llm_same) else 1)
         text = (
             f"{len(self.queries):,} questions take at most {calls:,} calls, of {self.chain}, with "

@@ -81,11 +81,12 @@ class Chain(Generic[Item]):
         known = self.retrieved.get(question, ())
         of_text = {(snippet.id, snippet.text): item for snippet, item in known}
         of_id = {snippet.id: item for snippet, item in known}
-        for one in snippets:
-            if one.id not in of_id:
-                raise ValueError(f"snippet {one.id!r} was not retrieved for {question!r:.60}")
+        for snippet in snippets:
+            if snippet.id not in of_id:
+                raise ValueError(f"snippet {snippet.id!r} was not retrieved for {question!r:.60}")
         items = [
-            of_text.get((one.id, one.text)) or self.cut(of_id[one.id], one.text) for one in snippets
+            of_text.get((snippet.id, snippet.text)) or self.cut(of_id[snippet.id], snippet.text)
+            for snippet in snippets
         ]
         return self.respond(question, items)
 
@@ -101,22 +102,22 @@ def questions_for(
     `answer_queries` of both packages calls it.
     """
     asked = with_questions(questions, "questions")
-    found, retrieval = retrieve([query.query for query in asked])
-    snippets = [to_snippets(items) for items in found]
+    documents, retrieval = retrieve([query.query for query in asked])
+    snippets = [to_snippets(items) for items in documents]
     pairs = {
-        query.query: [*zip(of, items, strict=True)]
-        for query, of, items in zip(asked, snippets, found, strict=True)
+        query.query: [*zip(own, items, strict=True)]
+        for query, own, items in zip(asked, snippets, documents, strict=True)
     }
     queries = [
         JudgedQuery(
             query.query,
-            of,
-            [False] * len(of),
+            own,
+            [False] * len(own),
             id=query.id,
             group=query.group,
             retriever=retrieval.retriever,
             k=retrieval.k,
         )
-        for query, of in zip(asked, snippets, strict=True)
+        for query, own in zip(asked, snippets, strict=True)
     ]
     return Questions(queries, replace(chain, retrieved=pairs))

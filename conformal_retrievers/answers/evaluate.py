@@ -162,9 +162,9 @@ def evaluate_answers(
     _check_filters(filters)
     asked = Asked.of(queries, answer, **options)
     ids = [query.id for query in asked.queries]
-    verified = [one.calibration.held_out(ids) for one in filters.values()]
-    for name, one in filters.items():
-        calibrated = one.calibration.details.get("chain", asked.chain)
+    verified = [filter.calibration.held_out(ids) for filter in filters.values()]
+    for name, filter in filters.items():
+        calibrated = filter.calibration.details.get("chain", asked.chain)
         if calibrated != asked.chain:
             warnings.warn(
                 f"filters[{name!r}] is calibrated on the answers of {calibrated}, and asked is "
@@ -207,14 +207,14 @@ def evaluate_answers(
 def _check_filters(filters: Any) -> None:
     if not isinstance(filters, Mapping):
         raise TypeError(f"filters is a {type(filters).__name__}; give filters by name, a dict")
-    for name, one in filters.items():
+    for name, filter in filters.items():
         if not isinstance(name, str) or not name.isprintable() or re.fullmatch(r"top \d+", name):
             raise ValueError(f"filters has the name {name!r:.60}; give another, printable text")
         if name == WHOLE:
             raise ValueError(f"filters has the name {name!r}, which is that of the whole context")
-        if not isinstance(one, RetrievalFilter):
+        if not isinstance(filter, RetrievalFilter):
             raise TypeError(
-                f"filters[{name!r}] is {one!r:.60}; give a filter, ConformalFilter.of(calibration)"
+                f"filters[{name!r}] is {filter!r:.60}; give a filter: ConformalFilter.of(…)"
             )
 
 
@@ -223,9 +223,9 @@ def _contexts(
 ) -> dict[str, Contexts]:
     """Return the snippets that each way leaves of each query, by its name."""
     ways: dict[str, Contexts] = {WHOLE: [query.snippets for query in queries]}
-    for name, one in filters.items():
-        decided = [one(query.query, query.snippets, query.group) for query in queries]
-        ways[name] = [_kept(of, query) for of, query in zip(decided, queries, strict=True)]
+    for name, filter in filters.items():
+        decided = [filter(query.query, query.snippets, query.group) for query in queries]
+        ways[name] = [*map(_kept, decided, queries)]
         k = round(float(np.mean([len(kept) for kept in ways[name]])))
         ways[f"top {k}"] = [query.snippets[:k] for query in queries]
     return ways
@@ -233,7 +233,7 @@ def _contexts(
 
 def _kept(decided: Any, query: JudgedQuery) -> list[Snippet]:
     if isinstance(decided, Pruned):
-        return [Snippet(of.text, query.snippets[of.document].id) for of in decided.passages]
+        return [Snippet(p.text, query.snippets[p.document].id) for p in decided.passages]
     return [query.snippets[i] for i in decided.kept]
 
 
@@ -242,18 +242,18 @@ def _measures(
 ) -> dict[str, float]:
     """Return what a chain's answer from a context is worth, and what it takes."""
     start = time.perf_counter()
-    found = asked(question, context)
+    text = asked(question, context)
     measures = {
         "snippets": float(len(context)),
         "tokens": sum(len(snippet.text) for snippet in context) / CHARACTERS,
         "seconds": time.perf_counter() - start,
-        "unchanged": float(asked.agrees(asked.unchanged, question, found, (first,))),
+        "unchanged": float(asked.agrees(asked.unchanged, question, text, (first,))),
     }
     if asked.expected is not None:
         references = asked.expected[question]
-        measures["right"] = float(asked.agrees(asked.right, question, found, references))
-        measures["exact"] = float(asked.agrees(same_text, question, found, references))
-        measures["f1"] = max(f1(found, reference) for reference in references)
+        measures["right"] = float(asked.agrees(asked.right, question, text, references))
+        measures["exact"] = float(asked.agrees(same_text, question, text, references))
+        measures["f1"] = max(f1(text, reference) for reference in references)
     return measures
 
 

@@ -114,10 +114,10 @@ class Scans:
         """
         judged = []
         for scan in self.scans:
-            found = {scan.first: False} if scan.wrong else {}
-            found |= {level.answer: level.same for level in scan.levels if level.answer.strip()}
+            answers = {scan.first: False} if scan.wrong else {}
+            answers |= {level.answer: level.same for level in scan.levels if level.answer.strip()}
             text = f"{scan.query.query} Reference: {' / '.join(scan.references)}"
-            judged.append(JudgedQuery(text, [*found], [*found.values()], id=scan.query.id))
+            judged.append(JudgedQuery(text, [*answers], [*answers.values()], id=scan.query.id))
         return tuple(judged)
 
 

@@ -58,10 +58,10 @@ class ClaimEvaluation:
             "factual claims kept": self.kept_factual,
         }
         rows = {name: share.interval.written(width=5) for name, share in shares.items()}
-        for group, of in self.by_group.items():
-            factual = of.factuality.interval.written(width=5)
+        for group, evaluation in self.by_group.items():
+            factual = evaluation.factuality.interval.written(width=5)
             rows[f"  {enough} in {'no group' if group is None else group}"] = (
-                f"{factual} of {of.n_answers}, empty {percent(of.empty.estimate)}"
+                f"{factual} of {evaluation.n_answers}, empty {percent(evaluation.empty.estimate)}"
             )
         width = max(28, *map(len, rows))
         lines = [
@@ -102,7 +102,7 @@ def evaluate_claims(
     return replace(
         whole,
         left_out=len(given) - len(used),
-        verdict=worst_of(of.verdict for of in by_group.values() or [whole]),
+        verdict=worst_of(evaluation.verdict for evaluation in by_group.values() or [whole]),
         held_out_verified=held_out_verified,
         by_group=by_group,
         unknown_groups=tuple(group for group in by_group if not calibration.knows(group)),

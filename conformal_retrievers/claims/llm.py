@@ -124,8 +124,8 @@ def _annotations(answers: Answers) -> Annotations:
     reasons: list[str | None] = []
     for answer in answers:
         fields, reason = reply_fields(answer)
-        found = str(fields.get("verdict")).strip().lower()
-        verdict = next((word for word in words if word == found), None)
+        word_given = str(fields.get("verdict")).strip().lower()
+        verdict = next((word for word in words if word == word_given), None)
         verdicts.append(verdict)
         reasons.append(None if verdict else reason or "unreadable")
     return Annotations(tuple(verdicts), tuple(reasons), Usage.of(answers))

@@ -100,8 +100,8 @@ def judged_by_qrels(
     It is taken out of the runs, which were cut to k. Texts are "" without a corpus.
     """
     lists = {name: ranked.pop(id, []) for name, (_, ranked) in runs.items()}
-    for name, found in lists.items():
-        check_found(f"{runs[name].path}: query {id!r:.60}", [d for d, _ in found], corpus)
+    for name, ranked in lists.items():
+        check_found(f"{runs[name].path}: query {id!r:.60}", [d for d, _ in ranked], corpus)
     united = fuse(lists)
     return JudgedQuery(
         query,
@@ -180,17 +180,17 @@ def read_texts(path: str | Path) -> dict[str, str]:
 def read_corpus(path: str | Path) -> dict[str, str]:
     """Read the texts of a corpus by their ids, from corpus.jsonl or the BEIR folder that has it."""
     file = Path(path)
-    found = _by_id(_existing(file, "corpus.jsonl") if file.is_dir() else file)
-    return {id: f"{row.title or ''} {row.text}".strip() for id, row in found.items()}
+    rows_by_id = _by_id(_existing(file, "corpus.jsonl") if file.is_dir() else file)
+    return {id: f"{row.title or ''} {row.text}".strip() for id, row in rows_by_id.items()}
 
 
 def _by_id(path: Path) -> dict[str, _Row]:
-    found: dict[str, _Row] = {}
+    by_id: dict[str, _Row] = {}
     for place, row in rows(path, _Row):
-        if row.id in found:
+        if row.id in by_id:
             raise ValueError(f"{place}: _id {row.id!r:.60} occurs twice; remove one")
-        found[row.id] = row
-    return found
+        by_id[row.id] = row
+    return by_id
 
 
 def read_qrels(path: Path) -> dict[str, dict[str, float]]:
@@ -204,15 +204,16 @@ def read_qrels(path: Path) -> dict[str, dict[str, float]]:
 
 def _read_run(folder: Path, run: str | Path, k: int | None) -> Ranked:
     path = Path(run) if Path(run).exists() else _existing(folder, str(run))
-    found: dict[str, list[tuple[float, str, float | None]]] = defaultdict(list)
+    by_query: dict[str, list[tuple[float, str, float | None]]] = defaultdict(list)
     for place, columns in _tsv_rows(path, {4, 6}):
         document, rank, score = columns[2:5] if len(columns) == 6 else columns[1:4]
         value = _number(score, "score", place) if score.strip() else None
-        found[columns[0]].append((_number(rank, "rank", place), document, value))
-    for lines in found.values():
+        by_query[columns[0]].append((_number(rank, "rank", place), document, value))
+    for lines in by_query.values():
         lines.sort(key=lambda line: (line[0], -(line[2] or 0.0)))  # by rank, then by score
     return {
-        id: [(document, score) for _, document, score in lines[:k]] for id, lines in found.items()
+        id: [(document, score) for _, document, score in lines[:k]]
+        for id, lines in by_query.items()
     }
 
 

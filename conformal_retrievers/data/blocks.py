@@ -42,21 +42,21 @@ def blocks(text: str) -> Iterator[tuple[int, int, str]]:
             kind = before = earlier = ""
             continue
         else:
-            found = _MARK.match(line)
+            mark_found = _MARK.match(line)
             if kind == "code" and start == last and not _CODE.match(line):
                 kind = "text"  # a paragraph whose first line is indented
             if kind == "text" and "|" in line and _DELIMITER.match(line):
                 if start < last:
                     yield start, last, kind
                 start, kind = last, "table"
-            elif joined := _joined(kind, found, line, before, earlier):
+            elif joined := _joined(kind, mark_found, line, before, earlier):
                 kind = joined
             else:
                 if kind:
                     yield start, position, kind
-                start, kind = position, _kind(kind, found, line)
-            if found and found.lastgroup == "fence":
-                fence = found["mark"] or f"</{found['tag'].lower()}>"
+                start, kind = position, _kind(kind, mark_found, line)
+            if mark_found and mark_found.lastgroup == "fence":
+                fence = mark_found["mark"] or f"</{mark_found['tag'].lower()}>"
                 if fence[0] == "<" and _closes(line, fence):
                     fence = ""
         earlier, before = before, line

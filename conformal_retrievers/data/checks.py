@@ -26,11 +26,11 @@ def all_of(kind: type[T], items: Iterable[T], name: str) -> list[T]:
         raise TypeError(f"{name} is a {type(items).__name__}; give its .{name}")
     if not isinstance(items, Iterable):
         raise TypeError(f"{name} is {items!r:.60}; give a list of {kind.__name__} objects")
-    found = list(items)
-    for i, item in enumerate(found):
+    given = list(items)
+    for i, item in enumerate(given):
         if not isinstance(item, kind):
             raise TypeError(f"{name}[{i}] is {item!r:.60}; give {kind.__name__} objects")
-    return found
+    return given
 
 
 def query_name(id: str | None, query: str) -> str:
@@ -104,10 +104,10 @@ def as_judgement(where: str, i: int, value: object) -> bool:
 
 def as_judgements(where: str, values: Iterable[object]) -> tuple[bool, ...]:
     """Return judgements as `as_judgement` returns one."""
-    found = tuple(values)
-    if {*map(type, found)} <= {bool}:
-        return found  # type: ignore[return-value]
-    return tuple([as_judgement(where, i, value) for i, value in enumerate(found)])
+    judgements = tuple(values)
+    if {*map(type, judgements)} <= {bool}:
+        return judgements  # type: ignore[return-value]
+    return tuple([as_judgement(where, i, value) for i, value in enumerate(judgements)])
 
 
 def as_flag(where: str, name: str, value: object) -> bool:
@@ -124,14 +124,14 @@ def as_ids(where: str, name: str, ids: Iterable[str]) -> tuple[str, ...]:
             f"{where}: {name} is the {type(ids).__name__} {ids!r:.60}; give a list of ids, and of "
             "those with grades the ones that count as relevant"
         )
-    found = tuple(dict.fromkeys(ids))
-    for id in found:
+    given = tuple(dict.fromkeys(ids))
+    for id in given:
         if not isinstance(id, str):
             raise TypeError(f"{where}: {name} has {id!r:.60}; give each id as a str")
         check_texts(where, **{name: id})
         if not id.strip():
             raise ValueError(f"{where}: {name} has the blank id {id!r:.60}; remove it")
-    return found
+    return given
 
 
 def as_count(where: str, name: str, value: Any, *, least: int) -> int | None:

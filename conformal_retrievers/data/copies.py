@@ -40,19 +40,19 @@ def copies_in(judged: Sequence[JudgedQuery]) -> Pairs:
     >>> [(query.query, of.query) for query, of in copies_in(queries)]
     [('who?', 'Who?')]
     """
-    found: Pairs = []
+    pairs: Pairs = []
     having = defaultdict[tuple[str | None, ...], list[int]](list)  # queries that are no copies
     names = [_names(query) or {""} for query in judged]
     for i, (query, own) in enumerate(zip(judged, names, strict=True)):
         keys = [(folded(query.query), name) for name in own]
         shared = Counter(chain.from_iterable(having[key] for key in keys))
         alike = (j for j, n in shared.items() if 2 * n >= max(len(own), len(names[j])))
-        if (of := next(alike, None)) is not None:
-            found.append((query, judged[of]))
+        if (original := next(alike, None)) is not None:
+            pairs.append((query, judged[original]))
             continue
         for key in keys:
             having[key].append(i)
-    return found
+    return pairs
 
 
 def near_copies_in(judged: Sequence[JudgedQuery]) -> Pairs:
@@ -68,7 +68,7 @@ def near_copies_in(judged: Sequence[JudgedQuery]) -> Pairs:
     relevant = [_names(query, only_relevant=True) for query in judged]
     times = Counter(chain.from_iterable(runs))
     having = defaultdict[tuple[str, ...], list[int]](list)  # queries that are copies of none
-    found: Pairs = []
+    pairs: Pairs = []
     for i, own in enumerate(runs):
         # Two that are alike share one of their rarest runs, so that few are compared.
         rare = sorted(own, key=lambda run: (times[run], run))[: int((1 - ALIKE) * len(own)) + 1]
@@ -76,19 +76,19 @@ def near_copies_in(judged: Sequence[JudgedQuery]) -> Pairs:
         keys = [(name, run, *numbers) for name in relevant[i] for run in rare]
         some = sorted(set(chain.from_iterable(having[key] for key in keys)))
         alike = (j for j in some if len(own & runs[j]) >= ALIKE * len(own | runs[j]))
-        if (of := next(alike, None)) is not None:
-            found.append((judged[i], judged[of]))
+        if (original := next(alike, None)) is not None:
+            pairs.append((judged[i], judged[original]))
             continue
         for key in keys:
             having[key].append(i)
-    return found
+    return pairs
 
 
 def _names(query: JudgedQuery, only_relevant: bool = False) -> set[str | None]:
     """Return the texts of a query's snippets, whatever their ids, or what is to be retrieved."""
     pairs = zip(query.snippets, query.relevant, strict=True)
     names = {s.text.strip() or s.id for s, r in pairs if r or not only_relevant}
-    return names or {*query.relevant_ids, *(one.document for one in query.evidence)}
+    return names or {*query.relevant_ids, *(piece.document for piece in query.evidence)}
 
 
 def without_copies(judged: Sequence[JudgedQuery]) -> tuple[list[JudgedQuery], str, str]:
@@ -98,17 +98,17 @@ def without_copies(judged: Sequence[JudgedQuery]) -> tuple[list[JudgedQuery], st
     kept = [query for query in judged if id(query) not in left_out]
     near, exact_text, near_text = near_copies_in(kept), "", ""
     if copies:
-        query, of = copies[0]
+        query, original = copies[0]
         exact_text = (
             f"{len(copies)} of {len(judged)} judged queries are copies: they have the text and "
-            f"half of the snippets, or more, of another, such as {query.name} of {of.name}"
+            f"half of the snippets, or more, of another, such as {query.name} of {original.name}"
         )
     if len(near) > MANY * len(kept):
-        query, of = near[0]
+        query, original = near[0]
         near_text = (
             f"{len(near)} of {len(kept)} judged queries are near copies: they have nearly the text "
             f"and a relevant snippet of another, such as {query.query[:60]!r} of "
-            f"{of.query[:60]!r}. The guarantee needs independent queries: keep one of each"
+            f"{original.query[:60]!r}. The guarantee needs independent queries: keep one of each"
         )
     return kept, exact_text, near_text
 

@@ -65,7 +65,7 @@ def _report(judged: Sequence[JudgedQuery], of_sentences: Sequence[JudgedQuery]) 
 
     Raises ValueError if ten or more are named, and all are unknown.
     """
-    named = {one.document for query in judged for one in query.evidence}
+    named = {piece.document for query in judged for piece in query.evidence}
     known = {name for query in judged for s in query.snippets for name in (s.id, s.document)}
     if _many(unknown := sorted(named - known), named):
         message = (
@@ -113,15 +113,15 @@ def _cut(query: JudgedQuery, cuts: Splitter) -> JudgedQuery:
         )
     sentences = cut(query.snippets, cuts)
     relevant: list[bool] = []
-    left = {one: {*range(one.start, one.end)} for one in query.evidence}  # not retrieved
+    left = {piece: {*range(piece.start, piece.end)} for piece in query.evidence}  # not retrieved
     for snippet, ranges in zip(query.snippets, sentences.ranges, strict=True):
         evidence = list(_within(query.name, snippet, query.evidence))
-        for one, (first, last) in evidence:
-            before = one.start - first  # of this text in what the evidence counts from
-            left[one] -= {*range(before + max(0, first), before + min(len(snippet.text), last))}
-        marked = [_marked(snippet.text, ranges, within, one) for one, within in evidence]
+        for piece, (first, last) in evidence:
+            before = piece.start - first  # of this text in what the evidence counts from
+            left[piece] -= {*range(before + max(0, first), before + min(len(snippet.text), last))}
+        marked = [_marked(snippet.text, ranges, within, piece) for piece, within in evidence]
         relevant += map(any, zip(*marked, strict=True)) if marked else [False] * len(ranges)
-    missed = sum(len(chars) >= min(BETWEEN, one.end - one.start) for one, chars in left.items())
+    missed = sum(len(chars) >= min(BETWEEN, e.end - e.start) for e, chars in left.items())
     return replace(
         query,
         snippets=sentences.snippets,
@@ -140,15 +140,15 @@ def located(
     Raises ValueError, naming the query, for evidence that ends beyond a snippet with the id that it
     names, and for a quote that is not in it, or in part only in what is retrieved of a document.
     """
-    named = {one.document for query in judged for one in query.evidence}
+    named = {piece.document for query in judged for piece in query.evidence}
     pieces: dict[str, dict[int, str]] = {}
     for s in chain.from_iterable(retrieved):
         if s.document in named and s.position is not None:
             pieces.setdefault(s.document, {})[s.position] = s.text
     wholes = {s.id: s.text for s in chain.from_iterable(retrieved) if s.id in named}
-    texts = {name: _joined(of) for name, of in pieces.items()} | wholes
+    texts = {name: _joined(parts) for name, parts in pieces.items()} | wholes
     return [
-        replace(q, evidence=tuple(_located(q.name, one, texts, wholes) for one in q.evidence))
+        replace(q, evidence=tuple(_located(q.name, piece, texts, wholes) for piece in q.evidence))
         if q.evidence
         else q
         for q in judged
@@ -224,16 +224,16 @@ def by_chunk(query: JudgedQuery, snippets: Sequence[Snippet]) -> JudgedQuery:
             f"{query.name}: evidence is empty, so it is unknown which chunks answer it. Give "
             "evidence=[Evidence(document, start, end)]"
         )
-    left, relevant = dict.fromkeys(query.evidence), []
+    left, relevant = {*query.evidence}, []
     for snippet in snippets:
-        has = [
-            one
-            for one, (first, last) in _within(query.name, snippet, query.evidence)
-            for shared in [snippet.text[max(0, first) : max(0, last)]]
-            if shared.strip() and len(shared) >= HALF * min(one.end - one.start, len(snippet.text))
-        ]
+        has = set()
+        for piece, (first, last) in _within(query.name, snippet, query.evidence):
+            shared = snippet.text[max(0, first) : max(0, last)]
+            enough = HALF * min(piece.end - piece.start, len(snippet.text))
+            if shared.strip() and len(shared) >= enough:
+                has.add(piece)
         relevant.append(bool(has))
-        left = {one: None for one in left if one not in has}
+        left -= has
     return replace(
         query,
         snippets=tuple(snippets),
@@ -263,14 +263,14 @@ def _within(
     where: str, snippet: Snippet, evidence: Iterable[Evidence | Quote]
 ) -> Iterator[tuple[Evidence, Range]]:
     """Yield the evidence that a snippet may have, each with its range from the snippet's start."""
-    for one in evidence:
-        position = 0 if one.document == snippet.id else snippet.position
-        if one.document in (snippet.id, snippet.document):
+    for piece in evidence:
+        position = 0 if piece.document == snippet.id else snippet.position
+        if piece.document in (snippet.id, snippet.document):
             if position is None:
                 raise ValueError(
-                    f"{where}: evidence is in document {one.document!r:.60}, and a snippet of it "
+                    f"{where}: evidence is in document {piece.document!r:.60}, and a snippet of it "
                     "has no position; give its position (in LangChain metadata['start_index'], "
                     "which splitters write with add_start_index=True), or evidence by its id"
                 )
-            if isinstance(one, Evidence):  # a quote that is left is in nothing retrieved
-                yield one, Range(one.start - position, one.end - position)
+            if isinstance(piece, Evidence):  # a quote that is left is in nothing retrieved
+                yield piece, Range(piece.start - position, piece.end - position)

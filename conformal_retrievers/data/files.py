@@ -154,7 +154,7 @@ def parse_envelope(text: str, where: str, kind: Kind) -> dict[str, Any]:
             text, object_pairs_hook=without_repetition, parse_constant=_finite, parse_float=_finite
         )
         stored = fields.pop("sha256", None) if isinstance(fields, dict) else None
-        found = checksum(fields) if isinstance(fields, dict) else None
+        actual = checksum(fields) if isinstance(fields, dict) else None
     except (ValueError, RecursionError) as error:  # the latter for endlessly nested lists
         raise _incomplete(where, kind, error) from None
     if not isinstance(fields, dict) or fields.get("format") != kind.format:
@@ -167,10 +167,10 @@ def parse_envelope(text: str, where: str, kind: Kind) -> dict[str, Any]:
             f"{where} has version {fields.get('version')!r:.60}, but this library reads version "
             f"{kind.version}; upgrade conformal-retrievers, or make and save the {kind.what} again"
         )
-    if stored != found:
+    if stored != actual:
         raise ValueError(
             f"{where} was changed after it was written: its field 'sha256' is {stored!r:.80}, but "
-            f"the other fields give {found!r}; restore the original file, or make and save the "
+            f"the other fields give {actual!r}; restore the original file, or make and save the "
             f"{kind.what} again"
         )
     return fields

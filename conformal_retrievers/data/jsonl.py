@@ -136,7 +136,7 @@ def write_jsonl(queries: Iterable[JudgedQuery], path: str | Path) -> None:
 
 
 def _line(query: JudgedQuery) -> str:
-    fields = vars(query) | {"evidence": [one._asdict() for one in query.evidence]}
+    fields = vars(query) | {"evidence": [piece._asdict() for piece in query.evidence]}
     marked = zip(query.snippets, fields.pop("relevant"), strict=True)
     of_snippet = [name for name in SnippetRow.model_fields if name != "relevant"]
     fields["snippets"] = [

@@ -30,7 +30,6 @@ Retrieve = Callable[[Sequence[str]], Returned]
 Names = Mapping[str, str]  # what something relevant is looked for by, such as "id"
 SHOWN = 3  # names in a message
 PREFIX = 80  # characters of a text that are compared with others, or of an id in a message
-SAME = 20  # characters that a long id has in common with another, in a message
 logger = logging.getLogger("conformal_retrievers")
 
 
@@ -65,13 +64,13 @@ def retrieve_and_judge(
     split = None if split is None else splitter(split)
     queries = with_questions(judged)
     retrieved, asked = retrieve([query.query for query in queries])
-    queries = located(queries, [[snippet for snippet, _ in found] for found in retrieved])
+    queries = located(queries, [[snippet for snippet, _ in returned] for returned in retrieved])
     everything = [*chain.from_iterable(retrieved)]
     fields = _values(everything)
     _check_key(key, fields)
     results = [
-        replace(_judged(query, found, key, split), **vars(asked))
-        for query, found in zip(queries, retrieved, strict=True)
+        replace(_judged(query, returned, key, split), **vars(asked))
+        for query, returned in zip(queries, retrieved, strict=True)
     ]
     if split is not None:
         return by_sentence(results, split)
@@ -116,7 +115,7 @@ def _judged(
             )
         without_ids = tuple(replace(s, id=None) for s in query.snippets)
         return replace(query, snippets=without_ids).retrieved_as(snippets)
-    if not all("id" in one for one in names):
+    if not all("id" in sought for sought in names):
         raise ValueError(
             f"{query.name}: a relevant snippet has no id, which key={key!r} compares; give "
             "JudgedQuery.from_ids(query, relevant_ids)"
@@ -143,8 +142,12 @@ def _warn_of_documents(
     results: Sequence[JudgedQuery], retrieved: Sequence[Sequence[Found]], key: str
 ) -> None:
     """Warn once if a relevant id is that of several snippets, of which `missed` counts none."""
-    for query, found in zip(results, retrieved, strict=True):
-        ids = [_value(one, key) for (_, one), r in zip(found, query.relevant, strict=True) if r]
+    for query, returned in zip(results, retrieved, strict=True):
+        ids = [
+            _value(metadata, key)
+            for (_, metadata), r in zip(returned, query.relevant, strict=True)
+            if r
+        ]
         if len({*ids}) < len(ids):
             ((id, n),) = Counter(ids).most_common(1)
             warnings.warn(
@@ -162,7 +165,7 @@ def _warn_of_documents(
 def _names(query: JudgedQuery, key: str | None) -> Iterator[Names]:
     """Yield what each of the relevant ones is looked for by."""
     if key == "evidence":
-        yield from ({"document": one.document} for one in query.evidence)
+        yield from ({"document": piece.document} for piece in query.evidence)
         return
     yield from ({"id": id} for id in query.relevant_ids)
     for snippet, relevant in zip(query.snippets, query.relevant, strict=True):
@@ -188,33 +191,35 @@ def _report(
         "text": {s.text for s in snippets},
         "document": ids | {s.document for s in snippets if s.document is not None},
     }
-    unknown = [one for one in relevant if not any(x in known[kind] for kind, x in one[1].items())]
-    for one in unknown if logger.isEnabledFor(logging.INFO) else ():
-        logger.info("in nothing that was retrieved: %s", _nearest(*one, known))
-    some = 0 < len(unknown) < len(relevant)
+    unknown = [
+        (query, names)
+        for query, names in relevant
+        if not any(name in known[kind] for kind, name in names.items())
+    ]
+    for query, names in unknown if logger.isEnabledFor(logging.INFO) else ():
+        logger.info("in nothing that was retrieved: %s", _nearest(query, names, known))
+    all_are = len(unknown) == len(relevant)
     # Retrievers do miss some.
-    if not unknown or (some and (len(relevant) < LEAST or len(unknown) <= len(relevant) / 2)):
+    many = len(relevant) >= LEAST and len(unknown) > len(relevant) / 2
+    if not unknown or not (all_are or many):
         return
+    shown = ", ".join(_nearest(query, names, known) for query, names in unknown[:SHOWN])
     message = (
         f"{len(unknown)} of {len(relevant)} relevant {next(iter(unknown[0][1]))}s are in nothing "
-        f"that was retrieved, such as {', '.join(_nearest(*one, known) for one in unknown[:SHOWN])}"
-        f". {_remedy([names for _, names in unknown], fields, key)}"
+        f"that was retrieved, such as {shown}. "
+        f"{_remedy([names for _, names in unknown], fields, key)}"
     )
-    if not some and len(unknown) >= LEAST:
+    if all_are and len(unknown) >= LEAST:
         raise ValueError(message)
     warnings.warn(f"{message}; as it is, they count as missed", stacklevel=4)
 
 
 def _nearest(query: str, names: Names, known: Mapping[str, set[str]]) -> str:
     kind, name = next(iter(names.items()))
-    end = PREFIX if kind == "text" else None
-    near = get_close_matches(name[:end], sorted({one[:end] for one in known[kind]}), 1)
-    both, start = [name[:end], *near], 0
-    if near and len(both[0]) > PREFIX:  # long ids, such as addresses, often differ at their ends
-        differ = (i for i, (a, b) in enumerate(zip(*both, strict=False)) if a != b)
-        start = max(0, next(differ, 0) - SAME)
-    name, *near = ["…" * (start > 0) + one[start : start + PREFIX] for one in both]
-    return f"{name!r} of {query}" + "".join(f" (nearest: {one!r})" for one in near)
+    # Long ids, such as addresses, often differ at their ends.
+    part = slice(PREFIX) if kind == "text" else slice(-PREFIX, None)
+    near = get_close_matches(name[part], sorted({value[part] for value in known[kind]}), 1)
+    return f"{name[part]!r} of {query}" + "".join(f" (nearest: {value!r})" for value in near)
 
 
 def _remedy(unknown: Sequence[Names], fields: Mapping[str, set[str]], key: str | None) -> str:
@@ -229,8 +234,8 @@ def _remedy(unknown: Sequence[Names], fields: Mapping[str, set[str]], key: str |
     field = max(shares, key=shares.__getitem__, default="")
     if not shares.get(field):
         return "No field of what was retrieved has them; check them"
-    found = f"{shares[field]} of them are %sthe {field} of what was retrieved: %s"
+    where = f"{shares[field]} of them are %sthe {field} of what was retrieved: %s"
     if "id" in unknown[0]:
-        return found % ("", "leave key out" if field == "id" else f"give key={field!r}")
+        return where % ("", "leave key out" if field == "id" else f"give key={field!r}")
     by_field = "" if field == "id" else f" and key={field!r}"
-    return found % ("not texts but ", f"give JudgedQuery.from_ids(query, ids){by_field}")
+    return where % ("not texts but ", f"give JudgedQuery.from_ids(query, ids){by_field}")

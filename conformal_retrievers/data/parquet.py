@@ -18,7 +18,7 @@ import numpy as np
 from conformal_retrievers.data import files
 from conformal_retrievers.data.arrays import as_judgements
 from conformal_retrievers.data.checks import all_of
-from conformal_retrievers.data.columns import ScoredQueries
+from conformal_retrievers.data.columns import ScoredQueries, the_same
 from conformal_retrievers.data.hits import Hit, HitColumns
 from conformal_retrievers.data.parquet_tables import (
     HIT,
@@ -105,9 +105,9 @@ def _scored(table: Any) -> ScoredQueries:
         groups=_texts(given, "group"),
         missed=_numbers(given, "missed"),
         tokens=_numbers(columns, "tokens"),
-        token_unit=_one(given, "token_unit") or "tokens",
+        token_unit=_the_same(given, "token_unit") or "tokens",
         hits=_hit_columns(columns["hits"]) if "hits" in columns else None,
-        split=_one(given, "split"),
+        split=_the_same(given, "split"),
         document_of=_numbers(columns, "document_of"),
         unscorable={i: reason for i, reason in enumerate(why) if reason is not None},
         silenced=_numbers(given, "silenced"),
@@ -120,18 +120,18 @@ def _judged(table: Any) -> list[JudgedQuery]:
     given = {name: given[name].to_pylist() for name in given if name not in SCORED_ONLY}
     marks = _marks(columns.pop("relevant")).tolist() if "relevant" in columns else []
     hits = columns.pop("hits", None)
-    found = {name: columns[name].to_pylist() for name in OF_JUDGED if name in columns}
-    found["id"] = found.pop("snippet_id", [None] * len(marks))
-    found.setdefault("text", [None] * len(marks))
+    of_snippets = {name: columns[name].to_pylist() for name in OF_JUDGED if name in columns}
+    of_snippets["id"] = of_snippets.pop("snippet_id", [None] * len(marks))
+    of_snippets.setdefault("text", [None] * len(marks))
     if hits is not None:
         lengths, made = _hits(hits)
         every = map(Hit, *[values.to_pylist() for values in made.values()])
-        found["hits"] = [tuple(islice(every, n)) for n in np.maximum(lengths, 0).tolist()]
-    for name, values in (("query", given["query"]), ("text", found["text"])):
+        of_snippets["hits"] = [tuple(islice(every, n)) for n in np.maximum(lengths, 0).tolist()]
+    for name, values in (("query", given["query"]), ("text", of_snippets["text"])):
         for i in [i for i, value in enumerate(values) if not isinstance(value, str)][:1]:
             raise ValueError(f"{name} {i} is missing; give the text, which judged queries need")
-    rows = zip(*found.values(), strict=True)
-    snippets = tuple([Snippet(**dict(zip(found, row, strict=True))) for row in rows])
+    rows = zip(*of_snippets.values(), strict=True)
+    snippets = tuple([Snippet(**dict(zip(of_snippets, row, strict=True))) for row in rows])
     end, queries = 0, []
     for i, size in enumerate(sizes.tolist()):
         start, end = end, end + size
@@ -139,7 +139,7 @@ def _judged(table: Any) -> list[JudgedQuery]:
         if str(values.get("retriever")).startswith("{"):
             values["retriever"] = json.loads(values["retriever"])
         if "evidence" in values:
-            values["evidence"] = [Evidence(**one) for one in values["evidence"]]
+            values["evidence"] = [Evidence(**piece) for piece in values["evidence"]]
         queries.append(
             JudgedQuery(values.pop("query"), snippets[start:end], marks[start:end], **values)
         )
@@ -189,49 +189,42 @@ def _numbers(columns: dict[str, Any], name: str) -> Any:
     return columns[name].to_numpy()
 
 
-def _one(columns: dict[str, Any], name: str) -> str | None:
-    found = columns[name].unique().to_pylist() if name in columns else []
-    if len(found) > 1:
-        raise ValueError(
-            f"{name} is {' and '.join(sorted(map(repr, found)))}; give queries that have the same"
-        )
-    return found[0] if found else None
+def _the_same(columns: dict[str, Any], name: str) -> Any:
+    values = {*columns[name].unique().to_pylist()} if name in columns else set()
+    return the_same(name, values or {None}, "give queries that have the same")
 
 
 def _hits(lists: Any) -> tuple[Any, dict[str, Any]]:
     """Return how many hits each snippet has, and the fields of the hits, one after another."""
-    lengths, found = sizes_of(lists, "hits")
-    if not len(found):
-        return lengths, {name: pa.chunked_array([], kind.type) for name, kind in HIT.items()}
-    names = [field.name for field in found.type] if pa.types.is_struct(found.type) else []
+    lengths, hits = sizes_of(lists, "hits")
+    columns = {name: pa.chunked_array([pa.nulls(len(hits), k.type)]) for name, k in HIT.items()}
+    if not len(hits):
+        return lengths, columns
+    names = [field.name for field in hits.type] if pa.types.is_struct(hits.type) else []
     if not {"retriever", "rank"} <= {*names} <= {*HIT}:
         raise ValueError(
-            f"hits has entries of the type {found.type}; give structs of retriever, rank and score"
+            f"hits has entries of the type {hits.type}; give structs of retriever, rank and score"
         )
-    columns = {
-        name: cast(pc.struct_field(found, name), kind, f"hits.{name}")
-        if name in names
-        else pa.chunked_array([pa.nulls(len(found), kind.type)])
-        for name, kind in HIT.items()
-    }
+    for name in names:
+        columns[name] = cast(pc.struct_field(hits, name), HIT[name], f"hits.{name}")
     if columns["retriever"].null_count or columns["rank"].null_count:
         raise ValueError("hits has a null in retriever or rank; give both of each hit")
     return lengths, columns
 
 
 def _hit_columns(lists: Any) -> dict[str, HitColumns]:
-    lengths, found = _hits(lists)
+    lengths, fields = _hits(lists)
     place = np.repeat(np.arange(len(lengths)), np.maximum(lengths, 0))
-    ranks, scores = (found[name].cast(pa.float64()).to_numpy() for name in ("rank", "score"))
+    ranks, scores = (fields[name].cast(pa.float64()).to_numpy() for name in ("rank", "score"))
     for i in np.flatnonzero(ranks < 0)[:1].tolist():
         raise ValueError(f"hits.rank is {ranks[i]:g}; give a whole number, 0 for the best")
     made = {}
-    for name in sorted(found["retriever"].unique().to_pylist()):
-        of = pc.equal(found["retriever"], name).to_numpy()
-        if len(np.unique(place[of])) < of.sum():
+    for name in sorted(fields["retriever"].unique().to_pylist()):
+        own = pc.equal(fields["retriever"], name).to_numpy()
+        if len(np.unique(place[own])) < own.sum():
             raise ValueError(f"hits has the retriever {name!r:.60} twice for a snippet; remove one")
         columns = HitColumns(np.full(len(lengths), np.inf), np.full(len(lengths), np.nan))
-        columns.ranks[place[of]], columns.scores[place[of]] = ranks[of], scores[of]
+        columns.ranks[place[own]], columns.scores[place[own]] = ranks[own], scores[own]
         made[name] = columns
     return made
 

@@ -65,7 +65,7 @@ def table_of_judged(queries: Sequence[JudgedQuery]) -> Any:
 def table_of_scored(every: ScoredQueries, start: int, end: int) -> Any:
     """Return the table of some scored queries."""
     bounds = every.offsets[start : end + 1]
-    queries, of = slice(start, start + len(bounds) - 1), slice(bounds[0], bounds[-1])
+    queries, own = slice(start, start + len(bounds) - 1), slice(bounds[0], bounds[-1])
     offsets = bounds - bounds[0]
     n = len(bounds) - 1
     columns = {
@@ -75,18 +75,18 @@ def table_of_scored(every: ScoredQueries, start: int, end: int) -> Any:
         "token_unit": pa.array([every.token_unit] * n, TEXT.type),
         "missed": pa.array(every.missed[queries], from_pandas=True).cast(WHOLE.type),
         "silenced": pa.array(every.silenced[queries], from_pandas=True).cast(FLAG.type),
-        "relevant": _nested(pa.array(every.relevant[of]), offsets),
-        "scores": _nested(pa.array(every.scores[of], from_pandas=True), offsets),
+        "relevant": _nested(pa.array(every.relevant[own]), offsets),
+        "scores": _nested(pa.array(every.scores[own], from_pandas=True), offsets),
     }
     for name in ("tokens", "document_of"):
         if (values := getattr(every, name)) is not None:
-            array = pa.array(values[of], from_pandas=True).cast(OF_SNIPPETS[name].type)
+            array = pa.array(values[own], from_pandas=True).cast(OF_SNIPPETS[name].type)
             columns[name] = _nested(array, offsets)
     if every.unscorable:
         why = [every.unscorable.get(i) for i in range(bounds[0], bounds[-1])]
         columns["unscorable"] = _nested(pa.array(why, TEXT.type), offsets)
     if every.hits:
-        columns["hits"] = _nested(_hit_lists(every.hits, of), offsets)
+        columns["hits"] = _nested(_hit_lists(every.hits, own), offsets)
     return pa.table(columns)
 
 
@@ -98,7 +98,7 @@ def _hit_lists(hits: Mapping[str, HitColumns], of: slice) -> Any:
     names = np.repeat(np.array([*hits], dtype=object), [len(place) for place in places])
     ranks = np.concatenate([columns.ranks[of][place] for columns, place in pairs])
     scores = np.concatenate([columns.scores[of][place] for columns, place in pairs])
-    found = pa.StructArray.from_arrays(
+    structs = pa.StructArray.from_arrays(
         [
             pa.array(names[order], TEXT.type),
             pa.array(ranks[order]).cast(WHOLE.type),
@@ -106,7 +106,7 @@ def _hit_lists(hits: Mapping[str, HitColumns], of: slice) -> Any:
         ],
         names=[*HIT],
     )
-    return _nested(found, np.cumsum([0, *counts]))
+    return _nested(structs, np.cumsum([0, *counts]))
 
 
 def _stored(value: Any) -> Any:

@@ -79,9 +79,9 @@ def files_in(source: str | Path, endings: tuple[str, ...] = ENDINGS) -> list[str
     fs, root = url_to_fs(str(source))
     if not fs.exists(root):
         raise FileNotFoundError(f"source is {source}, which does not exist; give a file or folder")
-    found = [path for path in sorted(fs.find(root)) if not Path(path).name.startswith((".", "_"))]
-    files = [f for f in found if f.endswith(endings) and Path(f).name != ERRORS]
-    others = [f for f in found if not f.endswith((*endings, ".json"))]
+    paths = [path for path in sorted(fs.find(root)) if not Path(path).name.startswith((".", "_"))]
+    files = [f for f in paths if f.endswith(endings) and Path(f).name != ERRORS]
+    others = [f for f in paths if not f.endswith((*endings, ".json"))]
     if others or not files:
         has = f"has {Path(others[0]).name}" if others else "has no data"
         raise ValueError(f"source {source} {has}; give files that end in {', '.join(endings)}")
@@ -139,15 +139,15 @@ def records(
     `read` takes a place and a row, and raises ValueError for a malformed one; a row may be its
     error already.
     """
-    found, errors = [], []
+    done, errors = [], []
     for number, row in rows:
         try:
             if isinstance(row, ValueError):
                 raise row
-            found.append((number, read(f"line {number}", row)))
+            done.append((number, read(f"line {number}", row)))
         except (TypeError, ValueError) as error:
             errors.append(error_at(part, number, str(error).removeprefix(f"line {number}: ")))
-    return found, errors
+    return done, errors
 
 
 def error_at(part: Part, number: int, error: str) -> Report:

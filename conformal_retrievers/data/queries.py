@@ -93,7 +93,7 @@ class JudgedQuery:
             missed=as_count(where, "missed", missed, least=0),
             retriever=as_retriever(where, retriever),
             k=as_count(where, "k", k, least=1),
-            evidence=tuple([as_evidence(where, one) for one in evidence]),
+            evidence=tuple([as_evidence(where, piece) for piece in evidence]),
             answerable=as_flag(where, "answerable", answerable),
             relevant_ids=as_ids(where, "relevant_ids", relevant_ids),
         )
@@ -240,18 +240,18 @@ class JudgedQuery:
         relevant = [s for s, r in zip(self.snippets, self.relevant, strict=True) if r]
         known = [(s.id, s.text if by_text else s.id) for s in relevant]
         known += [(id, None if by_text else id) for id in self.relevant_ids]
-        found = places_of(
+        places = places_of(
             [(s.id, value) for s, value in zip(retrieved, named, strict=True)],
             known,
             {s.id for s in self.snippets} | set(self.relevant_ids if by_text else ()),
         )
-        ids = [None if j is None or not by_text else known[j][0] for j in found]
+        ids = [None if j is None or not by_text else known[j][0] for j in places]
         judged = self.snippets or self.relevant_ids or self.evidence or not self.answerable
-        known_missed = (self.missed or 0) + len(known) - len({*found} - {None})
+        known_missed = (self.missed or 0) + len(known) - len({*places} - {None})
         return replace(
             self,
             snippets=self._with_ids_of_evidence(retrieved, ids),
-            relevant=tuple(j is not None for j in found),
+            relevant=tuple(j is not None for j in places),
             missed=None if self.missed is None and not judged else known_missed,
             retriever=retriever,
             k=k,
@@ -261,7 +261,7 @@ class JudgedQuery:
     def _with_ids_of_evidence(
         self, retrieved: Sequence[Snippet], ids: Sequence[str | None]
     ) -> tuple[Snippet, ...]:
-        named = {one.document for one in self.evidence} - {s.id for s in retrieved}
+        named = {piece.document for piece in self.evidence} - {s.id for s in retrieved}
         return tuple(
             replace(s, id=id) if id in named and id not in ids[:i] else s
             for i, (s, id) in enumerate(zip(retrieved, ids, strict=True))

@@ -10,11 +10,11 @@ import numpy as np
 from conformal_retrievers.data import files
 from conformal_retrievers.extras import require
 
-require("parquet", "pyarrow")
+require("parquet", "fsspec", "pyarrow")
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.fs
 import pyarrow.parquet as pq
+from fsspec.core import url_to_fs
 
 Source = str | Path | Sequence[str | Path]
 
@@ -36,9 +36,9 @@ MARK = Kind(pa.int64(), ("boolean", "integer"), "give true or false")
 
 def cast(values: Any, kind: Kind, place: str) -> Any:
     """Return an Arrow array as one of a kind; raise ValueError, with its place, if it is none."""
-    found = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
-    if not _is_any(found, *kind.fits, "null"):
-        raise ValueError(f"{place} has the type {found}; {kind.remedy}")
+    kind_found = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+    if not _is_any(kind_found, *kind.fits, "null"):
+        raise ValueError(f"{place} has the type {kind_found}; {kind.remedy}")
     try:
         return values.cast(kind.type)
     except pa.ArrowInvalid as error:
@@ -70,11 +70,10 @@ def row_groups(
     several. Raises ValueError naming the file for one that is not Parquet, and the column too for
     one that is unknown, there twice, or needed and missing; OSError if a file cannot be read.
     """
-    for name, opened in _opened(source):
+    for name, path, filesystem in _files(source):
         with (
-            opened,
             _named(name),
-            pq.ParquetFile(opened, page_checksum_verification=True) as file,
+            pq.ParquetFile(path, filesystem=filesystem, page_checksum_verification=True) as file,
         ):
             names = file.schema_arrow.names
             given = [column for column in names if not column.startswith("__index_level_")]
@@ -104,30 +103,14 @@ def _named(name: str) -> Iterator[None]:
         raise ValueError(f"{name} is not a complete Parquet file: {error}") from None
 
 
-def _opened(source: Source) -> Iterator[tuple[str, Any]]:
+def _files(source: Source) -> Iterator[tuple[str, str, Any]]:
+    """Yield the name of each file, its path, and the file system that it is in."""
     for path in [source] if isinstance(source, (str, Path)) else source:
-        system, inside = _filesystem(path)
-        try:
-            info = system.get_file_info(inside)
-            names = [inside]
-            if info.type == pyarrow.fs.FileType.Directory:
-                inner = system.get_file_info(pyarrow.fs.FileSelector(inside, recursive=True))
-                names = sorted(
-                    one.path for one in inner if one.is_file and one.path.endswith(".parquet")
-                )
-                if not names:
-                    raise ValueError(f"{path} has no file that ends in .parquet; give its folder")
-            for name in names:
-                yield str(path) if name == inside else name, system.open_input_file(name)
-        except OSError as error:
-            files.cannot_read("Parquet file", str(path), error)
-
-
-def _filesystem(path: str | Path) -> tuple[Any, str]:
-    if "://" not in str(path):
-        return pyarrow.fs.LocalFileSystem(), str(path)
-    require("parquet", "fsspec")
-    from fsspec.core import url_to_fs
-
-    system, inside = url_to_fs(str(path))
-    return pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(system)), inside
+        filesystem, root = url_to_fs(str(path))
+        if not filesystem.isdir(root):
+            yield str(path), root, filesystem
+            continue
+        inside = sorted(file for file in filesystem.find(root) if file.endswith(".parquet"))
+        if not inside:
+            raise ValueError(f"{path} has no file that ends in .parquet; give its folder")
+        yield from ((file, file, filesystem) for file in inside)

@@ -81,8 +81,8 @@ def _sentences(text: str, start: int, end: int, language: str = "en") -> Iterato
 def _boundaries(text: str, start: int, end: int, language: str) -> Iterator[int]:
     size = _WINDOW
     while start + size < end:
-        found = sentencex.get_sentence_boundaries(language, text[start : start + size])
-        ends = [start + sentence["end_index"] for sentence in found]
+        sentences = sentencex.get_sentence_boundaries(language, text[start : start + size])
+        ends = [start + sentence["end_index"] for sentence in sentences]
         ends = [boundary for boundary in ends if boundary <= start + size - _CONTEXT]
         yield from ends
         start, size = (ends[-1], _WINDOW) if ends else (start, 2 * size)
@@ -97,7 +97,7 @@ Cuts = Callable[[str, int, int], Iterable[int]]  # of a range of a text
 
 def _behind(pattern: str, flags: int = 0) -> Cuts:
     compiled = regex.compile(pattern, flags)
-    return lambda text, start, end: (found.end() for found in compiled.finditer(text, start, end))
+    return lambda text, start, end: (match.end() for match in compiled.finditer(text, start, end))
 
 
 _EVER_FINER: tuple[Cuts, ...] = (

@@ -39,12 +39,12 @@ class Splitter:
         the text, or leave out a visible character.
         """
         ranges, last = [], 0
-        for found in (*self.find(text), (len(text), len(text))):
+        for pair in (*self.find(text), (len(text), len(text))):
             try:
-                start, end = map(index, found)
+                start, end = map(index, pair)
             except (TypeError, ValueError):
                 raise TypeError(
-                    f"split {self.name} gave {found!r:.60}; return pairs (start, end) of characters"
+                    f"split {self.name} gave {pair!r:.60}; return pairs (start, end) of characters"
                 ) from None
             if not last <= start <= end <= len(text) or text[last:start].strip():
                 raise ValueError(
@@ -171,7 +171,7 @@ def passages(sentences: Sentences, keeps: ArrayLike) -> list[Passage]:
     'One two. … Five six. Seven.'
     """
     kept = _checked(sentences, keeps)
-    found = []
+    kept_passages = []
     for number, ranges in enumerate(sentences.ranges):
         own, kept = kept[: len(ranges)], kept[len(ranges) :]
         if own.any():
@@ -179,8 +179,8 @@ def passages(sentences: Sentences, keeps: ArrayLike) -> list[Passage]:
             parts = _runs(ranges, own.tolist())
             runs = tuple(_indented(text, run) for run in parts)
             runs = (Range(0, len(text)),) if own.all() else runs
-            found.append(Passage(number, _joined(text, runs), runs))
-    return found
+            kept_passages.append(Passage(number, _joined(text, runs), runs))
+    return kept_passages
 
 
 def with_neighbours(sentences: Sentences, keeps: ArrayLike, n: int) -> NDArray[np.bool_]:

@@ -59,12 +59,12 @@ def filled(text: str) -> str:
 def aligned(head: list[str], rows: list[list[str]], width: int = WIDTH) -> list[str]:
     """Return the lines of a table: names to the left, cut at a width, numbers to the right."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    widths[0] = min(widths[0], width - sum(2 + of for of in widths[1:]))
+    widths[0] = min(widths[0], width - sum(2 + size for size in widths[1:]))
     lines = []
     for row in (head, *rows):
-        numbers = (cell.rjust(of) for cell, of in zip(row[1:], widths[1:], strict=True))
+        numbers = (cell.rjust(size) for cell, size in zip(row[1:], widths[1:], strict=True))
         lines.append("  ".join([_cut(row[0], widths[0]).ljust(widths[0]), *numbers]).rstrip())
-    return [lines[0], "  ".join("─" * of for of in widths), *lines[1:]]
+    return [lines[0], "  ".join("─" * size for size in widths), *lines[1:]]
 
 
 def _cut(name: str, width: int) -> str:

@@ -58,7 +58,7 @@ def without_relevant(query: JudgedQuery, k: int | Mapping[str, int]) -> JudgedQu
     retriever = query.retriever
     parts = retriever.root if isinstance(retriever, Hybrid) else {}
     depths = _depths(query, k, parts or whole)
-    if any(len(rest[name]) < min(len(found), depths[name]) for name, found in whole.items()):
+    if any(len(rest[name]) < min(len(ranked), depths[name]) for name, ranked in whole.items()):
         warnings.warn(SHORTER.format("a query has"), stacklevel=2)
     if parts:
         retriever = Hybrid(
@@ -85,10 +85,10 @@ def without_answers(
                 "are unknown and cannot be taken out. Give all of its relevant snippets, or leave "
                 "the query out"
             )
-    lengths = [{name: len(found) for name, found in _lists(q, ()).items()} for q in retrieved]
-    more, found, before = max([1, *(sum(query.relevant) for query in judged)]), 0, -1
+    lengths = [{name: len(ranked) for name, ranked in _lists(q, ()).items()} for q in retrieved]
+    more, n_found, before = max([1, *(sum(query.relevant) for query in judged)]), 0, -1
     lacks = [1]
-    while max(lacks, default=0) > 0 and found > before:
+    while max(lacks, default=0) > 0 and n_found > before:
         deep = deeper(more)
         order = _order([*retrieved, *deep])
         rests = [
@@ -98,16 +98,16 @@ def without_answers(
             max(n - len(rest.get(name, ())) for name, n in own.items())
             for rest, own in zip(rests, lengths, strict=True)
         ]
-        found, before = sum(len(query.snippets) for query in deep), found
+        n_found, before = sum(len(query.snippets) for query in deep), n_found
         more *= 2  # for others with the same texts, or more chunks with evidence
     if shorter := sum(lack > 0 for lack in lacks):
         warnings.warn(SHORTER.format(f"{shorter} of {len(deep)} queries have"), stacklevel=3)
-    made = [_cut(*one) for one in zip(deep, rests, lengths, strict=True)]
+    made = [_cut(*parts) for parts in zip(deep, rests, lengths, strict=True)]
     most = max((len(set(_units(query))) for query in made), default=0)
     return [
         # Two lists may have more in common before than after.
-        replace(one, retriever=before.retriever, k=before.k and max(before.k, most))
-        for one, before in zip(made, retrieved, strict=True)
+        replace(query, retriever=before.retriever, k=before.k and max(before.k, most))
+        for query, before in zip(made, retrieved, strict=True)
     ]
 
 
@@ -139,7 +139,7 @@ def _units(query: JudgedQuery) -> list[int]:
 def _answers(query: JudgedQuery, judged: JudgedQuery) -> set[int]:
     """Return the units that are relevant, or have the text of what is relevant, in either."""
     pairs = [
-        pair for one in (query, judged) for pair in zip(one.snippets, one.relevant, strict=True)
+        pair for side in (query, judged) for pair in zip(side.snippets, side.relevant, strict=True)
     ]
     texts = {snippet.text for snippet, relevant in pairs if relevant and snippet.text.strip()}
     columns = zip(_units(query), query.snippets, query.relevant, strict=True)
@@ -153,11 +153,11 @@ def _order(queries: Iterable[JudgedQuery]) -> list[str]:
     """
     before: dict[str, set[str]] = {}
     for query in queries:
-        found = [snippet.hits for snippet in query.snippets if snippet.hits]
-        shown = [[hit.retriever for hit in hits] for hits in found]
-        sums = [fusion(hits) for hits in found]
+        hits_of_each = [snippet.hits for snippet in query.snippets if snippet.hits]
+        shown = [[hit.retriever for hit in hits] for hits in hits_of_each]
+        sums = [fusion(hits) for hits in hits_of_each]
         if sums == sorted(sums, reverse=True):
-            ties = [i for i, (one, other) in enumerate(pairwise(sums)) if one == other]
+            ties = [i for i, (before_it, other) in enumerate(pairwise(sums)) if before_it == other]
             shown += [[shown[i][0], shown[i + 1][0]] for i in ties]
         for names in shown:
             for i, name in enumerate(names):
@@ -171,9 +171,9 @@ def _order(queries: Iterable[JudgedQuery]) -> list[str]:
 
 def _lists(query: JudgedQuery, order: Sequence[str], gone: Collection[int] = ()) -> Lists:
     """Return what each retriever found, in their order, but for the units that are gone."""
-    found = {hit.retriever for snippet in query.snippets for hit in snippet.hits}
+    names = {hit.retriever for snippet in query.snippets for hit in snippet.hits}
     ranked: dict[str, dict[int, Hit]] = {
-        name: {} for name in (*order, *sorted(found)) if name in found
+        name: {} for name in (*order, *sorted(names)) if name in names
     }
     if not ranked:
         return {
@@ -183,16 +183,14 @@ def _lists(query: JudgedQuery, order: Sequence[str], gone: Collection[int] = ())
         for hit in snippet.hits if unit not in gone else ():
             ranked[hit.retriever][unit] = hit
     return {
-        name: [
-            (unit, hit.score) for unit, hit in sorted(found.items(), key=lambda one: one[1].rank)
-        ]
-        for name, found in ranked.items()
+        name: [(unit, hit.score) for unit, hit in sorted(hits.items(), key=lambda one: one[1].rank)]
+        for name, hits in ranked.items()
     }
 
 
 def _cut(query: JudgedQuery, lists: Lists, depths: Mapping[str, int]) -> JudgedQuery:
     """Return the query with the first of each list, united."""
-    units = fuse({name: found[: depths.get(name, 0)] for name, found in lists.items()})
+    units = fuse({name: ranked[: depths.get(name, 0)] for name, ranked in lists.items()})
     of_unit: dict[int, list[Snippet]] = {}
     for unit, snippet in zip(_units(query), query.snippets, strict=True):
         of_unit.setdefault(unit, []).append(snippet)

@@ -126,8 +126,8 @@ def answers(
     logged, and added to it.
     """
     errors = {name: e for name, e in outcomes.items() if isinstance(e, BaseException)}
-    found = {name: one for name, one in outcomes.items() if not isinstance(one, BaseException)}
-    skips = on_error == "skip" and not _judging.get() and any(found.values())
+    results = {name: r for name, r in outcomes.items() if not isinstance(r, BaseException)}
+    skips = on_error == "skip" and not _judging.get() and any(results.values())
     for name, error in errors.items():
         if not (skips and isinstance(error, Exception)):
             # What `add_note` does from Python 3.11 on.
@@ -137,7 +137,7 @@ def answers(
             logged.add((name, type(error)))
             text = "retriever %r is left out, although the calibration was made with it: %r"
             logger.warning(text, name, error)
-    return found
+    return results
 
 
 def ask(
@@ -146,7 +146,7 @@ def ask(
     """Return the `answers` of calls at once, each in a thread and a copy of the context."""
     with ThreadPoolExecutor(len(calls)) as threads:
         running = {name: threads.submit(copy_context().run, call) for name, call in calls.items()}
-    outcomes = {name: one.exception() or one.result() for name, one in running.items()}
+    outcomes = {name: task.exception() or task.result() for name, task in running.items()}
     return answers(outcomes, on_error, logged)
 
 
@@ -156,8 +156,8 @@ async def aask(
     """Return the `answers` of calls at once; if on_error="raise", an error cancels the others."""
     tasks = [asyncio.ensure_future(call) for call in calls.values()]
     try:
-        found = await asyncio.gather(*tasks, return_exceptions=on_error == "skip")
+        outcomes = await asyncio.gather(*tasks, return_exceptions=on_error == "skip")
     finally:
         for task in tasks:
             task.cancel()
-    return answers(dict(zip(calls, found, strict=True)), on_error, logged)
+    return answers(dict(zip(calls, outcomes, strict=True)), on_error, logged)

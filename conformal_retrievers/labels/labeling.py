@@ -124,19 +124,19 @@ def label_by_llm(
     announce = partial(_announce, queries, llm, most_calls, progress)
     options |= {"before": announce, "give_up": True}
     cuts = [cut(query.snippets, split) for query in queries] if split else []
-    found: Sequence[bool | str | list[bool]]
+    verdicts: Sequence[bool | str | list[bool]]
     if split:
-        found, usage = ask_numbers(llm, prompt, _documents(queries, cuts), **options)
+        verdicts, usage = ask_numbers(llm, prompt, _documents(queries, cuts), **options)
     else:
-        found, usage = ask_verdicts(llm, _requests(queries, prompt), **options)
+        verdicts, usage = ask_verdicts(llm, _requests(queries, prompt), **options)
     judged, unlabelled = [], []
-    verdict = iter(found)
+    verdict = iter(verdicts)
     for i, query in enumerate(queries):
         given = [s.text.strip() != "" and next(verdict) for s in query.snippets]
         if reasons := {i: value for i, value in enumerate(given) if isinstance(value, str)}:
             unlabelled.append((query, reasons))
         else:
-            marks = [one if isinstance(one, list) else [one is True] for one in given]
+            marks = [mark if isinstance(mark, list) else [mark is True] for mark in given]
             relevant = [mark for of_snippet in marks for mark in of_snippet]
             judged.append(query.judged(relevant, cuts[i] if split else None))
     if unlabelled:
@@ -260,12 +260,12 @@ def rouge_l(text: str, reference: str) -> float:
     >>> rouge_l("The cat sat.", "the cat is fat")
     0.5714285714285714
     """
-    one, other = tokens_of(text), tokens_of(reference)
-    if not one or not other:
+    ours, theirs = tokens_of(text), tokens_of(reference)
+    if not ours or not theirs:
         return 0.0
     from rapidfuzz.distance import LCSseq
 
-    return 2 * LCSseq.similarity(one, other) / (len(one) + len(other))
+    return 2 * LCSseq.similarity(ours, theirs) / (len(ours) + len(theirs))
 
 
 def tokens_of(text: str) -> list[str]:

@@ -57,8 +57,8 @@ def label_questions(
         )
     retrieved, asked = retrieve(texts)
     queries = [
-        AnsweredQuery(text, [snippet for snippet, _ in found], answer, id=text)
-        for text, found, answer in zip(
+        AnsweredQuery(text, [snippet for snippet, _ in items], answer, id=text)
+        for text, items, answer in zip(
             texts, retrieved, answers or [None] * len(texts), strict=True
         )
     ]

@@ -43,7 +43,7 @@ def write_labelled(
     """
     write_jsonl(judged, path)
     fields = {"format": KIND.format, "version": KIND.version, "judged": _digest(path)}
-    fields |= {"labels": dict(labels), "seen": [dict(one) for one in seen]}
+    fields |= {"labels": dict(labels), "seen": [dict(shown) for shown in seen]}
     write_envelope(beside(path, "labels.json"), fields, what=KIND.what, rows="seen")
 
 

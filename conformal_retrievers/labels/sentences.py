@@ -43,11 +43,11 @@ def ask_numbers(
         for i in range(0, len(texts), MOST)
     ]
     requests = [_request(prompt, fields, texts) for _, fields, texts in parts]
-    found, usage = ask_and_read(
+    marks_of_parts, usage = ask_and_read(
         llm, requests, lambda i, answer: marks_of(answer, len(parts[i][2])), **options
     )
     marks: list[list[bool] | str] = [[] for _ in documents]
-    for (number, _, _), part in zip(parts, found, strict=True):
+    for (number, _, _), part in zip(parts, marks_of_parts, strict=True):
         before = marks[number]
         if isinstance(before, list):
             marks[number] = part if isinstance(part, str) else before + part

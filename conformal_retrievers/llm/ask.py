@@ -258,8 +258,8 @@ def ask_and_read(
     places = [*{key: i for i, key in enumerate(keys)}.values()]  # of different requests
     options["is_answer"] = lambda j, reply: not isinstance(read(places[j], reply), str)
     answers = ask(llm, [requests[i] for i in places], **options)
-    found = {keys[i]: read(i, answer) for i, answer in zip(places, answers, strict=True)}
-    return [found[key] for key in keys], Usage.of(answers)
+    results = {keys[i]: read(i, answer) for i, answer in zip(places, answers, strict=True)}
+    return [results[key] for key in keys], Usage.of(answers)
 
 
 def ask_verdicts(

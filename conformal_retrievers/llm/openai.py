@@ -79,11 +79,11 @@ def openai_llm(
     async def post(request: Request) -> Reply:
         client = _client(asyncio.get_running_loop(), *settings)
         try:
-            found = await client.post(PATH, cast_to=Response, body=body(request))
+            response = await client.post(PATH, cast_to=Response, body=body(request))
         except APIConnectionError as error:  # which names no address
             error.args = (f"{error} The server's address is {settings[0]}",)
             raise
-        return _reply(found.content)
+        return _reply(response.content)
 
     def submit(request: Request) -> Future[Reply]:
         return asyncio.run_coroutine_threadsafe(post(request), background_loop())

@@ -89,9 +89,9 @@ def check_fields(prompt: Prompt, *fields: str) -> None:
     """Raise TypeError unless it is a prompt, and ValueError unless it has exactly these fields."""
     if not isinstance(prompt, Prompt):
         raise TypeError(f"prompt is {prompt!r:.60}; give a Prompt, such as Prompt.parse(text)")
-    if (found := _fields(prompt.user)) != set(fields):
+    if (given := _fields(prompt.user)) != set(fields):
         raise ValueError(
-            f"prompt has the fields {sorted(found)}; its user's message needs exactly "
+            f"prompt has the fields {sorted(given)}; its user's message needs exactly "
             f"{', '.join(f'${name}' for name in fields)}"
         )
 
@@ -102,8 +102,8 @@ def short_hash(value: object) -> str:
 
 
 def _fields(text: str) -> frozenset[str]:
-    found = Template.pattern.finditer(text)
-    return frozenset(match["named"] or match["braced"] for match in found) - {None}
+    matches = Template.pattern.finditer(text)
+    return frozenset(match["named"] or match["braced"] for match in matches) - {None}
 
 
 # Escaped are tags and entities; the bracket of [INST], [/INST], [control_8], [|user|], [@BOS@] and

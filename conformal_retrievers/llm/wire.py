@@ -82,8 +82,8 @@ def marks_of(error: BaseException | None) -> set[object]:
         seen.add(id(error))
         marks.add(type(error).__name__)
         for part in (error, part_of(error, "response")):
-            found = part_of(part, "status_code"), part_of(part, "code")
-            marks |= {mark for mark in found if isinstance(mark, int | str)}
+            codes = part_of(part, "status_code"), part_of(part, "code")
+            marks |= {mark for mark in codes if isinstance(mark, int | str)}
         error = error.__cause__ or error.__context__
     return marks
 
@@ -133,10 +133,10 @@ def first_token_in(logprobs: object) -> dict[str, float] | None:
     """
     tops = part_of(first_of(logprobs, "content"), "top_logprobs")
     try:
-        found = {part_of(top, "token"): float(part_of(top, "logprob")) for top in tops}
+        tokens = {part_of(top, "token"): float(part_of(top, "logprob")) for top in tops}
     except (TypeError, ValueError, OverflowError):  # no list, no number, or one beyond floats
         return None
-    return found if found and all(isinstance(token, str) for token in found) else None
+    return tokens if tokens and all(isinstance(token, str) for token in tokens) else None
 
 
 def tokens_in(count: object) -> int:

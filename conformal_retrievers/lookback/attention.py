@@ -40,12 +40,12 @@ class Recorder:
     def __init__(
         self, tokens: Sequence[PromptTokens], prompt: int, *, last_row_alone: bool
     ) -> None:
-        n_segments = max(len(one.lengths) for one in tokens)
+        n_segments = max(len(own.lengths) for own in tokens)
         member = torch.zeros(len(tokens), prompt, n_segments)
-        for i, one in enumerate(tokens):
-            places = torch.arange(prompt - len(one.ids), prompt)
-            lengths = torch.tensor(one.lengths[one.segments], dtype=torch.float32)
-            member[i, places, torch.tensor(one.segments)] = 1 / lengths
+        for i, own in enumerate(tokens):
+            places = torch.arange(prompt - len(own.ids), prompt)
+            lengths = torch.tensor(own.lengths[own.segments], dtype=torch.float32)
+            member[i, places, torch.tensor(own.segments)] = 1 / lengths
         self.member = member
         self.prompt = prompt
         self.last_row_alone = last_row_alone
@@ -111,10 +111,10 @@ class Recorder:
 
     def means(self, layers: int, calls: int) -> NDArray[np.float32]:
         """Return the recorded means, (B, T, L, H, S)."""
-        found = {layer: len(records) for layer, records in self.records.items()}
-        if found != dict.fromkeys(range(layers), calls):
-            text = f"attention was recorded in {len(found)} of {layers} layers, in {calls} calls"
-            raise ValueError(f"{text} {found}; give a model with one attention in each layer")
+        calls_of = {layer: len(records) for layer, records in self.records.items()}
+        if calls_of != dict.fromkeys(range(layers), calls):
+            text = f"attention was recorded in {len(calls_of)} of {layers} layers, in {calls} calls"
+            raise ValueError(f"{text} {calls_of}; give a model with one attention in each layer")
         whole = [torch.cat(self.records[layer], dim=2).cpu() for layer in range(layers)]
         return np.asarray(torch.stack(whole, dim=1).permute(0, 3, 1, 2, 4).numpy())
 

@@ -87,7 +87,7 @@ class FactualityClassifier:
         from scipy.special import expit
 
         shape = (self.model, self.variant, self.layers, self.heads, self.n_snippets)
-        rows = [_features_of(one, *shape) @ self.coefficients for one in ratios]
+        rows = [_features_of(answer, *shape) @ self.coefficients for answer in ratios]
         log_odds = np.array(rows, dtype=np.float64) + self.intercept
         return np.asarray(expit(log_odds))
 
@@ -152,8 +152,8 @@ class FactualityClassifier:
             shape = (f.model, f.variant, f.layers, f.heads, f.n_snippets)
             return cls(*shape, weights, f.intercept, frozenset(f.fitted_on))
         except ValueError as error:
-            found = explain(error) if isinstance(error, ValidationError) else error
-            raise ValueError(f"{path}: {found}; fit and save again") from None
+            reason = explain(error) if isinstance(error, ValidationError) else error
+            raise ValueError(f"{path}: {reason}; fit and save again") from None
 
 
 def _check_both(consistent: NDArray[np.bool_]) -> None:

@@ -81,7 +81,7 @@ class FactualityFlag:
         given = all_of(JudgedRatios, answers, "answers")
         if not given:
             raise ValueError("there are no answers; give judged ones that are new to the flag")
-        ids = [one.id for one in given]
+        ids = [answer.id for answer in given]
         checks.check_unique_ids(ids, FLAGS.unit)
         held_out_verified = c.held_out(ids)
         stored = c.details.get("answers")
@@ -94,7 +94,7 @@ class FactualityFlag:
             for group in sorted(members, key=str)
         }
         whole = self._measured(given, level, None)
-        verdict = worst_of(of.verdict for of in by_group.values() or [whole])
+        verdict = worst_of(evaluation.verdict for evaluation in by_group.values() or [whole])
         return replace(
             whole, verdict=verdict, held_out_verified=held_out_verified, by_group=by_group
         )
@@ -107,8 +107,8 @@ class FactualityFlag:
         tests: int = 1,
     ) -> FlagEvaluation:
         """Return the measures of answers, flagged by their groups; the verdict is on `group`."""
-        flagged = np.array([self(one.ratios, one.group).flagged for one in answers], dtype=bool)
-        consistent = np.array([one.consistent for one in answers], dtype=bool)
+        flagged = np.array([self(a.ratios, a.group).flagged for a in answers], dtype=bool)
+        consistent = np.array([answer.consistent for answer in answers], dtype=bool)
         inconsistent = Share.of_units(flagged[~consistent], level)
         return FlagEvaluation(
             float(1 - exact_alpha(self.calibration.alpha)),
@@ -137,7 +137,7 @@ def calibrate_flag(
     checks.check_flags(by_group=by_group)
     given = all_of(JudgedRatios, answers, "answers")
     check_digests(given, {"fit the classifier": classifier.fitted_on})
-    checks.check_unique_ids((one.id for one in given), FLAGS.unit)
+    checks.check_unique_ids((answer.id for answer in given), FLAGS.unit)
     confidence = classifier.predict_proba(answer.ratios for answer in given)
     unread = np.flatnonzero(np.isnan(confidence))
     if len(unread):

@@ -97,7 +97,7 @@ class LocalModel:
         ending = {*(ends if isinstance(ends, list) else [] if ends is None else [ends])}
         if settings.pad_token_id is None:
             settings.pad_token_id = min(ending, default=0)
-        ids, mask = _padded_left([one.ids for one in tokens], self.model.device)
+        ids, mask = _padded_left([prompt.ids for prompt in tokens], self.model.device)
         recorder = Recorder(tokens, ids.shape[1], last_row_alone=True)
         with torch.inference_mode(), recording(self.model, self.name, recorder):
             output = self.model.generate(  # type: ignore[operator]
@@ -127,7 +127,7 @@ class LocalModel:
         tokens = [self._tokens(i, p, len(a)) for i, (p, a) in enumerate(pairs)]
         if not tokens:
             return []
-        ids, mask = _padded_left([one.ids for one in tokens], self.model.device)
+        ids, mask = _padded_left([prompt.ids for prompt in tokens], self.model.device)
         recorder = Recorder(tokens, ids.shape[1], last_row_alone=False)
         # The last token of an answer is not an input: nothing is predicted after it.
         longest = max(map(len, given)) - 1
@@ -148,13 +148,13 @@ class LocalModel:
         self, means: NDArray[np.float32], prompts: list[PromptTokens], answers: list[list[int]]
     ) -> list[SegmentAttention]:
         """Return each answer's own tokens and segments, out of those of the batch."""
-        found = []
+        read_ones = []
         for i, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
             segments = [*range(len(prompt.lengths)), means.shape[-1] - 1]
             own = means[i, : len(answer)][..., segments]
             digest = hashlib.sha256(json.dumps([prompt.ids, answer]).encode()).hexdigest()[:12]
-            found.append(SegmentAttention(own, prompt.lengths, self.name, digest))
-        return found
+            read_ones.append(SegmentAttention(own, prompt.lengths, self.name, digest))
+        return read_ones
 
     def _answer(self, number: int, answer: str | Sequence[int]) -> list[int]:
         if isinstance(answer, str):

@@ -105,8 +105,8 @@ def check_plain(name: str, text: str, tokenizer: Any) -> None:
     added = tokenizer.added_tokens_decoder.values()
     special = {str(token) for token in added if token.special and str(token)}
     special.update(tokenizer.all_special_tokens)
-    found = next((token for token in sorted(special) if token in text), None)
-    if found is not None:
+    control = next((token for token in sorted(special) if token in text), None)
+    if control is not None:
         raise ValueError(
-            f"{name} has {found!r} in it, which the tokenizer reads as a control token; remove it"
+            f"{name} has {control!r} in it, which the tokenizer reads as a control token; remove it"
         )

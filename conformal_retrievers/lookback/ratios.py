@@ -149,8 +149,8 @@ def check_digests(answers: Sequence[JudgedRatios], used: Mapping[str, Iterable[s
     """
     uses = {digest: use for use, digests in used.items() for digest in digests}
     places: dict[str, int] = {}
-    for i, one in enumerate(answers):
-        digest = one.ratios.digest
+    for i, answer in enumerate(answers):
+        digest = answer.ratios.digest
         if digest in uses:
             raise ValueError(
                 f"answers[{i}] was used to {uses[digest]}; give answers that are new to it"

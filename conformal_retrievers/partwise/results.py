@@ -126,7 +126,7 @@ def diagnosed_log(
             f"{source} has no event of this calibration with a query that is new to it; give the "
             "logs of its filter"
         )
-    observed = each(partial(_observed, calibration), [one for one in first if any(one[1])])
+    observed = each(partial(_observed, calibration), [file for file in first if any(file[1])])
     return diagnosis_of(calibration, Observed.merged(observed), level=level)
 
 
@@ -163,11 +163,11 @@ def _asked(calibration: Calibration, file: str) -> tuple[list[str], list[str]]:
     """Return the ids of a file's queries, and the warnings, which another machine cannot show."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        return _logged(calibration, file).ids.tolist(), [str(one.message) for one in caught]
+        return _logged(calibration, file).ids.tolist(), [str(warning.message) for warning in caught]
 
 
 def _observed(calibration: Calibration, given: tuple[str, tuple[bool, ...]]) -> Observed:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they are known
-        found = _logged(calibration, given[0])
-    return Observed.of(calibration, found.select(np.array(given[1])))
+        queries = _logged(calibration, given[0])
+    return Observed.of(calibration, queries.select(np.array(given[1])))

@@ -57,8 +57,8 @@ class Scoring:
 
     def read(self, place: str, row: bytes | JudgedQuery) -> JudgedQuery:
         """Return the judged query of a line, or of Parquet."""
-        one = judged_query(place, row.decode()) if isinstance(row, bytes) else row
-        (query,) = queries_to_judge([one])
+        judged = judged_query(place, row.decode()) if isinstance(row, bytes) else row
+        (query,) = queries_to_judge([judged])
         check_retrieved([query])
         return query
 
@@ -123,11 +123,11 @@ def do_part(task: Task, part: Part, folder: Folder) -> None:
     read: Callable[[str, Any], Any] = task.read
     if part.file.endswith(".parquet"):
         with local_copy(part.file) as path:
-            found, errors = records(part, read, enumerate(iter_rows(path), start=1))
+            rows, errors = records(part, read, enumerate(iter_rows(path), start=1))
     else:
-        found, errors = records(part, read, lines_of(part))
-    result, facts, without = task.do([query for _, query in found])
-    errors += [error_at(part, found[i][0], why) | {"verdict": None} for i, why in without.items()]
+        rows, errors = records(part, read, lines_of(part))
+    result, facts, without = task.do([query for _, query in rows])
+    errors += [error_at(part, rows[i][0], why) | {"verdict": None} for i, why in without.items()]
     report = {"queries": len(result), **facts, "errors": errors}
     folder.finish(part.name, report, partial(write_parquet, result) if len(result) else None)
 

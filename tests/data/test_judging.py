@@ -244,9 +244,9 @@ def test_the_log_has_each_id_that_nothing_has(caplog):
     assert "'doc-11' of query 'q11'" in caplog.messages[-1]
 
 
-def test_long_ids_are_compared_whole_and_shown_where_they_differ():
+def test_long_ids_are_compared_and_shown_by_their_ends():
     start = "https://example.org/" + "folder/" * 20
-    with pytest.raises(ValueError, match=r"'…r/folder/folder/part_0' of .*nearest: '….*/part-0'\)"):
+    with pytest.raises(ValueError, match=r"r/folder/folder/part_0' of .*nearest: '.*/part-0'\)"):
         judge_retrieved(queries(10, start + "part_{}"), lists(10, start + "part-{}"))
 
 

@@ -60,7 +60,7 @@ def read_langsmith(
     if not runs and feedback:
         raise feedback[0].fault("run_id", "give the runs of the feedback too, from list_runs")
     if not runs:
-        return [_example(one, query, relevant) for one in examples]
+        return [_example(example, query, relevant) for example in examples]
     return _judged_runs(runs, feedback, examples, query, relevant)
 
 
@@ -77,7 +77,7 @@ def _judged_runs(
     query: str | None,
     relevant: str | None,
 ) -> list[JudgedQuery]:
-    references = {id: one for one in examples if (id := one.name("id")) is not None}
+    references = {id: example for example in examples if (id := example.name("id")) is not None}
     filtered = given.ids_above(
         (run.name("id"), run.name("parent_run_id"), _filter_in(run) is not None) for run in runs
     )
@@ -117,29 +117,29 @@ def _filter_in(run: Record) -> str | None:
 
 def _by_run(feedback: Iterable[Record], key: str | None) -> dict[str | None, Record]:
     """Return the feedback on the documents of each run."""
-    found: dict[str | None, Record] = {}
-    for one in feedback:
-        if key is not None and one.get("key") != key:
+    of_run: dict[str | None, Record] = {}
+    for record in feedback:
+        if key is not None and record.get("key") != key:
             continue
-        if not any(isinstance(one.get(name), Mapping) for name in ("value", "correction")):
+        if not any(isinstance(record.get(name), Mapping) for name in ("value", "correction")):
             if key is None:
                 continue
-            raise one.fault(
+            raise record.fault(
                 "value",
                 f"the feedback {key!r} is on the run as a whole; give a value for each document, "
                 "or a correction with the relevant ones",
             )
-        before = found.setdefault(one.name("run_id"), one)
-        if before.get("key") != one.get("key"):
+        before = of_run.setdefault(record.name("run_id"), record)
+        if before.get("key") != record.get("key"):
             raise ValueError(
-                f"{one.place}: a run has feedback {before.get('key')!r:.60} and "
-                f"{one.get('key')!r:.60} on its documents; choose one with "
+                f"{record.place}: a run has feedback {before.get('key')!r:.60} and "
+                f"{record.get('key')!r:.60} on its documents; choose one with "
                 "read_langsmith(…, relevant=KEY)"
             )
-        if before is not one:
-            twice = f"the run has feedback {one.get('key')!r:.60} twice"
-            raise one.fault("run_id", f"{twice}, remove one")
-    return found
+        if before is not record:
+            twice = f"the run has feedback {record.get('key')!r:.60} twice"
+            raise record.fault("run_id", f"{twice}, remove one")
+    return of_run
 
 
 def _marked(run: Record, query: str, documents: Sequence[Snippet], feedback: Record) -> JudgedQuery:
@@ -174,28 +174,28 @@ def _example(record: Record, query: str | None, relevant: str | None) -> JudgedQ
 
 def _query(record: Record, inputs: Mapping[str, Any], name: str | None) -> str:
     texts = [key for key, value in inputs.items() if isinstance(value, str) and value.strip()]
-    found = [name] if name is not None else [key for key in QUERIES if key in texts] or texts
-    if len(found) != 1 or found[0] not in texts:
+    names = [name] if name is not None else [key for key in QUERIES if key in texts] or texts
+    if len(names) != 1 or names[0] not in texts:
         raise ValueError(
             f"{record.place}: inputs has the fields {[*inputs]!s:.200}; name the one with the text "
             "of the query, read_langsmith(…, query=FIELD)"
         )
-    return str(inputs[found[0]])
+    return str(inputs[names[0]])
 
 
 def _relevant(record: Record, outputs: Mapping[str, Any], name: str | None) -> list[Snippet]:
     """Return the relevant documents of an example."""
     fields = Record(f"{record.place}: outputs", outputs)
-    found = [key for key in (RELEVANT if name is None else (name,)) if fields.get(key) is not None]
-    if len(found) != 1:
-        which = f"both {found[0]} and {found[1]}" if found else f"the fields {[*outputs]!s:.200}"
+    names = [key for key in (RELEVANT if name is None else (name,)) if fields.get(key) is not None]
+    if len(names) != 1:
+        which = f"both {names[0]} and {names[1]}" if names else f"the fields {[*outputs]!s:.200}"
         raise ValueError(
             f"{fields.place} has {which}, so that it is unknown what is relevant; name the field "
             "with the relevant documents, read_langsmith(…, relevant=FIELD)"
         )
-    if found[0].endswith(("id", "ids")):
-        return [Snippet("", id=one) for one in fields.names(found[0]) or ()]
-    return [snippet_of(fields, found[0], one) for one in fields.items(found[0]) or ()]
+    if names[0].endswith(("id", "ids")):
+        return [Snippet("", id=id) for id in fields.names(names[0]) or ()]
+    return [snippet_of(fields, names[0], document) for document in fields.items(names[0]) or ()]
 
 
 def _documents(record: Record, outputs: Mapping[str, Any]) -> list[Snippet] | None:
@@ -204,4 +204,4 @@ def _documents(record: Record, outputs: Mapping[str, Any]) -> list[Snippet] | No
     name = next((key for key in DOCUMENTS if fields.get(key) is not None), None)
     if name is None or (isinstance(outputs[name], str) and outputs[name].lstrip()[:1] != "["):
         return None  # such as the answer of a chain
-    return [snippet_of(fields, name, one) for one in fields.items(name) or []]
+    return [snippet_of(fields, name, document) for document in fields.items(name) or []]

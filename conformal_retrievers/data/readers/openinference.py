@@ -108,11 +108,11 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, str) and name in ("retrieval", "retrieval.documents"):
         value = Record(name, {name: value}).items(name) or value
     if isinstance(value, Mapping) and not name.endswith("metadata"):
-        for key, one in value.items():
-            yield from _flat(f"{name}.{key}" if name else str(key), one)
+        for key, item in value.items():
+            yield from _flat(f"{name}.{key}" if name else str(key), item)
     elif isinstance(value, (list, tuple)):
-        for i, one in enumerate(value):
-            yield from _flat(f"{name}.{i}", one)
+        for i, item in enumerate(value):
+            yield from _flat(f"{name}.{i}", item)
     else:
         yield name, value
 
@@ -151,7 +151,7 @@ def _snippet(span: Record, i: str, fields: Mapping[str, Any]) -> Snippet:
 
 def _mark(span: Record) -> str | None:
     """Return what says that a span is one of a conformal filter, None for another span."""
-    events = [one.get("name") for one in span.get("events") if isinstance(one, Mapping)]
+    events = [event.get("name") for event in span.get("events") if isinstance(event, Mapping)]
     metadata = span.get("metadata") if span.get("openinference.span.kind") == "RETRIEVER" else None
     name = given.RUN if given.RUN in events else span.get("name")
     own = (field for field in span.fields if field.startswith(given.SPAN))

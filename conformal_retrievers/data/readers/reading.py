@@ -135,14 +135,14 @@ def _read(source: Any, options: dict[str, Any]) -> list[JudgedQuery]:
             return read_jsonl(source)
     try:
         records = records_of(source)
-        found = _recognised(records, options)
+        kind = _recognised(records, options)
     except ValueError as error:
         if isinstance(source, (str, Path)) and Path(source).suffix == ".txt":
             raise ValueError(f"{error}. If these are plain questions, {QUESTIONS}") from None
         raise
-    _check_options(found.name, options, found.options)
+    _check_options(kind.name, options, kind.options)
     try:
-        return found.reader(records, **options)
+        return kind.reader(records, **options)
     except RecursionError:
         raise ValueError(
             f"{records[0].place}, or one after it, has objects that are nested too deeply; export "
@@ -167,19 +167,19 @@ def _recognised(records: Sequence[Record], options: Mapping[str, Any]) -> Format
     query = options.get("query")
     names = columns(records)
     asked = names | {"query"} if query in names else names
-    found = [one for one in FORMATS if one.fits(asked)]
-    if not found:
+    formats = [kind for kind in FORMATS if kind.fits(asked)]
+    if not formats:
         raise ValueError(
             f"{records[0].place} has the fields {', '.join(sorted(names)[:12]) or 'none':.200}, "
             f"which are of no known format; give {KNOWN}"
         )
-    if len(found) > 1:
-        one, other = found[:2]
+    if len(formats) > 1:
+        first, other = formats[:2]
         raise ValueError(
-            f"{records[0].place} has fields of {one.name} and of {other.name}; read it with "
-            f"conformal_retrievers.data.{one.reader.__name__} or {other.reader.__name__}"
+            f"{records[0].place} has fields of {first.name} and of {other.name}; read it with "
+            f"conformal_retrievers.data.{first.reader.__name__} or {other.reader.__name__}"
         )
-    return found[0]
+    return formats[0]
 
 
 def _check_options(name: str, options: Mapping[str, Any], allowed: Collection[str]) -> None:

@@ -73,8 +73,8 @@ def read_frame(
     if _of_phoenix(columns(records)):
         given = {**PHOENIX, **given}
     rows = [
-        Record(one.place, {given.get(name, name): cell for name, cell in one.fields.items()})
-        for one in records
+        Record(row.place, {given.get(name, name): cell for name, cell in row.fields.items()})
+        for row in records
     ]
     known = columns(rows)
     if "relevant" not in known:
@@ -107,7 +107,7 @@ def _query(
         ids = [row.name("id") or "" for row in rows if _relevant(row, min_score)]
         return made(rows[0], JudgedQuery.from_ids, query, ids, id=id)
     several = "retriever" in known
-    found: dict[str, tuple[Snippet, bool]] = {}
+    judged_snippets: dict[str, tuple[Snippet, bool]] = {}
     missed, taken = 0, set[tuple[str, float]]()
     for row in rows:
         relevant = _relevant(row, min_score)
@@ -123,14 +123,14 @@ def _query(
             hit = Hit(name, int(rank) - first, row.number("score"))
             snippet = replace(snippet, hits=(hit,))
         key = (snippet.id or snippet.text) if several else row.place
-        if key in found:
-            before, judged = found[key]
+        if key in judged_snippets:
+            before, judged = judged_snippets[key]
             if judged != relevant:
                 raise row.fault("relevant", "give the same in all rows of a snippet")
             snippet = replace(before, hits=(*before.hits, *snippet.hits))
-        found[key] = (snippet, relevant)
-    ordered = sorted(found.values(), key=lambda one: -fusion(one[0].hits))  # by rank, if known
-    snippets, marks = [snippet for snippet, _ in ordered], [relevant for _, relevant in ordered]
+        judged_snippets[key] = (snippet, relevant)
+    pairs = sorted(judged_snippets.values(), key=lambda pair: -fusion(pair[0].hits))
+    snippets, marks = [snippet for snippet, _ in pairs], [relevant for _, relevant in pairs]
     n_missed = missed if known_missed else None
     return made(rows[0], JudgedQuery, query, snippets, marks, id=id, missed=n_missed)
 

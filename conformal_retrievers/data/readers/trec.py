@@ -82,7 +82,7 @@ def read_trec(
         judged_by_qrels(id if texts is None else texts[id], runs, known, documents, id=id, k=k)
         for id, known in relevant.items()
     ]
-    if left_out := {id for one in runs.values() for id in one.ranked}:
+    if left_out := {id for ranking in runs.values() for id in ranking.ranked}:
         warn(
             f"{len(left_out)} queries of the run, such as {min(left_out)!r:.60}, are not in "
             f"{qrels}: they are not judged, and left out"
@@ -102,17 +102,17 @@ def _to_retrieve(
     texts: Mapping[str, str],
     documents: Mapping[str, str] | None,
 ) -> list[JudgedQuery]:
-    if without := [id for id, found in relevant.items() if not found]:
+    if without := [id for id, its in relevant.items() if not its]:
         warn(
             f"{len(without)} queries, such as {without[0]!r:.60}, have no relevant document, and "
             "are left out"
         )
-    asked = {id: found for id, found in relevant.items() if found}
+    asked = {id: its for id, its in relevant.items() if its}
     if documents is None:
-        return [JudgedQuery.from_ids(texts[id], found, id=id) for id, found in asked.items()]
+        return [JudgedQuery.from_ids(texts[id], its, id=id) for id, its in asked.items()]
     made = []
-    for id, found in asked.items():
-        check_found(f"query {id!r:.60}", found, documents)
-        snippets = [Snippet(documents[one], id=one) for one in found]
-        made.append(JudgedQuery(texts[id], snippets, [True] * len(found), id=id))
+    for id, documents_of in asked.items():
+        check_found(f"query {id!r:.60}", documents_of, documents)
+        snippets = [Snippet(documents[document], id=document) for document in documents_of]
+        made.append(JudgedQuery(texts[id], snippets, [True] * len(documents_of), id=id))
     return made

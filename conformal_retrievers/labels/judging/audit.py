@@ -57,8 +57,8 @@ class AuditReport:
         ends = cluster_interval(
             np.bincount(self.queries, missed), np.bincount(self.queries, relevant)
         )
-        found = binomial_interval(int((part & self.audited).sum()), int(part.sum()))
-        low, high = (end * rest.sum() / (end * rest.sum() + known or 1) for end in found[1:])
+        misses = binomial_interval(int((part & self.audited).sum()), int(part.sum()))
+        low, high = (end * rest.sum() / (end * rest.sum() + known or 1) for end in misses[1:])
         return Interval(ends.estimate, min(ends.low, low), max(ends.high, high))
 
     @property

@@ -59,7 +59,7 @@ class Journal:
             self._file.execute("PRAGMA synchronous = EXTRA")
             self._file.execute("BEGIN EXCLUSIVE")  # the lock stays until the file is closed
             (tables,) = self._file.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            found = [
+            header = [
                 self._file.execute(f"PRAGMA {name}").fetchone()[0]
                 for name in ("application_id", "user_version")
             ]
@@ -69,8 +69,8 @@ class Journal:
                 for table in TABLES:
                     self._file.execute(table)
                 self._file.execute("INSERT INTO plan VALUES (?)", [json.dumps(plan)])
-            elif found != [APPLICATION, VERSION]:
-                raise ValueError(found)
+            elif header != [APPLICATION, VERSION]:
+                raise ValueError(header)
             (fields,) = self._file.execute("SELECT fields FROM plan").fetchone()
             self._file.execute("COMMIT")
             return dict(json.loads(fields))

@@ -188,10 +188,10 @@ class Judging:
         """Return what the page shows of a question, by its number from 0."""
         place = self.sample.order[number]
         query, event = self.queries[place], self._latest[place]
-        found = [(query.snippets[i], query.relevant[i]) for i in self.sample.shown[place]]
+        shown = [(query.snippets[i], query.relevant[i]) for i in self.sample.shown[place]]
         snippets: list[JsonValue] = [
             {"text": s.text, "document": s.document, "given": relevant if self.marked else None}
-            for s, relevant in found
+            for s, relevant in shown
         ]
         return {
             "number": number,
@@ -238,7 +238,7 @@ class Judging:
         return [query for _, query in self._judged()]
 
     def _judged(self) -> list[tuple[int, JudgedQuery]]:
-        found = []
+        judged = []
         for place, event in enumerate(self._latest):
             if event.done and None not in event.marks:
                 query = self.queries[place]
@@ -247,8 +247,8 @@ class Judging:
                 # Where nothing was marked, no snippet could be known to be missed.
                 missed = query.missed if self.marked else query.missed or None
                 query = replace(query, answerable=query.answerable or any(relevant), missed=missed)
-                found.append((place, replace(query, relevant=relevant)))
-        return found
+                judged.append((place, replace(query, relevant=relevant)))
+        return judged
 
     def write(self) -> None:
         """Write the judged queries and the origin of their judgements, once there is one."""

@@ -122,10 +122,10 @@ class _Handler(BaseHTTPRequestHandler):
             raise _Refused(403, "the token is missing or old; open the address that was printed")
 
     def _number(self) -> int:
-        found = re.fullmatch("/question[?]number=([0-9]{1,9})", self.path)
-        if not found or int(found[1]) >= len(self.server.judging.queries):
+        address = re.fullmatch("/question[?]number=([0-9]{1,9})", self.path)
+        if not address or int(address[1]) >= len(self.server.judging.queries):
             raise _Refused(404, "there is no such page")
-        return int(found[1])
+        return int(address[1])
 
     def _body(self) -> dict[str, Any]:
         length = self.headers.get("Content-Length", "")
