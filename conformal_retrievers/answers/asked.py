@@ -11,7 +11,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, TypeAlias, TypedDict, TypeVar
 
 import numpy as np
@@ -53,25 +53,14 @@ class Misuse(TypeError):
     """A chain or a comparison returns something else than it must, whatever the question."""
 
 
-@dataclass(frozen=True, eq=False)
 class Asked:
-    """Questions, the chain that is asked for their answers, and what these are compared with."""
+    """Questions, the chain that is asked for their answers, and what these are compared with.
 
-    queries: list[JudgedQuery]
-    answer: Answer
-    chain: str  # what it is called
-    expected: Mapping[str, References] | None
-    same: Same | None  # None: the default
-    concurrency: int
-    cache: Cache | None
-    progress: bool
-    most_calls: int | None
-    stopped: threading.Event = field(default_factory=threading.Event)
-    waiting: set[Future[Any]] = field(default_factory=set)  # for asynchronous answers
+    What is given is checked before anything is paid for.
+    """
 
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         queries: Iterable[JudgedQuery],
         answer: Answer,
         *,
@@ -82,37 +71,33 @@ class Asked:
         cache: Cache | None = None,
         progress: bool = False,
         most_calls: int | None = None,
-    ) -> Asked:
-        """Check what is given, before anything is paid for."""
-        given = judged_queries(queries, "queries")
-        if not given:
+    ) -> None:
+        self.queries = judged_queries(queries, "queries")
+        if not self.queries:
             raise ValueError(
                 "queries is empty; give those of judge_retriever(retriever, questions)"
             )
-        for query in given:
+        for query in self.queries:
             if query.split is not None:
                 raise ValueError(
                     f"{query.name} is cut into sentences by {query.split!r}; give whole snippets, "
                     "such as judge_retriever without split= returns"
                 )
-        check_copies(given)
+        check_copies(self.queries)
         if not isinstance(cache, Cache | None):
             raise TypeError(f"cache is {cache!r:.60}; give Cache(path), or None")
         if same is not None:
             name_of("same", same)
         if isinstance(same, llm_same) and same.cache is None:
             same = replace(same, cache=cache)
-        return cls(
-            given,
-            answer,
-            name_of("answer", answer, chain),
-            None if expected is None else references_of(given, expected),
-            same,
-            check_count(concurrency, "concurrency"),
-            cache,
-            progress,
-            most_calls if most_calls in (None, 0) else check_count(most_calls, "most_calls"),
-        )
+        self.answer, self.chain = answer, name_of("answer", answer, chain)
+        self.expected = None if expected is None else references_of(self.queries, expected)
+        self.same, self.cache, self.progress = same, cache, progress
+        self.concurrency = check_count(concurrency, "concurrency")
+        few = most_calls in (None, 0)
+        self.most_calls = most_calls if few else check_count(most_calls, "most_calls")
+        self._stopped = threading.Event()
+        self._waiting = set[Future[Any]]()  # for asynchronous answers
 
     @property
     def unchanged(self) -> Same:
@@ -135,16 +120,16 @@ class Asked:
             (known,) = self.cache.replies(self.chain, [request])
             if known is not None:
                 return known
-        if self.stopped.is_set():
+        if self._stopped.is_set():
             raise InterruptedError("the chain was no longer asked")
         text: Any = self.answer(question, snippets)
         if isinstance(text, Awaitable):
             waiting = asyncio.run_coroutine_threadsafe(_awaited(text), background_loop())
-            self.waiting.add(waiting)
+            self._waiting.add(waiting)
             try:
                 text = waiting.result()
             finally:
-                self.waiting.discard(waiting)
+                self._waiting.discard(waiting)
         if not isinstance(text, str):
             raise Misuse(
                 f"answer returned {text!r:.60} to the question {question!r:.60} from "
@@ -203,7 +188,7 @@ class Asked:
                 outcome = error
             ended.append(outcome if isinstance(outcome, Exception) else None)
             if isinstance(outcome, Misuse) or (len(ended) >= ENOUGH and all(ended)):
-                self.stopped.set()
+                self._stopped.set()
             return outcome
 
         done, failed = list[T](), dict[str, str]()
@@ -214,16 +199,16 @@ class Asked:
             try:
                 for query, task in with_bar(pairs, "Answering") if self.progress else pairs:
                     outcome = task.result()
-                    if self.stopped.is_set():
+                    if self._stopped.is_set():
                         break
                     if isinstance(outcome, Exception):
                         failed[query.query] = repr(outcome)
                     else:
                         done.append(outcome)
-                hopeless = self.stopped.is_set() or not done
+                hopeless = self._stopped.is_set() or not done
             finally:
-                self.stopped.set()  # what is under way ends with its next call
-                for waiting in [*self.waiting]:
+                self._stopped.set()  # what is under way ends with its next call
+                for waiting in [*self._waiting]:
                     waiting.cancel()
         if hopeless:
             causes = [error for error in ended if error]  # the first are not of those stopped

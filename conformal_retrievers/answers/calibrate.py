@@ -63,7 +63,7 @@ def calibrate_answers(
         without `expected`; and if no question is right from all snippets.
     """
     rule: dict[str, Any] = {"alpha": alpha, "delta": delta, "by_group": by_group}
-    asked = Asked.of(queries, answer, **options)
+    asked = Asked(queries, answer, **options)
     _check(count_wrong, asked.expected is not None)
     # Before anything is paid for: refuses what would be refused afterwards.
     _calibration(asked.queries, [0.0] * len(asked.queries), scorer="none yet", **rule)
@@ -95,9 +95,7 @@ def calibrate_scans(
         n_questions=len(scans.scans),
         n_wrong=len(wrong),
         n_contradicting=sum(scan.contradicts for scan in scans.scans),
-        n_needing_all=sum(
-            scan.needed < np.inf and scan.kept == len(scan.scores) > 0 for scan in scans.scans
-        ),
+        n_needing_all=sum(scan.needs_all for scan in scans.scans),
         failed=[question[:SHOWN] for question in scans.failed],
     )
     choice = None
@@ -140,12 +138,6 @@ def _calibration(
 ) -> Calibration:
     """Return the calibration of needed scores, one of each question."""
     checks.check_flags(by_group=by_group)
-    scored = ScoredQueries(
-        needed,
-        np.ones(len(needed), dtype=np.bool_),
-        np.arange(len(needed) + 1),
-        ids=[query.id for query in queries],
-        groups=[query.group for query in queries],
-    )
+    scored = ScoredQueries.of_units(needed, queries)
     more |= {"queries": scored, "subject": ANSWERS, "by_group": by_group}
     return Calibration(alpha, "all", **more)

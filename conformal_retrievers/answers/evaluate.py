@@ -160,7 +160,7 @@ def evaluate_answers(
     """
     check_level(level)
     _check_filters(filters)
-    asked = Asked.of(queries, answer, **options)
+    asked = Asked(queries, answer, **options)
     ids = [query.id for query in asked.queries]
     verified = [filter.calibration.held_out(ids) for filter in filters.values()]
     for name, filter in filters.items():

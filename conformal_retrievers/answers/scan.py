@@ -72,6 +72,11 @@ class Scan:
         return int(np.count_nonzero(~(self.scores > self.needed)))
 
     @property
+    def needs_all(self) -> bool:
+        """Whether an answer that will do takes all of some snippets."""
+        return self.needed < math.inf and self.kept == len(self.scores) > 0
+
+    @property
     def lost(self) -> tuple[bool, ...]:
         """Which snippets (n,) were left out first when the answer changed."""
         changed = math.isfinite(self.needed) and not self.levels[-1].same
@@ -168,7 +173,7 @@ def scan_answers(
         twice or that the scorer was fitted on, a question without a reference or with an empty one,
         an object without a name, more calls than `most_calls`, or if the first 8 questions fail.
     """
-    return scans_of(Asked.of(queries, answer, **options), scorer)
+    return scans_of(Asked(queries, answer, **options), scorer)
 
 
 def scans_of(asked: Asked, scorer: Scorer | None) -> Scans:

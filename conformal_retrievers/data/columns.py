@@ -140,6 +140,13 @@ class ScoredQueries(Sequence[ScoredQuery]):
         )
 
     @classmethod
+    def of_units(cls, scores: ArrayLike, units: Sequence[Any]) -> ScoredQueries:
+        """Return one relevant score for each unit, such as an answer: it has an id and a group."""
+        every = np.ones(len(units), dtype=np.bool_), np.arange(len(units) + 1)
+        ids, groups = [unit.id for unit in units], [unit.group for unit in units]
+        return cls(scores, *every, ids=ids, groups=groups)
+
+    @classmethod
     def joined(cls, parts: Iterable[ScoredQueries]) -> ScoredQueries:
         """Return the queries of all parts, in their order.
 

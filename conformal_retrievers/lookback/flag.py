@@ -154,13 +154,7 @@ def calibrate_flag(
         alpha,
         "all",  # with one score an answer, every guarantee has the same rank
         classifier.name,
-        ScoredQueries(
-            confidence[~kinds],
-            np.ones(len(inconsistent), dtype=np.bool_),
-            np.arange(len(inconsistent) + 1),
-            ids=[answer.id for answer in inconsistent],
-            groups=[answer.group for answer in inconsistent],
-        ),
+        ScoredQueries.of_units(confidence[~kinds], inconsistent),
         subject=FLAGS,
         delta=delta,
         by_group=by_group,
