@@ -103,21 +103,10 @@ def questions_for(
     """
     asked = with_questions(questions, "questions")
     documents, retrieval = retrieve([query.query for query in asked])
-    snippets = [to_snippets(items) for items in documents]
-    pairs = {
-        query.query: [*zip(own, items, strict=True)]
-        for query, own, items in zip(asked, snippets, documents, strict=True)
-    }
-    queries = [
-        JudgedQuery(
-            query.query,
-            own,
-            [False] * len(own),
-            id=query.id,
-            group=query.group,
-            retriever=retrieval.retriever,
-            k=retrieval.k,
-        )
-        for query, own in zip(asked, snippets, strict=True)
-    ]
+    pairs, queries = {}, []
+    for query, items in zip(asked, documents, strict=True):
+        snippets = to_snippets(items)
+        pairs[query.query] = [*zip(snippets, items, strict=True)]
+        facts = {"id": query.id, "group": query.group, **vars(retrieval)}
+        queries.append(JudgedQuery(query.query, snippets, [False] * len(snippets), **facts))
     return Questions(queries, replace(chain, retrieved=pairs))
