@@ -35,11 +35,7 @@ class _Row(BaseModel):
 
 
 def read_beir(
-    folder: str | Path,
-    run: Runs,
-    *,
-    k: int | None = None,
-    min_score: float = 1,
+    folder: str | Path, run: Runs, *, k: int | None = None, min_score: float = 1
 ) -> list[JudgedQuery]:
     """Read the judged queries of a folder in the BEIR layout, retrieved as in one run or several.
 

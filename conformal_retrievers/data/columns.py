@@ -74,11 +74,7 @@ class ScoredQueries(Sequence[ScoredQuery]):
     silenced: Column  # (n,), 1 for a query that is silenced, else 0; NaN where none can be
 
     def __init__(
-        self,
-        scores: ArrayLike,
-        relevant: ArrayLike,
-        offsets: ArrayLike,
-        **known: Unpack[Known],
+        self, scores: ArrayLike, relevant: ArrayLike, offsets: ArrayLike, **known: Unpack[Known]
     ) -> None:
         if unknown := known.keys() - Known.__annotations__:
             raise TypeError(f"{min(unknown)} is no column of scored queries; leave it out")

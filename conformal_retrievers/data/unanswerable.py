@@ -214,7 +214,5 @@ def _with_hits(snippet: Snippet, hits: tuple[Hit, ...]) -> Snippet:
     """Return the snippet with other hits; a score that is their fusion is that of the new ones."""
     score = snippet.retrieval_score
     return replace(
-        snippet,
-        hits=hits,
-        retrieval_score=fusion(hits) if score == fusion(snippet.hits) else score,
+        snippet, hits=hits, retrieval_score=fusion(hits) if score == fusion(snippet.hits) else score
     )

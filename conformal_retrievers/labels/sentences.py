@@ -19,10 +19,7 @@ from conformal_retrievers.llm.reply import (
 
 MOST = 50  # sentences of a request
 NUMBERS = object_schema(
-    {
-        "reasoning": {"type": "string"},
-        "sentences": {"type": "array", "items": {"type": "integer"}},
-    }
+    {"reasoning": {"type": "string"}, "sentences": {"type": "array", "items": {"type": "integer"}}}
 )
 
 

@@ -5,11 +5,7 @@ needs torch and transformers.
 """
 
 from conformal_retrievers.lookback.classifier import FactualityClassifier
-from conformal_retrievers.lookback.consistency import (
-    ConsistencyLabels,
-    Response,
-    label_consistency,
-)
+from conformal_retrievers.lookback.consistency import ConsistencyLabels, Response, label_consistency
 from conformal_retrievers.lookback.flag import (
     WITHOUT_CONFIDENCE,
     Confidence,

@@ -21,12 +21,7 @@ from conformal_retrievers.extras import require
 from conformal_retrievers.llm.ask import check_count
 from conformal_retrievers.llm.wire import portable
 from conformal_retrievers.lookback.attention import Recorder, recording
-from conformal_retrievers.lookback.prompt import (
-    PromptTokens,
-    RagPrompt,
-    check_plain,
-    prompt_tokens,
-)
+from conformal_retrievers.lookback.prompt import PromptTokens, RagPrompt, check_plain, prompt_tokens
 from conformal_retrievers.lookback.ratios import SegmentAttention
 
 require("models", "torch", "transformers")

@@ -66,13 +66,7 @@ class Scored:
             for name in ("retriever", "k")
             for value in report[name]
         }
-        return cls(
-            files_in(source),
-            by.pop("scorer"),
-            by,
-            labels or None,
-            tuple(retrieved),
-        )
+        return cls(files_in(source), by.pop("scorer"), by, labels or None, tuple(retrieved))
 
 
 def calibrated(

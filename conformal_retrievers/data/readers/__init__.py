@@ -7,11 +7,4 @@ from conformal_retrievers.data.readers.reading import read
 from conformal_retrievers.data.readers.table import read_frame
 from conformal_retrievers.data.readers.trec import read_trec
 
-__all__ = [
-    "read",
-    "read_frame",
-    "read_langsmith",
-    "read_openinference",
-    "read_ragas",
-    "read_trec",
-]
+__all__ = ["read", "read_frame", "read_langsmith", "read_openinference", "read_ragas", "read_trec"]

@@ -14,13 +14,7 @@ from conformal_retrievers.data.beir import Runs, read_beir
 from conformal_retrievers.data.copies import without_copies
 from conformal_retrievers.data.jsonl import read_jsonl
 from conformal_retrievers.data.queries import JudgedQuery
-from conformal_retrievers.data.readers import (
-    langsmith,
-    openinference,
-    ragas,
-    table,
-    trec,
-)
+from conformal_retrievers.data.readers import langsmith, openinference, ragas, table, trec
 from conformal_retrievers.data.readers.records import Record, columns, first_line, records_of
 
 

@@ -42,11 +42,7 @@ def _of_phoenix(names: set[str]) -> bool:
 
 
 def read_frame(
-    frame: Any,
-    *,
-    query: str = "query",
-    relevant: str = "relevant",
-    min_score: float | None = None,
+    frame: Any, *, query: str = "query", relevant: str = "relevant", min_score: float | None = None
 ) -> list[JudgedQuery]:
     """Read judged queries from a table with a row for each snippet of a query.
 
@@ -96,11 +92,7 @@ def read_frame(
 
 
 def _query(
-    rows: Sequence[Record],
-    first: int,
-    known: set[str],
-    known_missed: bool,
-    min_score: float | None,
+    rows: Sequence[Record], first: int, known: set[str], known_missed: bool, min_score: float | None
 ) -> JudgedQuery:
     query, id = rows[0].text("query"), rows[0].name("query_id")
     if not known & {"text", "rank", "score"}:  # qrels as a table

@@ -98,9 +98,7 @@ def _documents(corpus: str | Path) -> dict[str, str]:
 
 
 def _to_retrieve(
-    relevant: Mapping[str, list[str]],
-    texts: Mapping[str, str],
-    documents: Mapping[str, str] | None,
+    relevant: Mapping[str, list[str]], texts: Mapping[str, str], documents: Mapping[str, str] | None
 ) -> list[JudgedQuery]:
     if without := [id for id, its in relevant.items() if not its]:
         warn(
