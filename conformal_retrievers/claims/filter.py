@@ -7,7 +7,8 @@ filtered.kept_claims
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -92,13 +93,9 @@ class ClaimFilter:
     ) -> FilteredClaims:
         """As `__call__`, without blocking the event loop."""
         claims, documents = as_claims(claims), as_snippets(documents, "documents")
-        arelevance = getattr(self.scorer, "arelevance", None)
-        if not claims:
-            relevance: ArrayLike = np.empty(0)
-        elif arelevance is not None:
-            relevance = await arelevance(query, claims, documents)
-        else:
-            relevance = await asyncio.to_thread(self.scorer.relevance, query, claims, documents)
+        in_thread: Any = partial(asyncio.to_thread, self.scorer.relevance)
+        arelevance = getattr(self.scorer, "arelevance", in_thread)
+        relevance = await arelevance(query, claims, documents) if claims else np.empty(0)
         return self.decide(query, claims, relevance, group)
 
     def decide(

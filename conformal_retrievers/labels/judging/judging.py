@@ -122,15 +122,11 @@ class Judging:
         sizes = [len(query.snippets) for query in self.queries]
         try:
             sample = TypeAdapter(Sample).validate_python(self.journal.plan)
-            if sorted(sample.order) != [*range(len(sizes))]:
-                raise ValueError(
-                    f"order is {sample.order!r:.60}; it should have each question once"
-                )
-            fits = [{*some} <= {*range(n)} for some, n in zip(sample.shown, sizes, strict=False)]
-            if not (len(sample.shown) == len(sizes) and all(fits)):
-                raise ValueError(
-                    f"shown is {sample.shown!r:.60}; it should have places of snippets"
-                )
+            shown = zip(sample.shown, sizes, strict=False)
+            if sorted(sample.order) != [*range(len(sizes))] or len(sample.shown) != len(sizes):
+                raise ValueError("its order, or what is shown, is not of these questions")
+            if not all({*places} <= {*range(n)} for places, n in shown):
+                raise ValueError("what is shown are not places of snippets")
             events = [*self.journal]
             for question, marks, _ in events:
                 if question not in sample.order or len(marks) != len(sample.shown[question]):
