@@ -9,13 +9,7 @@ from dataclasses import replace
 import httpx
 import pytest
 from claims_server import INVENTED, llm_at, model
-from frameworks import (
-    MiniLMEmbeddings,
-    halves,
-    judged,
-    langchain_retriever,
-    vector_index,
-)
+from frameworks import MiniLMEmbeddings, halves, judged, langchain_retriever, vector_index
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage
 from langchain_core.output_parsers import StrOutputParser

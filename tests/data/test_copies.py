@@ -5,14 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from conformal_retrievers import (
-    JudgedQuery,
-    Snippet,
-    calibrate,
-    diagnose,
-    read,
-    score_queries,
-)
+from conformal_retrievers import JudgedQuery, Snippet, calibrate, diagnose, read, score_queries
 from conformal_retrievers.data import write_jsonl
 from conformal_retrievers.data.copies import copies_in
 from conformal_retrievers.data.queries import with_hits

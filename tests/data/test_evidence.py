@@ -159,10 +159,7 @@ def by_line(text):
     return zip([0, *ends], [*ends, len(text)], strict=True)
 
 
-@given(
-    st.lists(st.sampled_from(["a", " ", "\n", ". B"]), min_size=1, max_size=12),
-    st.data(),
-)
+@given(st.lists(st.sampled_from(["a", " ", "\n", ". B"]), min_size=1, max_size=12), st.data())
 def test_the_relevant_sentences_are_those_that_hold_enough_of_the_evidence(parts, data):
     text = "".join(["x", *parts])
     start = data.draw(st.integers(0, len(text) - 1))

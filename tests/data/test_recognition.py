@@ -98,8 +98,7 @@ def test_a_person_is_not_asked_about_what_is_not_retrieved_yet(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "command",
-    [("calibrate", "--alpha", 0.1, "--out", "c.json"), ("judge", "--out", "j.jsonl")],
+    "command", [("calibrate", "--alpha", 0.1, "--out", "c.json"), ("judge", "--out", "j.jsonl")]
 )
 def test_the_command_line_refuses_a_file_of_relevant_ids_by_name(command, tmp_path):
     path = tmp_path / "judged.jsonl"

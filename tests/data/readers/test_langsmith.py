@@ -134,8 +134,7 @@ def test_examples_are_relevant_snippets_for_judge_retriever(tmp_path):
     texts = example({"question": "Who?"}, {"answer": "Ann", "contexts": ["Ann did.", "So?"]})
     ids = example({"question": "Why?"}, {"relevant_ids": ["a", 2]})
     documents = example(
-        {"question": "When?"},
-        {"documents": [one.model_dump(mode="json") for one in DOCUMENTS[:1]]},
+        {"question": "When?"}, {"documents": [one.model_dump(mode="json") for one in DOCUMENTS[:1]]}
     )
     first, second, third = read(written(tmp_path, texts, ids, documents))
     assert first == JudgedQuery("Who?", ["Ann did.", "So?"], [True, True], id=str(texts.id))
