@@ -93,8 +93,8 @@ class ClaimFilter:
     ) -> FilteredClaims:
         """As `__call__`, without blocking the event loop."""
         claims, documents = as_claims(claims), as_snippets(documents, "documents")
-        arelevance: Any = getattr(self.scorer, "arelevance", None)
-        arelevance = arelevance or partial(asyncio.to_thread, self.scorer.relevance)
+        in_thread: Callable[..., Any] = asyncio.to_thread
+        arelevance = getattr(self.scorer, "arelevance", partial(in_thread, self.scorer.relevance))
         relevance = await arelevance(query, claims, documents) if claims else np.empty(0)
         return self.decide(query, claims, relevance, group)
 
