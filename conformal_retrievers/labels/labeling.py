@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache as computed_once
-from functools import partial
 from typing import Any
 from unicodedata import normalize
 
@@ -120,8 +119,24 @@ def label_by_llm(
     """
     queries = all_of(AnsweredQuery, queries, "queries")
     prompt = prompt or Prompt.load("label_sentences" if split else "label")
+
+    def announce(n: int, missing: int) -> None:
+        snippets = sum(len(query.snippets) for query in queries)
+        text = (
+            f"{len(queries):,} questions with {snippets:,} snippets take {n:,} calls of "
+            f"{llm.name}, {n - missing:,} of them in the cache"
+        )
+        if most_calls is not None and missing > most_calls:
+            raise ValueError(
+                f"most_calls is {most_calls}, but {text}; allow {missing}, or give fewer questions"
+            )
+        if progress:
+            require("cli", "rich")  # before a call is made
+            print(text, file=sys.stderr)
+        else:
+            logger.info(text)
+
     options: dict[str, Any] = {"concurrency": concurrency, "cache": cache, "progress": progress}
-    announce = partial(_announce, queries, llm, most_calls, progress)
     options |= {"before": announce, "give_up": True}
     cuts = [cut(query.snippets, split) for query in queries] if split else []
     verdicts: Sequence[bool | str | list[bool]]
@@ -148,31 +163,6 @@ def label_by_llm(
     labels: dict[str, JsonValue] = {"source": "LLM", "llm": llm.name, "prompt": prompt.hash}
     labels |= {"queries": len(judged), "queries_without_verdict": len(unlabelled)}
     return Labelled(tuple(judged), labels, tuple(unlabelled), usage)
-
-
-def _announce(
-    queries: Sequence[AnsweredQuery],
-    llm: LLM,
-    most_calls: int | None,
-    shown: bool,
-    n: int,
-    missing: int,
-) -> None:
-    """Say how many calls are to be made, and refuse too many."""
-    snippets = sum(len(query.snippets) for query in queries)
-    text = (
-        f"{len(queries):,} questions with {snippets:,} snippets take {n:,} calls of {llm.name}, "
-        f"{n - missing:,} of them in the cache"
-    )
-    if most_calls is not None and missing > most_calls:
-        raise ValueError(
-            f"most_calls is {most_calls}, but {text}; allow {missing}, or give fewer questions"
-        )
-    if shown:
-        require("cli", "rich")  # before a call is made
-        print(text, file=sys.stderr)
-    else:
-        logger.info(text)
 
 
 def _requests(queries: Sequence[AnsweredQuery], prompt: Prompt) -> list[Request]:
