@@ -85,10 +85,9 @@ def as_texts(name: str, values: Iterable[str | None] | None, n: int) -> Objects:
     given = values.tolist() if isinstance(values, np.ndarray) else list(values)
     if len(given) != n:
         raise ValueError(f"{name} has {len(given)} entries for {n} queries; give one for each")
-    for kind in {*map(type, given)} - {str, type(None)}:
-        i = next(i for i, value in enumerate(given) if type(value) is kind)
-        if not isinstance(given[i], str):
-            raise TypeError(f"{name}[{i}] is {given[i]!r:.60}; give each as a str, or None")
+    for i, value in enumerate(given):
+        if not isinstance(value, str | None):
+            raise TypeError(f"{name}[{i}] is {value!r:.60}; give each as a str, or None")
     check_texts("scored", **{name: "".join(filter(None, given))})
     texts[:] = given
     return texts

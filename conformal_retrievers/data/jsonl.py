@@ -1,14 +1,11 @@
 """Judged queries in files of JSON lines: one query per line, compressed if the name ends in .gz."""
 
-import codecs
 import gc
 import gzip
 import io
 import json
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, TypeVar
 
@@ -20,7 +17,6 @@ from conformal_retrievers.data.queries import JudgedQuery, Snippet
 
 T = TypeVar("T", bound=BaseModel)
 MOST_BLANK = 100_000  # lines
-_LINE = re.compile(rb"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
 
 
 class Row(BaseModel):
@@ -183,22 +179,15 @@ def placed_lines(path: str | Path) -> Iterator[tuple[str, str]]:
     A place is such as "judged.jsonl, line 3". Raises ValueError, naming the file, if it is not such
     text, and OSError if it cannot be read.
     """
-    with opened(path) as file:
-        for place, line in _lines(path, file):
-            if (text := line.decode()).strip():
-                yield place, text
-
-
-def _lines(path: str | Path, file: Iterable[bytes]) -> Iterator[tuple[str, bytes]]:
-    parts = (
-        map(re.Match.group, _LINE.finditer(line)) if b"\r" in line else (line,) for line in file
-    )
     blank = 0
-    for number, line in enumerate(chain.from_iterable(parts), start=1):
-        blank += line.isspace()
-        if blank > MOST_BLANK:  # hundreds of megabytes of them take minutes
-            raise ValueError(f"{path} has more than {MOST_BLANK:,} blank lines; remove them")
-        yield f"{path}, line {number}", line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+    with opened(path) as file, io.TextIOWrapper(file, "utf-8-sig") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.isspace():
+                yield f"{path}, line {number}", line
+                continue
+            blank += 1
+            if blank > MOST_BLANK:  # hundreds of megabytes of them take minutes
+                raise ValueError(f"{path} has more than {MOST_BLANK:,} blank lines; remove them")
 
 
 @contextmanager

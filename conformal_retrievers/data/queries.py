@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformal_retrievers.data.checks import (
-    are_texts,
     as_count,
     as_flag,
     as_ids,
@@ -97,9 +96,8 @@ class JudgedQuery:
             answerable=as_flag(where, "answerable", answerable),
             relevant_ids=as_ids(where, "relevant_ids", relevant_ids),
         )
-        if not are_texts([x for s in self.snippets for x in (s.text, s.id, s.document)]):
-            for i, s in enumerate(self.snippets):
-                check_texts(f"{where}: snippets[{i}]", text=s.text, id=s.id, document=s.document)
+        for i, s in enumerate(self.snippets):
+            check_texts(f"{where}: snippets[{i}]", text=s.text, id=s.id, document=s.document)
         self._check_together(where)
 
     def _check_together(self, where: str) -> None:
