@@ -223,11 +223,6 @@ def test_if_all_questions_fail_that_is_an_error():
         scan_answers([scored([0.1], i) for i in range(2)], answer, scorer=SCORER)
 
 
-def test_an_answer_that_is_no_text_stops_the_scan():
-    with pytest.raises(TypeError, match=r"answer returned None to the question 'What is thing 0"):
-        scan_answers([scored([0.1], i) for i in range(3)], lambda q, s: None, chain="c")
-
-
 def test_a_cache_answers_what_was_asked_and_another_chain_asks_anew(tmp_path):
     queries, places = drawn(20, seed=4)
     cache = Cache(tmp_path / "answers.db")
@@ -340,7 +335,7 @@ def test_a_question_that_repeats_is_refused():
         scan_answers([scored([0.1]), scored([0.1])], Chain(), scorer=SCORER)
 
 
-def test_what_the_answer_needed_can_be_read_as_judged_queries():
+def test_what_the_answer_needed_can_be_read_as_judged_queries_that_nobody_judged():
     queries, places = drawn(50, seed=6)
     scans = scan_answers(queries, Chain(places), scorer=SCORER)
     marked = [q for q in scans.judged if any(q.relevant)]
@@ -349,11 +344,6 @@ def test_what_the_answer_needed_can_be_read_as_judged_queries():
         needed = [s.text for s, lost in zip(query.snippets, query.relevant, strict=True) if lost]
         assert any(text.endswith(f"place {places[query.query]}") for text in needed)
 
-
-def test_a_calibration_on_these_marks_says_that_nobody_judged():
-    queries, places = drawn(50, seed=6)
-    scans = scan_answers(queries, Chain(places), scorer=SCORER)
-    marked = [query for query in scans.judged if any(query.relevant)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         calibration = calibrate(
@@ -433,27 +423,23 @@ def test_answers_that_are_taken_for_wrong_go_to_the_judging_page_too():
     ]
 
 
-def test_a_misuse_is_raised_whatever_failed_before_it():
-    """The last question to start is the first to end, while the others wait for it."""
+@pytest.mark.parametrize("concurrency", [1, 4])
+@pytest.mark.parametrize("returned", [7, None])
+def test_an_answer_that_is_no_text_stops_the_scan_whatever_failed(returned, concurrency):
+    """At once, the last question to start is the first to end: the others wait for it."""
     ended = threading.Event()
     queries = [scored([0.1], i) for i in range(4)]
 
     def answer(question, snippets):
         if question == queries[-1].query:
             ended.set()
-            return 7
+            return returned
+        if concurrency == 1:
+            return "yes"
         ended.wait()
         raise TimeoutError("the server sleeps")
 
-    with pytest.raises(TypeError, match="answer returned 7 to the question 'What is thing 3"):
-        scan_answers(queries, answer, scorer=SCORER, concurrency=4)
-
-
-def test_one_answer_that_is_no_text_is_no_question_that_is_left_out():
-    queries = [scored([0.1], i) for i in range(6)]
-
-    def answer(question, snippets):
-        return None if question == queries[3].query else "yes"
-
-    with pytest.raises(TypeError, match="answer returned None to the question 'What is thing 3"):
-        scan_answers(queries, answer, scorer=SCORER, concurrency=1)
+    with pytest.raises(
+        TypeError, match=f"answer returned {returned} to the question 'What is .* 3"
+    ):
+        scan_answers(queries, answer, scorer=SCORER, concurrency=concurrency)

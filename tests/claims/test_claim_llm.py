@@ -126,22 +126,6 @@ def test_only_a_known_verdict_is_factual_or_not(reply, verdict, factual, reason)
     assert (found.verdicts, found.factual, found.reasons) == ((verdict,), (factual,), (reason,))
 
 
-def test_texts_cannot_break_out_of_their_fields(llm, llm_server):
-    decompose(llm, QUERY, HOSTILE)
-    annotate(llm, HOSTILE, [HOSTILE], reference=HOSTILE, documents=[HOSTILE])
-    merge(llm, HOSTILE, [HOSTILE])
-    divided, given, put = map(fields_of, llm_server.bodies)
-    assert divided == {"query": QUERY, "answer": HOSTILE}
-    assert given == {"query": HOSTILE, "reference": HOSTILE, "documents": [HOSTILE]} | {
-        "claim": HOSTILE
-    }
-    assert put == {"query": HOSTILE, "claims": [HOSTILE]}
-    for body in llm_server.bodies:
-        user = body["messages"][-1]["content"]
-        assert "<|im_start|>" not in user
-        assert user.count("</answer>") == (body is llm_server.bodies[0])
-
-
 # --- merging --------------------------------------------------------------------------------------
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from conformal_retrievers import JudgedQuery, ScoredQuery, Snippet, score_queries
-from conformal_retrievers.data.hits import Hit, fuse, fusion, hit_columns
+from conformal_retrievers.data.hits import Hit, fuse, hit_columns
 from conformal_retrievers.data.queries import with_hits
 from conformal_retrievers.scoring import FunctionScorer
 
@@ -26,21 +26,6 @@ def test_fusion_sums_reciprocal_ranks_over_the_retrievers_that_found_an_item():
     assert list(fused) == ["z", "x", "y", "w"]
     assert fused["z"] == (Hit("dense", 2, 0.7), Hit("bm25", 0, 5.0))
     assert fused["w"] == (Hit("bm25", 1, 4.0),)
-
-
-def test_the_fusion_of_known_ranks_is_as_computed_by_hand():
-    assert fusion([Hit("a", 0)]) == 1 / 61
-    # 1/61 + 1/63 = (63 + 61) / (61 · 63)
-    assert fusion([Hit("a", 0), Hit("b", 2)]) == pytest.approx(124 / 3843, rel=1e-15)
-    assert fusion([Hit("a", 9), Hit("b", 39, 0.5), Hit("c", 19)]) == pytest.approx(
-        1 / 70 + 1 / 100 + 1 / 80, rel=1e-15
-    )
-    assert fusion([]) == 0
-
-
-def test_snippets_in_a_retrievers_order_have_its_ranks_and_scores():
-    first, second = with_hits([Snippet("a", retrieval_score=0.5), "b"])
-    assert (first.hits, second.hits) == ((Hit("retriever", 0, 0.5),), (Hit("retriever", 1, None),))
 
 
 def test_scored_queries_have_the_hits_of_the_judged_ones():

@@ -111,15 +111,6 @@ def test_a_query_looks_as_if_the_relevant_ones_had_never_been_there(lists, relev
     assert [s.retrieval_score for s in made.snippets] == [*map(fusion, expected.values())]
 
 
-def test_equal_sums_of_fusion_go_by_the_order_of_the_retrievers():
-    # x, found by two, comes first; y and z tie, and y's retriever comes first; w is found by all.
-    lists = {"b": ["y"], "a": ["x", "z"], "c": ["x"]}
-    lists = {k: [*own, *(f"{k}{i}" for i in range(40)), "w"] for k, own in lists.items()}
-    query = united(lists, "x")
-    assert texts(query)[0] == "x"
-    assert texts(without_relevant(query, 1)) == ["y", "z", "c0"]
-
-
 @pytest.mark.parametrize("names", ["ab", "cab", "dbca"])
 def test_the_order_of_ties_and_hits_does_not_tell_that_something_was_removed(names):
     """200 queries of 60 documents, one of which is taken out of lists of which few share one."""
@@ -250,19 +241,3 @@ def test_relevant_snippets_without_a_text_are_refused():
     with pytest.raises(ValueError, match="missed"):
         made_of([JudgedQuery("q", ["a"], [True], missed=1)], 2)
     assert made_of([], 2) == ([], [1])
-
-
-def test_where_nothing_shows_the_order_of_the_retrievers_equal_ranks_go_by_name():
-    query = JudgedQuery(
-        "q",
-        [
-            Snippet("answer", hits=(Hit("a", 0),)),
-            Snippet("first", hits=(Hit("a", 1),)),
-            Snippet("second", hits=(Hit("b", 5),)),
-        ],
-        [True, False, False],
-    )
-    with pytest.warns(UserWarning, match="fewer"):
-        made = without_relevant(query, 2)
-    assert [s.text for s in made.snippets] == ["first", "second"]
-    assert [s.hits for s in made.snippets] == [(Hit("a", 0),), (Hit("b", 0),)]

@@ -394,15 +394,6 @@ async def test_only_replies_that_the_caller_can_read_are_stored_and_taken(tmp_pa
     assert [a.cached for a in again] == [True, False] * 4
 
 
-def test_unanswered_refused_and_cut_off_replies_are_not_cached(tmp_path):
-    cache, busy = Cache(tmp_path / "c.db"), Busy(fail={"0": Unanswered("full")})
-    for finish in ("length", "refusal", "unknown", "stop"):
-        llm = LLM(lambda r, f=finish: Reply(busy.complete(r).text, f), "m")
-        ask(llm, REQUESTS[:2], cache=cache)
-    assert busy.asked == 8
-    assert ask(llm, REQUESTS[:2], cache=cache)[1].cached
-
-
 def test_an_interrupted_run_continues_where_it_stopped(tmp_path):
     cache, busy = Cache(tmp_path / "c.db"), Busy(fail={"10": CancelledError})
     with pytest.raises(CancelledError):

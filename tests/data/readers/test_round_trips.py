@@ -57,29 +57,3 @@ def test_a_table_keeps_everything_in_memory_and_in_a_csv(tmp_path_factory, judge
         path = tmp_path_factory.mktemp("table") / "rows.csv"
         path.write_bytes(csv_of(rows).encode())
         assert {query.id: query for query in read(path)} == expected
-
-
-@given(queries())
-def test_trec_keeps_ids_order_scores_and_missed(tmp_path_factory, judged):
-    folder = tmp_path_factory.mktemp("trec")
-    run = [
-        f"{query.id} Q0 {s.id} {s.hits[0].rank} {s.retrieval_score!r} tag\n"
-        for query in judged
-        for s in query.snippets
-    ]
-    qrels = [
-        f"{query.id} 0 {id} {relevance}\n"
-        for query in judged
-        for id, relevance in [
-            *((s.id, int(r)) for s, r in zip(query.snippets, query.relevant, strict=True)),
-            *((f"missed-{i}", 1) for i in range(query.missed)),
-        ]
-    ]
-    (folder / "run").write_text("".join(run))
-    (folder / "qrels").write_text("".join(qrels))
-    if run and qrels:
-        in_qrels = [q for q in judged if q.snippets or q.missed]
-        found = read(folder / "qrels", folder / "run")
-        assert [
-            (q.id, [(s.id, s.hits) for s in q.snippets], q.relevant, q.missed) for q in found
-        ] == [(q.id, [(s.id, s.hits) for s in q.snippets], q.relevant, q.missed) for q in in_qrels]
