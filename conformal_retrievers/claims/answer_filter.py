@@ -167,18 +167,12 @@ def claims_event_of(filtered: FilteredAnswer, *, query: str | None = None) -> di
 
 def annotate_claims_span(filtered: FilteredAnswer) -> None:
     """Write the decision onto OpenTelemetry's current span: conformal.* attributes and an event."""
-    claims, calibration = filtered.claims, filtered.claims.calibration
-    events.set_on_span(
-        events.CLAIMS_EVENT,
-        lambda: {
-            "conformal.calibration": calibration.checksum,
-            "conformal.alpha": calibration.alpha,
-            "conformal.share": float(share_of(calibration)),
-            "conformal.threshold": claims.threshold,
-            "conformal.claims": len(claims.claims),
-            "conformal.kept": len(claims.kept),
-            "conformal.unscorable": len(claims.unscorable),
-            "conformal.undivided": filtered.undivided or "",
-            "conformal.guaranteed": filtered.guaranteed,
-        },
-    )
+
+    def attributes() -> dict[str, Any]:
+        event, claims = claims_event_of(filtered), filtered.claims
+        facts = {name: event[name] for name in ("calibration", "alpha", "share", "guaranteed")}
+        facts |= {name: len(getattr(claims, name)) for name in ("claims", "kept", "unscorable")}
+        facts |= {"threshold": claims.threshold, "undivided": filtered.undivided or ""}
+        return {f"conformal.{name}": fact for name, fact in facts.items()}
+
+    events.set_on_span(events.CLAIMS_EVENT, attributes)

@@ -99,24 +99,13 @@ def judged_by_qrels(
     for name, ranked in lists.items():
         check_found(f"{runs[name].path}: query {id!r:.60}", [d for d, _ in ranked], corpus)
     united = fuse(lists)
-    return JudgedQuery(
-        query,
-        [
-            Snippet(
-                "" if corpus is None else corpus[document],
-                document,
-                None if corpus is None else document,
-                None,
-                None if len(runs) > 1 else hits[0].score,
-                hits,
-            )
-            for document, hits in united.items()
-        ],
-        [document in relevant for document in united],
-        id=id,
-        missed=len({*relevant} - united.keys()),
-        k=k and k * len(runs),
-    )
+    snippets = []
+    for document, hits in united.items():
+        text, source = ("", None) if corpus is None else (corpus[document], document)
+        score = None if len(runs) > 1 else hits[0].score
+        snippets.append(Snippet(text, document, source, None, score, hits))
+    marks, missed = [d in relevant for d in united], len({*relevant} - united.keys())
+    return JudgedQuery(query, snippets, marks, id=id, missed=missed, k=k and k * len(runs))
 
 
 def run_name(path: str | Path) -> str:

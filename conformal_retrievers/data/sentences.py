@@ -111,19 +111,14 @@ class Sentences:
         document has an id too, so that sentences of neighbouring documents are neighbours. Else
         they are the document's id, or its number without one, and where the sentence starts in it.
         """
-        return tuple(
-            Snippet(
-                whole.text[start:end],
-                None if whole.id is None else f"{whole.id}:{start}",
-                source,
-                first + start,
-                whole.retrieval_score,
-                whole.hits,
-            )
-            for number, (whole, ranges) in enumerate(zip(self.documents, self.ranges, strict=True))
-            for source, first in [_origin(number, whole)]
-            for start, end in ranges
-        )
+        snippets = []
+        for number, (whole, ranges) in enumerate(zip(self.documents, self.ranges, strict=True)):
+            source, first = _origin(number, whole)
+            own = whole.retrieval_score, whole.hits
+            for start, end in ranges:
+                id = None if whole.id is None else f"{whole.id}:{start}"
+                snippets.append(Snippet(whole.text[start:end], id, source, first + start, *own))
+        return tuple(snippets)
 
     @cached_property
     def document_of(self) -> NDArray[np.intp]:

@@ -67,14 +67,10 @@ class AnsweredQuery:
 
     def judged(self, relevant: Iterable[bool], sentences: Sentences | None = None) -> JudgedQuery:
         """Return the query with a judgement for each snippet, or for each sentence of these."""
-        return JudgedQuery(
-            self.query,
-            sentences.snippets if sentences else self.snippets,
-            relevant,
-            id=self.id,
-            group=self.group,
-            split=sentences.split if sentences else None,
-        )
+        snippets = self.snippets if sentences is None else sentences.snippets
+        split = None if sentences is None else sentences.split
+        names: Any = {"id": self.id, "group": self.group, "split": split}
+        return JudgedQuery(self.query, snippets, relevant, **names)
 
 
 @dataclass(frozen=True)

@@ -97,14 +97,7 @@ class Labelling:
 
     def do(self, queries: Sequence[AnsweredQuery]) -> Result:
         """Return the judged queries, and why others have no verdict."""
-        labelled = label_by_llm(
-            queries,
-            self.llm,
-            split=self.split,
-            prompt=self.prompt,
-            concurrency=self.concurrency,
-            cache=self.cache,
-        )
+        labelled = label_by_llm(queries, **vars(self))  # the fields are its parameters
         places = {id(query): i for i, query in enumerate(queries)}
         errors = {
             places[id(query)]: "; ".join(f"snippets[{i}]: {why}" for i, why in reasons.items())
