@@ -175,8 +175,8 @@ MUTANTS = {
             "what cannot be scored counts as lost, but is kept",
         ),
         (
-            "scores[of] = np.sort(scores[of], axis=1)",
-            "scores[of] = np.sort(scores[of], axis=0)",
+            "scores[rows] = np.sort(scores[rows], axis=1)",
+            "scores[rows] = np.sort(scores[rows], axis=0)",
             "scores sorted across queries",
         ),
     ],
@@ -193,7 +193,7 @@ MUTANTS = {
         ),
     ],
     "data/files.py": [
-        ("if stored != found:", "if False:", "a changed file is read"),
+        ("if stored != actual:", "if False:", "a changed file is read"),
         ("if len(fields) < len(pairs):", "if False:", "the second of two equal fields counts"),
         ("if not math.isfinite(value):", "if False:", "1e999 is read as infinity"),
         ("            os.unlink(temporary)\n", "", "a broken write leaves a file behind"),
@@ -219,7 +219,7 @@ MUTANTS = {
     ],
     "data/unanswerable.py": [
         ("if relevant or snippet.text in texts", "if relevant", "an equal text stays"),
-        ("for one in (query, judged) for", "for one in (query,) for", "a text that was judged"),
+        ("for side in (query, judged) for", "for side in (query,) for", "a text that was judged"),
         ("order.append(min(first or left))", "order.append(max(first or left))", "another order"),
         (
             "fusion(hits) if score == fusion(snippet.hits) else score",

@@ -68,17 +68,14 @@ def table_of_scored(every: ScoredQueries, start: int, end: int) -> Any:
     queries, own = slice(start, start + len(bounds) - 1), slice(bounds[0], bounds[-1])
     offsets = bounds - bounds[0]
     n = len(bounds) - 1
-    columns = {
-        "id": pa.array(every.ids[queries], TEXT.type),
-        "group": pa.array(every.groups[queries], TEXT.type),
-        "split": pa.array([every.split] * n, TEXT.type),
-        "token_unit": pa.array([every.token_unit] * n, TEXT.type),
-        "missed": pa.array(every.missed[queries], from_pandas=True).cast(WHOLE.type),
-        "silenced": pa.array(every.silenced[queries], from_pandas=True).cast(FLAG.type),
-        "relevant": _nested(pa.array(every.relevant[own]), offsets),
-        "scores": _nested(pa.array(every.scores[own], from_pandas=True), offsets),
-    }
-    for name in ("tokens", "document_of"):
+    texts: dict[str, Any] = {"id": every.ids[queries], "group": every.groups[queries]}
+    texts |= {"split": [every.split] * n, "token_unit": [every.token_unit] * n}
+    columns = {name: pa.array(values, TEXT.type) for name, values in texts.items()}
+    for name in ("missed", "silenced"):
+        values = getattr(every, name)[queries]
+        columns[name] = pa.array(values, from_pandas=True).cast(OF_QUERY[name].type)
+    columns["relevant"] = _nested(pa.array(every.relevant[own]), offsets)
+    for name in ("scores", "tokens", "document_of"):
         if (values := getattr(every, name)) is not None:
             array = pa.array(values[own], from_pandas=True).cast(OF_SNIPPETS[name].type)
             columns[name] = _nested(array, offsets)

@@ -241,3 +241,19 @@ def test_relevant_snippets_without_a_text_are_refused():
     with pytest.raises(ValueError, match="missed"):
         made_of([JudgedQuery("q", ["a"], [True], missed=1)], 2)
     assert made_of([], 2) == ([], [1])
+
+
+def test_where_nothing_shows_the_order_of_the_retrievers_equal_ranks_go_by_name():
+    query = JudgedQuery(
+        "q",
+        [
+            Snippet("answer", hits=(Hit("a", 0),)),
+            Snippet("first", hits=(Hit("a", 1),)),
+            Snippet("second", hits=(Hit("b", 5),)),
+        ],
+        [True, False, False],
+    )
+    with pytest.warns(UserWarning, match="fewer"):
+        made = without_relevant(query, 2)
+    assert [s.text for s in made.snippets] == ["first", "second"]
+    assert [s.hits for s in made.snippets] == [(Hit("a", 0),), (Hit("b", 0),)]
