@@ -148,11 +148,15 @@ def check_found(where: str, documents: Sequence[str], corpus: Mapping[str, str] 
         seen.add(document)
 
 
-def read_texts(path: str | Path) -> dict[str, str]:
-    """Read the texts of queries by their ids: of a BEIR folder, JSON lines, or id, tab, text."""
-    path = _existing(Path(path), "queries.jsonl") if Path(path).is_dir() else path
+def read_texts(path: str | Path, name: str = "queries.jsonl") -> dict[str, str]:
+    """Read texts by their ids: of a file by its name in a BEIR folder, JSON lines, or id, tab, text.
+
+    The text of a row with a title is title and text.
+    """
+    path = _existing(Path(path), name) if Path(path).is_dir() else path
     if next((line for _, line in placed_lines(path)), "").lstrip().startswith("{"):
-        return {id: row.text for id, row in _by_id(Path(path)).items()}
+        rows_by_id = _by_id(Path(path))
+        return {id: f"{row.title or ''} {row.text}".strip() for id, row in rows_by_id.items()}
     texts: dict[str, str] = {}
     for place, line in placed_lines(path):
         id, tab, text = line.rstrip("\r\n").partition("\t")
@@ -163,10 +167,8 @@ def read_texts(path: str | Path) -> dict[str, str]:
 
 
 def read_corpus(path: str | Path) -> dict[str, str]:
-    """Read the texts of a corpus by their ids, from corpus.jsonl or the BEIR folder that has it."""
-    file = Path(path)
-    rows_by_id = _by_id(_existing(file, "corpus.jsonl") if file.is_dir() else file)
-    return {id: f"{row.title or ''} {row.text}".strip() for id, row in rows_by_id.items()}
+    """Read the texts of a corpus by their ids, as `read_texts` does."""
+    return read_texts(path, "corpus.jsonl")
 
 
 def _by_id(path: Path) -> dict[str, _Row]:

@@ -9,15 +9,8 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from conformal_retrievers.data.beir import (
-    Runs,
-    check_found,
-    judged_by_qrels,
-    read_corpus,
-    read_qrels,
-    read_runs,
-    read_texts,
-)
+from conformal_retrievers.data import beir
+from conformal_retrievers.data.beir import Runs, judged_by_qrels, read_corpus, read_texts
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.readers.documents import warn
 from conformal_retrievers.data.text import number_in
@@ -61,11 +54,12 @@ def read_trec(
     Raises ValueError for a broken line, naming file and line; for a document or query without a
     text in a file that is given; for qrels without a run and without texts of the queries.
     """
-    judgements, texts = read_qrels(Path(qrels)), None if queries is None else read_texts(queries)
+    judgements = beir.read_qrels(Path(qrels))
+    texts = None if queries is None else read_texts(queries)
     if texts is not None and (unknown := [id for id in judgements if id not in texts]):
         shown = f"query {unknown[0]!r:.60}"
         raise ValueError(f"{queries} lacks {shown}, which {qrels} has; add its text")
-    documents = None if corpus is None else _documents(corpus)
+    documents = None if corpus is None else read_corpus(corpus)
     relevant = {
         id: [document for document, score in scores.items() if score >= min_score]
         for id, scores in judgements.items()
@@ -77,7 +71,7 @@ def read_trec(
                 "run of a retriever, or the texts: read_trec(qrels, queries=FILE)"
             )
         return _to_retrieve(relevant, texts, documents)
-    runs = read_runs(Path(), run, k)
+    runs = beir.read_runs(Path(), run, k)
     made = [
         judged_by_qrels(id if texts is None else texts[id], runs, known, documents, id=id, k=k)
         for id, known in relevant.items()
@@ -90,11 +84,6 @@ def read_trec(
     if not any(query.snippets for query in made):
         raise ValueError(f"run has no query of {qrels}; give a run of these queries")
     return made
-
-
-def _documents(corpus: str | Path) -> dict[str, str]:
-    json_lines = Path(corpus).is_dir() or ".jsonl" in Path(corpus).suffixes
-    return read_corpus(corpus) if json_lines else read_texts(corpus)
 
 
 def _to_retrieve(
@@ -110,7 +99,7 @@ def _to_retrieve(
         return [JudgedQuery.from_ids(texts[id], its, id=id) for id, its in asked.items()]
     made = []
     for id, documents_of in asked.items():
-        check_found(f"query {id!r:.60}", documents_of, documents)
+        beir.check_found(f"query {id!r:.60}", documents_of, documents)
         snippets = [Snippet(documents[document], id=document) for document in documents_of]
         made.append(JudgedQuery(texts[id], snippets, [True] * len(documents_of), id=id))
     return made
