@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,19 @@ class Filtered(Decision):
         """Whether a gate is silent on the query, so that all snippets are dropped."""
         return self.gated is not None and self.gated.silent
 
+    def beyond(self, alpha: float) -> Filtered:
+        """Return the decision that keeps what is kept at another alpha, and not already here.
+
+        >>> from conformal_retrievers.data.queries import ScoredQuery
+        >>> scored = [ScoredQuery([n], [True]) for n in (1, 2, 3)]
+        >>> calibration = Calibration.from_scores(scored, alpha=0.4, scorer="s")
+        >>> Filtered(np.array([2.0, 9.0]), np.array([True, False]), calibration).beyond(0.1).kept
+        array([1])
+        """
+        done = self.silenced or self.shadow  # in shadow everything is returned
+        wider = self.calibration.at(alpha).keep(self.scores, self.group)
+        return replace(self, keeps=wider & ~self.keeps & (not done), shadow=False)
+
     @property
     def m1(self) -> float:
         """1.0 if the threshold passes a snippet, else 0.0; what `on_empty` adds does not count."""
@@ -124,3 +138,36 @@ class Filtered(Decision):
         """The share of the n snippets that the threshold passes; 0.0 for n = 0 or if silenced."""
         passes = self.calibration.keep(self.scores, self.group)
         return float(passes.mean()) if len(passes) and not self.silenced else 0.0
+
+
+def check_more(calibration: Calibration, more_alpha: float) -> None:
+    """Raise ValueError unless a second call at `more_alpha` may keep more than a first call."""
+    if not 0 < more_alpha < calibration.alpha:
+        raise ValueError(
+            f"more_alpha is {more_alpha!r}; give a number between 0 and the filter's alpha, "
+            f"{calibration.alpha:g}"
+        )
+    calibration.at(more_alpha)
+
+
+def tool_description(first: str) -> str:
+    """Return the description of a search tool, which tells a model when to ask again."""
+    return (
+        f"{first} Give the user's question as it is. If the results do not answer it, call this "
+        "again with the same question, which returns further, less likely results."
+    )
+
+
+def tool_text(texts: Sequence[str], more: bool, again: bool) -> str:
+    """Return what a search tool says: texts, or that a first call or one `again` has found none.
+
+    >>> tool_text([], more=True, again=False)
+    'Nothing likely was found. Search again with the same question for less likely ones.'
+    """
+    if texts:
+        return "\n\n".join(texts)
+    if again:
+        return "Nothing more was found for this question."
+    if more:
+        return "Nothing likely was found. Search again with the same question for less likely ones."
+    return "Nothing relevant was found."

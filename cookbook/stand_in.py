@@ -112,17 +112,15 @@ def answer(prompt: str) -> str:
 
 
 def with_tools(body: dict[str, Any]) -> dict[str, Any]:
-    """Call the first tool with the question; if it found little, again at a quarter of alpha."""
+    """Call the first tool with the question; if it found little, again, as its description says."""
     tool = body["tools"][0]["function"]
     question = [m["content"] for m in body["messages"] if m["role"] == "user"][-1]
     found = [m["content"] for m in body["messages"] if m["role"] == "tool"]
     fields = tool["parameters"]["properties"]
-    most = 2 if "alpha" in fields else 1
+    most = 2 if "again with the same question" in tool["description"] else 1
     if len(found) == most or (found and shared(question, found[-1]) >= 0.6):
         best = max(sentences(found[-1]), key=lambda s: shared(question, s), default="")
         return {"content": best or "I found nothing about it."}
     arguments = {next(f for f in fields if fields[f].get("type") == "string"): question}
-    if "alpha" in fields:
-        arguments["alpha"] = fields["alpha"].get("default", 0.2) / 4 ** len(found)
     call = {"name": tool["name"], "arguments": json.dumps(arguments)}
     return {"tool_calls": [{"id": f"call-{len(found)}", "type": "function", "function": call}]}

@@ -16,9 +16,10 @@ from langchain_conformal.scorers import (
     llm_scorer,
     reranker_scorer,
 )
+from langchain_conformal.tool import search_tool
 from langchain_conformal.unanswerable import without_answers
 
 __all__ = ["ConformalCallbackHandler", "ConformalCompressor", "ConformalRetriever"]
 __all__ += ["HybridRetriever", "answer_filter_runnable", "answer_queries", "as_llm", "as_scorer"]
 __all__ += ["confidence_runnable", "embedding_scorer", "judge_retriever", "label_retriever"]
-__all__ += ["llm_scorer", "reranker_scorer", "without_answers"]
+__all__ += ["llm_scorer", "reranker_scorer", "search_tool", "without_answers"]

@@ -21,10 +21,12 @@ from llama_index.postprocessor.conformal.scorers import (
     llm_scorer,
     reranker_scorer,
 )
+from llama_index.postprocessor.conformal.tool import search_tool
 from llama_index.postprocessor.conformal.unanswerable import without_answers
 
 __all__ = ["ClaimFilterQueryEngine", "ConfidenceQueryEngine", "ConformalClaimsEvent"]
 __all__ += ["ConformalClaimsStartEvent", "ConformalEventHandler", "ConformalFilterEvent"]
 __all__ += ["ConformalPostprocessor", "HybridRetriever", "NodeWithHits"]
 __all__ += ["answer_queries", "as_llm", "as_scorer", "embedding_scorer", "judge_retriever"]
-__all__ += ["label_retriever", "llm_scorer", "reranker_scorer", "without_answers"]
+__all__ += ["label_retriever", "llm_scorer", "reranker_scorer", "search_tool"]
+__all__ += ["without_answers"]

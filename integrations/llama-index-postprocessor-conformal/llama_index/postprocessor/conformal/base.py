@@ -17,7 +17,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 from pydantic import WithJsonSchema, field_serializer, model_validator
 from typing_extensions import Self, Unpack
 
-from conformal_retrievers import Calibration, Scorer
+from conformal_retrievers import Calibration, Filtered, Scorer
 from conformal_retrievers.calibration import Gate
 from conformal_retrievers.calibration.scorer import given_scorers
 from conformal_retrievers.filtering import RetrievalFilter
@@ -154,7 +154,10 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         check_hits(keep, nodes)
         with rerank_events(query, nodes, keep, self.callback_manager) as outcome:
             yield keep, query.query_str, to_score(keep, nodes), failed_in(nodes), outcome
-            outcome.nodes = kept_nodes(nodes, outcome.filtered)
+            outcome.nodes = self._kept(nodes, outcome.filtered)
+
+    def _kept(self, nodes: list[NodeWithScore], filtered: Filtered) -> list[NodeWithScore]:
+        return kept_nodes(nodes, filtered)
 
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None

@@ -1,0 +1,119 @@
+"""A search tool for agents: asked again for a question, it returns what a smaller alpha adds."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Any, TypeAlias
+
+from langchain_core.callbacks import Callbacks
+from langchain_core.documents import Document
+from langchain_core.messages import BaseMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool, StructuredTool
+
+from conformal_retrievers.data.copies import folded
+from conformal_retrievers.decisions import Filtered, check_more, tool_description, tool_text
+from langchain_conformal.events import FilterRun
+from langchain_conformal.retriever import ConformalRetriever
+
+Answer: TypeAlias = tuple[str, dict[str, Any]]  # content and artifact
+
+
+class _Kept(list[Document]):
+    more: Sequence[Document] = ()
+
+
+class _WithMore(ConformalRetriever):
+    """Returns what is kept, with what `more_alpha` adds as its attribute `more`."""
+
+    more_alpha: float
+
+    def _run(self, query: str, found: list[Document], callbacks: Callbacks) -> FilterRun[Any]:
+        run = super()._run(query, found, callbacks)
+
+        def then(filtered: Filtered) -> _Kept:
+            kept = _Kept(run.then(filtered))
+            kept.more = run.then(filtered.beyond(self.more_alpha))
+            return kept
+
+        return replace(run, then=then)
+
+
+def search_tool(
+    filtered: ConformalRetriever,
+    *,
+    more_alpha: float = 0.05,
+    name: str = "search",
+    description: str = "Search the documents.",
+) -> BaseTool:
+    """Return a tool with which an agent searches, and asks for more where that is not enough.
+
+    The first call for a question returns what the filter keeps. The next one returns the documents
+    that the filter would keep at `more_alpha` besides: nothing is retrieved or scored again. A call
+    that has nothing to return says so. The guarantee of the filter is about the first call, and
+    that of `more_alpha` about both calls together, whether the agent makes the second or not.
+    About the questions for which it does, nothing is guaranteed: it has chosen them by results.
+
+    The tool has no state: LangGraph gives it the `messages` of the run, and its results are in
+    their artifacts, as "question", "documents" and, for the next call, "more". It needs langgraph,
+    which `create_agent` of langchain brings, and a state with `messages`.
+
+    >>> agent = create_agent(model, [search_tool(filtered)])  # doctest: +SKIP
+
+    Parameters
+    ----------
+    filtered
+        The retriever with its filter, calibrated on questions as the agent asks them.
+    more_alpha
+        The risk of both calls together, smaller than that of the filter.
+    name, description
+        The tool's name, and the first sentence of its description for the model.
+
+    Raises
+    ------
+    TypeError
+        For anything but a `ConformalRetriever`.
+    ValueError
+        For a `more_alpha` that is not smaller than the filter's alpha, or not greater than that of
+        a gate in front.
+    """
+    from langgraph.prebuilt import InjectedState  # an agent needs it, and a filter does not
+
+    if not isinstance(filtered, ConformalRetriever):
+        raise TypeError(f"filtered is a {type(filtered).__name__}; give a ConformalRetriever")
+    check_more(filtered._filter().calibration, more_alpha)
+    fields = {field: getattr(filtered, field) for field in ConformalRetriever.model_fields}
+    both = _WithMore(**fields, more_alpha=more_alpha)
+    of_run = Annotated[list[BaseMessage] | None, InjectedState("messages")]
+
+    def answer(question: str, kept: Sequence[Document], more: Any, again: bool = False) -> Answer:
+        text = tool_text([document.page_content for document in kept], bool(more), again)
+        return text, {"question": question, "documents": [*kept], "more": [*more]}
+
+    def earlier(question: str, messages: Sequence[BaseMessage] | None) -> Answer | None:
+        """Return the answer from the last result for the question, None before the first."""
+        for message in reversed(messages or ()):
+            known = message.artifact if isinstance(message, ToolMessage) else None
+            if known and message.name == name and folded(known["question"]) == folded(question):
+                # A checkpoint has made dicts of them.
+                return answer(question, [*map(Document.model_validate, known["more"])], (), True)
+        return None
+
+    def search(question: str, config: RunnableConfig, messages: of_run = None) -> Answer:
+        if known := earlier(question, messages):
+            return known
+        kept: Any = both.invoke(question, config)
+        return answer(question, kept, kept.more)
+
+    async def asearch(question: str, config: RunnableConfig, messages: of_run = None) -> Answer:
+        if known := earlier(question, messages):
+            return known
+        kept: Any = await both.ainvoke(question, config)
+        return answer(question, kept, kept.more)
+
+    return StructuredTool.from_function(
+        search,
+        asearch,
+        name,
+        tool_description(description),
+        response_format="content_and_artifact",
+    )

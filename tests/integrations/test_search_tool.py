@@ -1,0 +1,342 @@
+"""The search tool in agents: a second call returns what a smaller alpha adds, and nothing twice."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+from langchain.agents import create_agent
+from langchain.agents.middleware import wrap_tool_call
+from langchain_core.documents import Document
+from langchain_core.language_models import FakeMessagesListChatModel
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableLambda
+from langchain_core.tools import create_retriever_tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
+from llama_index.core.agent.workflow import AgentWorkflow, FunctionAgent, ToolCallResult
+from llama_index.core.base.llms.types import ChatMessage, ChatResponse, LLMMetadata, MessageRole
+from llama_index.core.llms.function_calling import FunctionCallingLLM
+from llama_index.core.llms.llm import ToolSelection
+from llama_index.core.retrievers import BaseRetriever
+from llama_index.core.schema import NodeWithScore, TextNode
+from llama_index.core.workflow import Context
+from lookup import LookupScorer, QueryFunction
+
+import langchain_conformal
+import llama_index.postprocessor.conformal as llama_index_conformal
+from conformal_retrievers import Calibration, JudgedQuery, ScoredQuery, calibrate
+from conformal_retrievers.calibration import calibrate_gate
+from langchain_conformal import ConformalCallbackHandler, ConformalCompressor, ConformalRetriever
+from llama_index.postprocessor.conformal import ConformalPostprocessor
+
+# FunctionAgent's own: it lists the fields of a model
+pytestmark = pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecationWarning")
+TEXTS = ["near", "far", "middle", "close"]
+SCORES = {"near": 0.1, "close": 0.4, "middle": 1.5, "far": 9.0}
+FAR = ["far", "middle"]
+RESULTS = {"Q": TEXTS, "Who?": TEXTS, "Where?": FAR, "none": ["far", "far"], "silent": TEXTS}
+
+
+class Counting(LookupScorer):
+    calls = itertools.count()
+
+    def score(self, query, snippets):
+        next(Counting.calls)
+        return super().score(query, snippets)
+
+
+def calibration():
+    """Its threshold is 1 at alpha 0.2, and 2 at 0.05."""
+    queries = [ScoredQuery([1.0 if i < 34 else 2.0], [True]) for i in range(40)]
+    return Calibration.from_scores(queries, alpha=0.2, scorer="lookup")
+
+
+SILENT = calibrate_gate(
+    [JudgedQuery(f"{i / 10}", ["near", "far"], [True, False]) for i in range(1, 10)],
+    scorer=QueryFunction(lambda query, texts: float(query == "silent"), "query"),
+    alpha=0.2,
+)
+
+
+# Each has what a framework does with a list of calls of the tool: their texts and what they return.
+
+
+def langchain_tool(**options):
+    retriever = RunnableLambda(lambda q: [Document(t, id=t) for t in RESULTS[q]])
+    made = {key: options.pop(key) for key in ("gate", "on_empty", "shadow") if key in options}
+    filtered = ConformalRetriever.from_calibration(
+        calibration(), scorer=Counting(SCORES), retriever=retriever, **made
+    )
+    return langchain_conformal.search_tool(filtered, **options)
+
+
+class Scripted(FakeMessagesListChatModel):
+    """Calls the tool with the questions of the user's last message, one after the other."""
+
+    def bind_tools(self, tools, **kwargs):
+        return self.bind(tools=tools)
+
+    def _generate(self, messages, *args, **kwargs):
+        asked = json.loads([m.text for m in messages if m.type == "human"][-1])
+        done = sum(m.type == "tool" for m in itertools.takewhile(not_human, reversed(messages)))
+        made = AIMessage("done")
+        if done < len(asked):
+            given = {"question": asked[done], "query": asked[done]}
+            call = {"name": "search", "args": given, "id": f"{len(messages)}"}
+            made = AIMessage("", tool_calls=[call])
+        self.responses = [made]
+        return super()._generate(messages, *args, **kwargs)
+
+
+def not_human(message):
+    return message.type != "human"
+
+
+async def in_create_agent(questions, **options):
+    agent = create_agent(Scripted(responses=[]), [langchain_tool(**options)])
+    found = await agent.ainvoke({"messages": [("user", json.dumps(questions))]})
+    sync = agent.invoke({"messages": [("user", json.dumps(questions))]})
+    assert results(found) == results(sync)
+    return results(found)
+
+
+def results(found):
+    return [
+        (m.text, [Document.model_validate(d).page_content for d in m.artifact["documents"]])
+        for m in found["messages"]
+        if m.type == "tool"
+    ]
+
+
+async def in_langgraph(questions, **options):
+    graph = StateGraph(MessagesState)
+    graph.add_node("tools", ToolNode([langchain_tool(**options)]))
+    graph.add_edge(START, "tools")
+    app, messages = graph.compile(), []
+    for i, question in enumerate(questions):
+        call = {"name": "search", "args": {"question": question}, "id": str(i)}
+        found = await app.ainvoke({"messages": [*messages, AIMessage("", tool_calls=[call])]})
+        messages = found["messages"]
+    return results({"messages": messages})
+
+
+class OfTexts(BaseRetriever):
+    def _retrieve(self, query_bundle):
+        texts = RESULTS[query_bundle.query_str]
+        return [NodeWithScore(node=TextNode(text=t, id_=t), score=0.5) for t in texts]
+
+
+def llama_index_tool(**options):
+    made = {key: options.pop(key) for key in ("gate", "on_empty", "shadow") if key in options}
+    keep = ConformalPostprocessor.from_calibration(calibration(), scorer=Counting(SCORES), **made)
+    return llama_index_conformal.search_tool(OfTexts(), keep, **options)
+
+
+async def in_function_agent(questions, **options):
+    agent = FunctionAgent(tools=[llama_index_tool(**options)], llm=ScriptedLLM())
+    return await asked_of(agent, questions)
+
+
+async def in_workflow(questions, **options):
+    agent = FunctionAgent(name="a", tools=[llama_index_tool(**options)], llm=ScriptedLLM())
+    return await asked_of(AgentWorkflow(agents=[agent], root_agent="a"), questions)
+
+
+async def asked_of(agent, questions, ctx=None):
+    handler = agent.run(user_msg=json.dumps(questions), ctx=ctx)
+    found = []
+    async for event in handler.stream_events():
+        if isinstance(event, ToolCallResult):
+            output = event.tool_output
+            found.append((output.content, [n.text for n in output.raw_output]))
+    await handler
+    return found
+
+
+class ScriptedLLM(FunctionCallingLLM):
+    """Does what `Scripted` does."""
+
+    @property
+    def metadata(self):
+        return LLMMetadata(is_function_calling_model=True)
+
+    def _prepare_chat_with_tools(self, tools, user_msg=None, chat_history=None, **kwargs):
+        return {"messages": chat_history or []}
+
+    def get_tool_calls_from_response(self, response, **kwargs):
+        return [ToolSelection(**call) for call in response.message.additional_kwargs["calls"]]
+
+    def chat(self, messages, **kwargs):
+        asked = json.loads([m.content for m in messages if m.role == MessageRole.USER][-1])
+        after = itertools.takewhile(lambda m: m.role != MessageRole.USER, reversed(messages))
+        done = sum(m.role == MessageRole.TOOL for m in after)
+        calls = []
+        if done < len(asked):
+            args = {"question": asked[done]}
+            calls = [{"tool_id": str(len(messages)), "tool_name": "search", "tool_kwargs": args}]
+        known = {"calls": calls}
+        reply = ChatMessage("done", role=MessageRole.ASSISTANT, additional_kwargs=known)
+        return ChatResponse(message=reply)
+
+    async def achat(self, messages, **kwargs):
+        return self.chat(messages)
+
+    async def astream_chat(self, messages, **kwargs):
+        async def one():
+            yield self.chat(messages)
+
+        return one()
+
+    async def astream_chat_with_tools(self, tools, chat_history=None, **kwargs):
+        return await self.astream_chat(chat_history)
+
+    def stream_chat(self, *args, **kwargs): ...
+    def complete(self, *args, **kwargs): ...
+    async def acomplete(self, *args, **kwargs): ...
+    def stream_complete(self, *args, **kwargs): ...
+    async def astream_complete(self, *args, **kwargs): ...
+
+
+EVERYWHERE = pytest.mark.parametrize(
+    "asked", [in_create_agent, in_langgraph, in_function_agent, in_workflow]
+)
+
+
+@EVERYWHERE
+async def test_a_second_call_for_a_question_returns_only_what_the_smaller_alpha_adds(asked):
+    before = next(Counting.calls)
+    found = await asked(["Who?", " WHO?", "Who?"])
+    times = next(Counting.calls) - before - 1
+    assert [kept for _, kept in found] == [["near", "close"], ["middle"], []]
+    assert [text for text, _ in found] == [
+        "near\n\nclose",
+        "middle",
+        "Nothing more was found for this question.",
+    ]
+    assert times == (2 if asked is in_create_agent else 1)  # once in each run
+
+
+@EVERYWHERE
+async def test_another_question_starts_anew(asked):
+    found = await asked(["Who?", "Where?", "Who?"])
+    assert [kept for _, kept in found] == [["near", "close"], [], ["middle"]]
+
+
+LIKELY = "Nothing likely was found. Search again with the same question for less likely ones."
+NOTHING, NO_MORE = "Nothing relevant was found.", "Nothing more was found for this question."
+
+
+@EVERYWHERE
+@pytest.mark.parametrize(
+    ("question", "options", "texts"),
+    [
+        ("Where?", {}, [LIKELY, "middle"]),
+        ("none", {}, [NOTHING, NO_MORE]),
+        ("silent", {"gate": SILENT}, [NOTHING, NO_MORE]),
+        ("Where?", {"on_empty": "keep_best"}, ["middle", NO_MORE]),
+        ("Where?", {"shadow": True}, ["far\n\nmiddle", NO_MORE]),
+    ],
+    ids=["nothing likely", "nothing", "silent", "keep best", "shadow"],
+)
+async def test_a_call_that_has_nothing_to_return_says_so(asked, question, options, texts):
+    assert [text for text, _ in await asked([question, question], **options)] == texts
+
+
+async def test_threads_do_not_share_what_was_searched():
+    agent = create_agent(Scripted(responses=[]), [langchain_tool()], checkpointer=InMemorySaver())
+
+    def asked(thread):
+        config = {"configurable": {"thread_id": thread}}
+        found = agent.invoke({"messages": [("user", '["Who?"]')]}, config)
+        return [kept for _, kept in results(found)]
+
+    assert asked("one") == [["near", "close"]]
+    assert asked("two") == [["near", "close"]]
+    assert asked("one") == [["near", "close"], ["middle"]]  # the same conversation goes on
+
+
+@pytest.mark.filterwarnings("ignore:Skipping serialization")
+async def test_contexts_do_not_share_what_was_searched_and_one_can_be_stored():
+    agent = FunctionAgent(tools=[llama_index_tool()], llm=ScriptedLLM())
+    ctx = Context(agent)
+
+    async def asked(ctx):
+        return [kept for _, kept in await asked_of(agent, ["Who?"], ctx)]
+
+    assert await asked(ctx) == [["near", "close"]]
+    assert await asked(Context(agent)) == [["near", "close"]]
+    stored = Context.from_dict(agent, json.loads(json.dumps(ctx.to_dict())))
+    assert await asked(ctx) == [["middle"]]
+    assert await asked(stored) == [["middle"]]
+
+
+@pytest.mark.parametrize("made", [langchain_tool, llama_index_tool])
+def test_the_description_says_when_to_ask_again(made):
+    tool = made(name="docs", description="Search Python's documentation.")
+    tool = getattr(tool, "metadata", None) or tool
+    assert tool.name == "docs"
+    assert tool.description == (
+        "Search Python's documentation. Give the user's question as it is. If the results do not "
+        "answer it, call this again with the same question, which returns further, less likely "
+        "results."
+    )
+    fields = tool.tool_call_schema if hasattr(tool, "tool_call_schema") else tool.fn_schema
+    assert [*fields.model_json_schema()["properties"]] == ["question"]
+
+
+@pytest.mark.parametrize("made", [langchain_tool, llama_index_tool])
+@pytest.mark.parametrize("alpha", [0.2, 0.3, 0, -1])
+def test_a_second_call_that_would_add_nothing_is_refused(made, alpha):
+    with pytest.raises(ValueError, match=f"more_alpha is {alpha}; give a number between 0 and"):
+        made(more_alpha=alpha)
+
+
+def test_a_second_alpha_that_a_gate_leaves_nothing_of_is_refused_before_the_first_search():
+    judged = [JudgedQuery(f"{i / 30}", ["near", "far"], [True, False]) for i in range(30)]
+    gate = calibrate_gate(judged, scorer=QueryFunction(lambda q, _: float(q), "query"), alpha=0.05)
+    keep = calibrate(judged, LookupScorer(SCORES), alpha=0.2, gate=gate)
+    keep = ConformalPostprocessor.from_calibration(keep, scorer=[LookupScorer(SCORES), gate.scorer])
+    with pytest.raises(ValueError, match="alpha is 0.05 behind a gate"):
+        llama_index_conformal.search_tool(OfTexts(), keep)
+
+
+def test_anything_but_a_filter_is_refused():
+    keep = ConformalPostprocessor.from_calibration(calibration(), scorer=LookupScorer(SCORES))
+    with pytest.raises(TypeError, match="filtered is a RunnableLambda; give a ConformalRetriever"):
+        langchain_conformal.search_tool(RunnableLambda(str))
+    with pytest.raises(TypeError, match="retriever is a ConformalPostprocessor; give a retriever"):
+        llama_index_conformal.search_tool(keep, keep)
+    with pytest.raises(TypeError, match="postprocessor is a OfTexts; give a ConformalPostproc"):
+        llama_index_conformal.search_tool(OfTexts(), OfTexts())
+
+
+def test_the_event_of_a_search_is_that_of_the_filter():
+    seen = ConformalCallbackHandler()
+    agent = create_agent(Scripted(responses=[]), [langchain_tool()])
+    asked = {"messages": [("user", '["Who?", "Who?"]')]}
+    agent.invoke(asked, {"callbacks": [seen]})
+    [counts] = seen.observer.counts.values()
+    assert counts.queries == 1
+
+
+def test_a_middleware_filters_what_another_tool_returns_as_its_artifact():
+    retriever = RunnableLambda(lambda q: [Document(t, id=t) for t in RESULTS[q]])
+    compressor = ConformalCompressor.from_calibration(calibration(), scorer=LookupScorer(SCORES))
+    docs = create_retriever_tool(
+        retriever, "search", "Search.", response_format="content_and_artifact"
+    )
+
+    @wrap_tool_call
+    def keep(request, handler):
+        message = handler(request)
+        kept = compressor.compress_documents(message.artifact, request.tool_call["args"]["query"])
+        text = "\n\n".join(d.page_content for d in kept) or "Nothing relevant was found."
+        return message.model_copy(update={"content": text, "artifact": kept})
+
+    agent = create_agent(Scripted(responses=[]), [docs], middleware=[keep])
+    found = agent.invoke({"messages": [("user", '["Who?", "none"]')]})["messages"]
+    texts = [message.text for message in found if message.type == "tool"]
+    assert texts == ["near\n\nclose", "Nothing relevant was found."]
