@@ -117,8 +117,8 @@ CORE = """
 """
 LANGCHAIN = """
     ConformalCallbackHandler ConformalCompressor ConformalRetriever HybridRetriever as_llm
-    answer_filter_runnable answer_queries as_scorer confidence_runnable embedding_scorer
-    judge_retriever label_retriever llm_scorer reranker_scorer search_tool
+    answer_filter_runnable answer_queries as_scorer confidence_runnable decision_scorer
+    embedding_scorer judge_retriever label_retriever llm_scorer reranker_scorer search_tool
     without_answers
 """
 LLAMA_INDEX = """

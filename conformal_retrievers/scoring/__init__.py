@@ -9,6 +9,7 @@ from conformal_retrievers.scoring.answerability import (
     ascore_query,
     score_query,
 )
+from conformal_retrievers.scoring.cohere import CohereScorer
 from conformal_retrievers.scoring.combine import Cascade, QueryZScore, TieBreak
 from conformal_retrievers.scoring.cross_encoder import CrossEncoderScorer
 from conformal_retrievers.scoring.embedding import EmbeddingScorer
@@ -39,6 +40,7 @@ __all__ = [
     "BestScore",
     "By",
     "Cascade",
+    "CohereScorer",
     "CrossEncoderScorer",
     "EmbeddingScorer",
     "FunctionScorer",

@@ -12,6 +12,7 @@ from langchain_conformal.retriever import ConformalRetriever
 from langchain_conformal.scorers import (
     as_llm,
     as_scorer,
+    decision_scorer,
     embedding_scorer,
     llm_scorer,
     reranker_scorer,
@@ -21,5 +22,5 @@ from langchain_conformal.unanswerable import without_answers
 
 __all__ = ["ConformalCallbackHandler", "ConformalCompressor", "ConformalRetriever"]
 __all__ += ["HybridRetriever", "answer_filter_runnable", "answer_queries", "as_llm", "as_scorer"]
-__all__ += ["confidence_runnable", "embedding_scorer", "judge_retriever", "label_retriever"]
-__all__ += ["llm_scorer", "reranker_scorer", "search_tool", "without_answers"]
+__all__ += ["confidence_runnable", "decision_scorer", "embedding_scorer", "judge_retriever"]
+__all__ += ["label_retriever", "llm_scorer", "reranker_scorer", "search_tool", "without_answers"]

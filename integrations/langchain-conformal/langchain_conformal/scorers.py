@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import nan
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
@@ -13,12 +14,14 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 from langchain_core.retrievers import RetrieverLike
+from langchain_core.runnables import Runnable, RunnableConfig
 from typing_extensions import Self, Unpack
 
-from conformal_retrievers import Calibration, EmbeddingScorer, Scorer
+from conformal_retrievers import Calibration, EmbeddingScorer, FunctionScorer, Scorer
 from conformal_retrievers.calibration.scorer import given_scorers
 from conformal_retrievers.llm import LLM, Reply, Request, wire
 from conformal_retrievers.llm.patience import framework_llm
+from conformal_retrievers.llm.prompt import short_hash
 from conformal_retrievers.pruning import OpenOptions, open_filter
 from conformal_retrievers.scoring import CrossEncoderScorer, LLMScorer, QueryScorer
 from conformal_retrievers.scoring.rating import RatingOptions
@@ -143,6 +146,57 @@ def _reply(message: BaseMessage) -> Reply:
         wire.tokens_in(wire.part_of(usage, "input_tokens")),
         wire.tokens_in(wire.part_of(usage, "output_tokens")),
     )
+
+
+QUESTION = "Does the text have information that answers the query?"
+
+
+def decision_scorer(
+    model: Runnable[Any, Any],
+    *,
+    question: str = QUESTION,
+    name: str | None = None,
+    max_concurrency: int | None = 16,
+) -> FunctionScorer:
+    """Return the scorer 1 − the probability of yes from a decision model, of each text.
+
+    It needs langchain-core 1.8 or newer. A text whose request fails is unscorable; if all fail, the
+    first error is raised. The default name is "decision(<model name>)": give the name of a version
+    instead of an alias that the provider may move, so that another one is refused.
+
+    Parameters
+    ----------
+    model
+        A `BaseDecisionModel`. Its state is {"query": …, "text": …}.
+    question
+        The yes-no question about each text. Another than the default is part of the name.
+    name, max_concurrency
+        The scorer's name, and the largest number of requests that run at a time.
+    """
+    from langchain_core.decisions import Noul
+
+    asked = {"relevant": Noul(instructions=question)}
+    config = RunnableConfig(max_concurrency=max_concurrency)
+    of_question = "" if question == QUESTION else f", question={short_hash(question)}"
+    name = name or wire.scorer_name("decision", model, "decision_scorer") + of_question
+
+    def requests(query: str, texts: list[str]) -> list[Any]:
+        return [{"state": {"query": query, "text": t}, "questions": asked} for t in texts]
+
+    def scores(answers: list[Any]) -> list[float]:
+        failed = [answer for answer in answers if isinstance(answer, Exception)]
+        if failed and len(failed) == len(answers):
+            raise failed[0]
+        return [nan if isinstance(a, Exception) else 1 - a.nouls["relevant"].noul for a in answers]
+
+    def score(query: str, texts: list[str]) -> list[float]:
+        return scores(model.batch(requests(query, texts), config, return_exceptions=True))
+
+    async def ascore(query: str, texts: list[str]) -> list[float]:
+        asking = model.abatch(requests(query, texts), config, return_exceptions=True)
+        return scores(await asking)
+
+    return FunctionScorer(score, name, ascore)
 
 
 def reranker_scorer(

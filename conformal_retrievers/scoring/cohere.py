@@ -1,0 +1,66 @@
+"""Cohere's reranker as a scorer, of snippets or, by its relevant spans, of sentences.
+
+The wire format is that of `POST /v2/rerank`, which other servers speak, too.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from conformal_retrievers.data.snippets import retrieved_in
+from conformal_retrievers.scoring.reranker import Placed, Reranking
+
+
+class Reranks(Protocol):
+    """A client with the `rerank` of `cohere.ClientV2`."""
+
+    @property
+    def rerank(self) -> Callable[..., Any]:
+        """Return, for a query and documents, `results` with the index and score of each."""
+
+
+@dataclass(frozen=True)
+class CohereScorer(Reranking):
+    """Scores by minus the relevance that `client.rerank` of Cohere's SDK returns.
+
+    With `spans`, of Rerank 5 and newer, it scores sentences, as `split="sentences"` makes them: the
+    sentences of a retrieved document are sent together, and each has the highest score of the
+    relevant spans that it is in, or 0 outside of all. A blank text is unscorable: NaN. One that the
+    server does not return scores +inf, which no threshold keeps.
+
+    >>> scorer = CohereScorer(cohere.ClientV2(), "rerank-v5.0-pro")  # doctest: +SKIP
+    """
+
+    client: Reranks
+    model: str
+    spans: bool = False
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The model, and what of it is read."""
+        return f"cohere({self.model}, spans)" if self.spans else f"cohere({self.model})"
+
+    def _rerank(self, query: str, snippets: Placed) -> Mapping[int, Any]:
+        documents: dict[object, list[tuple[int, str]]] = {}
+        for i, one in snippets:
+            inside = self.spans and one.document is not None
+            documents.setdefault(retrieved_in(one) if inside else i, []).append((i, one.text))
+        # The lowest threshold: a calibration takes its place.
+        wanted = {"relevant_spans": {"mode": "enabled", "threshold": 0.0}} if self.spans else {}
+        texts = [" ".join(text for _, text in of_document) for of_document in documents.values()]
+        found = self.client.rerank(model=self.model, query=query, documents=texts, **wanted)
+        listed, relevance = [*documents.values()], {}
+        for result in found.results:
+            end = -1
+            for i, text in listed[result.index]:
+                start, end = end + 1, end + 1 + len(text)
+                relevance[i] = result.relevance_score
+                if self.spans:
+                    spans = result.relevant_spans or ()
+                    over = [s.score for s in spans if s.start < end and start < s.end]
+                    relevance[i] = max(over, default=0.0)
+        return relevance
+
+    async def _arerank(self, query: str, snippets: Placed) -> Mapping[int, Any]:
+        return await asyncio.to_thread(self._rerank, query, snippets)

@@ -1,0 +1,154 @@
+"""Cohere's `/v2/rerank` on loopback: relevance scores of snippets, and spans as those of sentences.
+
+The server's answers have the fields of the types in cohere 7.3.1. With `cohere.ClientV2` of that
+version, in an environment of its own, these tests passed, and they run with it wherever it is
+installed. `Client` sends and reads the same JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+
+import httpx
+import numpy as np
+import pytest
+
+from conformal_retrievers import JudgedQuery, Snippet, calibrate
+from conformal_retrievers.data.sentences import cut
+from conformal_retrievers.pruning import open_filter
+from conformal_retrievers.scoring import ascore_snippets
+from conformal_retrievers.scoring.cohere import CohereScorer
+
+MODEL, QUERY = "rerank-v5.0-pro", "red wine"
+
+
+class Rerank(BaseHTTPRequestHandler):
+    """Scores by the query's words; spans are the words that the query has, each 0.5 to 0.9."""
+
+    jitter = 0.0
+    bodies: list = []  # noqa: RUF012
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.bodies.append(body)
+        assert self.path == "/v2/rerank"
+        assert body["model"] == MODEL
+        results = []
+        for i, text in enumerate(body["documents"]):
+            words = [w for w in body["query"].split() if w in text.lower()]
+            share = len(words) / len(body["query"].split()) - Rerank.jitter
+            result = {"index": i, "relevance_score": share}
+            if (body.get("relevant_spans") or {}).get("mode") == "enabled":
+                assert body["relevant_spans"]["threshold"] == 0
+                found = [m for word in words for m in re.finditer(word, text.lower())]
+                spans = [{"start": m.start(), "end": m.end(), "score": 0.5} for m in found]
+                spans += [{**spans[0], "score": 0.9}] if spans else []
+                result |= {"relevant_spans": spans} if spans else {}
+            results.append(result)
+        results.sort(key=lambda one: -one["relevance_score"])
+        if body["query"] == "cut":
+            del results[1:]
+        answer = {"id": "1", "results": results, "meta": {"api_version": {"version": "2"}}}
+        data = json.dumps(answer).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_):
+        """Print nothing."""
+
+
+class Client:
+    """Speaks the wire format without the SDK."""
+
+    def __init__(self, url):
+        self.url = url
+
+    def rerank(self, **body):
+        found = httpx.post(f"{self.url}/v2/rerank", json=body).text
+        return json.loads(found, object_hook=lambda fields: Answer(**fields))
+
+
+class Answer(SimpleNamespace):
+    relevant_spans = None
+
+
+def of_cohere(url):
+    return pytest.importorskip("cohere").ClientV2(api_key="none", base_url=url)
+
+
+@pytest.fixture(scope="module")
+def url():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Rerank)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(params=[Client, of_cohere], ids=["json", "sdk"])
+def client(request, url):
+    Rerank.bodies.clear()
+    Rerank.jitter = 0.0
+    return request.param(url)
+
+
+async def test_a_score_is_minus_the_relevance_and_all_snippets_are_one_request(client):
+    scorer = CohereScorer(client, MODEL)
+    snippets = [Snippet(text) for text in ("White bread.", " ", "Red wine.", "Wine.")]
+    scores = await ascore_snippets(scorer, QUERY, snippets)
+    np.testing.assert_array_equal(scores, [0, math.nan, -1, -0.5])
+    np.testing.assert_array_equal(scores, scorer.score(QUERY, snippets))
+    assert scorer.name == "cohere(rerank-v5.0-pro)"
+    sent = {"model": MODEL, "query": QUERY, "documents": ["White bread.", "Red wine.", "Wine."]}
+    assert Rerank.bodies == [sent, sent]
+
+
+def test_a_sentence_has_the_highest_score_of_the_spans_that_it_is_in(client):
+    pages = [
+        Snippet("Ünë 🍷. Bread. The red one. Wine too.", id="a", document="p", position=0),
+        Snippet("Cold water. It rains.", id="b", document="p", position=90),
+    ]
+    sentences = cut(pages, "sentences").snippets
+    scorer = CohereScorer(client, MODEL, spans=True)
+    assert scorer.score(QUERY, sentences).tolist() == [0, 0, -0.9, -0.5, 0, 0]
+    [body] = Rerank.bodies
+    assert body["documents"] == [page.text for page in pages]
+    assert scorer.name == "cohere(rerank-v5.0-pro, spans)"
+
+
+def test_a_snippet_that_the_server_cuts_off_is_never_kept(client):
+    snippets = [Snippet("cut"), Snippet("bread")]
+    assert CohereScorer(client, MODEL).score("cut", snippets).tolist() == [-1, math.inf]
+
+
+def test_sentences_are_calibrated_and_filtered_by_their_spans(client):
+    scorer = CohereScorer(client, MODEL, spans=True)
+    page = "Red grapes. Bread. Wine is old."
+    found = cut([page], "sentences")
+    judged = [
+        JudgedQuery(f"{QUERY} {i}", found.snippets, [True, False, True], split=found.split)
+        for i in range(20)
+    ]
+    calibration = calibrate(judged, scorer, alpha=0.1)
+    pruned = open_filter(calibration, scorer, split="sentences")(f"{QUERY} new", [page])
+    assert pruned.passages[0].text == "Red grapes. … Wine is old."
+
+
+def test_scores_that_vary_between_calls_trip_nothing(client):
+    scorer = CohereScorer(client, MODEL)
+    judged = [
+        JudgedQuery(f"{QUERY} {i}", ["Red wine.", "Bread."], [True, False]) for i in range(20)
+    ]
+    calibration = calibrate(judged, scorer, alpha=0.1)
+    keep = open_filter(calibration, scorer)
+    for jitter in (0.0, -0.001):
+        Rerank.jitter = jitter
+        assert keep(f"{QUERY} new", ["Red wine.", "Bread."]).kept.tolist() == [0]
