@@ -133,12 +133,6 @@ async def test_the_scores_of_a_store_can_be_the_score_without_embedding_twice(st
     assert 0 < kept < 2 * 5 * 20
 
 
-def test_the_wrong_direction_of_scores_is_an_error(store):
-    for one, wrong in ((store, True), (in_memory(), False)):
-        with pytest.raises(ValueError, match="by the order of its list"):
-            scored(one, higher_is_better=wrong)
-
-
 @pytest.mark.filterwarnings("ignore:Relevance scores must be")
 @pytest.mark.parametrize(
     ("search_type", "options"),

@@ -1,4 +1,4 @@
-"""Real vector stores under LlamaIndex: what their scores mean, judged and filtered as retrieved."""
+"""Real vector stores under LlamaIndex: embeddings of nodes, and stores beside BM25."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 chromadb = pytest.importorskip("chromadb")  # which `make test-all` installs
 faiss = pytest.importorskip("faiss")
-from frameworks import K, MiniLMEmbedding, cosine, halves, snippets
+from frameworks import K, MiniLMEmbedding, halves, snippets
 from llama_index.core import StorageContext, VectorStoreIndex
 from llama_index.core.llms import MockLLM
 from llama_index.core.retrievers import QueryFusionRetriever
@@ -23,7 +23,6 @@ from llama_index.vector_stores.faiss import FaissVectorStore
 from conformal_retrievers import (
     Calibration,
     ConformalFilter,
-    RetrievalScorer,
     ScoredQuery,
     calibrate,
 )
@@ -46,16 +45,9 @@ def chroma(space):
 
 
 STORES = {
-    "chroma, l2": lambda: chroma("l2"),
     "chroma, cosine": lambda: chroma("cosine"),
     "faiss, l2": lambda: FaissVectorStore(faiss.IndexFlatL2(384)),
     "faiss, inner product": lambda: FaissVectorStore(faiss.IndexFlatIP(384)),
-}
-HIGHER_IS_BETTER = {
-    "chroma, l2": True,  # exp(−distance)
-    "chroma, cosine": True,
-    "faiss, l2": False,  # the distance itself
-    "faiss, inner product": True,
 }
 
 
@@ -76,42 +68,6 @@ def index(store) -> VectorStoreIndex:
 
 def retriever(store, k=K):
     return index(store).as_retriever(similarity_top_k=k)
-
-
-each_store = pytest.mark.parametrize("store", STORES)
-
-
-@each_store
-def test_the_score_of_each_store_has_the_stated_direction(store):
-    query = halves()[1][0].query
-    found = retriever(store).retrieve(query)
-    by_score = sorted(found, key=lambda n: n.score, reverse=HIGHER_IS_BETTER[store])
-    near = [cosine(query, n.node.get_content("none")) for n in by_score]
-    assert near == sorted(near, reverse=True)
-    assert all(type(node.score) is float for node in found)
-
-
-@each_store
-def test_each_store_keeps_the_nearest_by_its_own_score(store):
-    judged = judge_retriever(retriever(store), halves()[0])
-    wrong = RetrievalScorer(higher_is_better=not HIGHER_IS_BETTER[store])
-    with pytest.raises(ValueError, match="by the order of its list"):
-        calibrate(judged, wrong, alpha=0.2)
-
-    scorer = RetrievalScorer(higher_is_better=HIGHER_IS_BETTER[store])
-    keep = ConformalPostprocessor(
-        filter=ConformalFilter(scorer, calibrate(judged, scorer, alpha=0.2))
-    )
-    kept = 0
-    for query in halves()[1]:
-        found = retriever(store).retrieve(query.query)
-        survivors = keep.postprocess_nodes(found, query_str=query.query)
-        near = [cosine(query.query, n.node.get_content("none")) for n in survivors]
-        dropped = [n for n in found if n.node_id not in {s.node_id for s in survivors}]
-        far = [cosine(query.query, n.node.get_content("none")) for n in dropped]
-        assert not near or not far or min(near) > max(far) - 1e-6
-        kept += len(survivors)
-    assert 0 < kept < K * len(halves()[1])
 
 
 def test_embeddings_of_nodes_are_reused_only_on_request():

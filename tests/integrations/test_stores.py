@@ -1,0 +1,265 @@
+"""Stores that people run, under both frameworks: scores, ids, tenants, async, short lists, one file
+for several stores, and a server that dies or freezes.
+
+In an environment of its own, these passed with qdrant-client 1.20, lancedb 0.40, and milvus-lite
+3.2 under each framework; the two packages for Milvus need different versions of pymilvus.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from functools import cache
+from types import SimpleNamespace
+
+import pytest
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:the retriever .*is .* but the calibration is of"),
+    pytest.mark.filterwarnings("ignore:table_names.. is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:Payload indexes have no effect in the local Qdrant"),
+]
+
+from frameworks import cosine, halves
+from vector_stores import STORES, chroma_server, id_of, of_chroma, of_tenant
+
+import langchain_conformal
+import llama_index.postprocessor.conformal as llama_index_conformal
+from conformal_retrievers import Calibration, JudgedQuery, RetrievalScorer, calibrate
+
+K = 20
+ALPHA = 0.1
+PACKAGES = {"langchain": langchain_conformal, "llama_index": llama_index_conformal}
+# Where lower is better, a distance; elsewhere a similarity. LlamaIndex makes exp(−distance) of
+# Chroma's and LanceDB's.
+DISTANCES = {
+    ("langchain", name)
+    for name in ("postgres", "chroma, cosine", "chroma, l2", "chroma, server", "faiss, l2")
+} | {("langchain", "lancedb"), ("langchain", "milvus"), ("llama_index", "faiss, l2")}
+NO_FILTERS = {("llama_index", "faiss, ip"), ("llama_index", "faiss, l2")}
+NO_ASYNC = {("langchain", "postgres"), ("llama_index", "qdrant")}  # but with another client
+
+
+def retriever_of(framework, store, k=K, **options):
+    if framework == "langchain":
+        return store.as_retriever(search_kwargs={"k": k, **options})
+    return store.as_retriever(similarity_top_k=k, **options)
+
+
+class Asked:
+    """A retriever of a framework, with what its package does with it."""
+
+    def __init__(self, framework, name, store):
+        self.framework, self.name, self.store = framework, name, store
+        self.package = PACKAGES[framework]
+
+    def retriever(self, hybrid=False, **options):
+        made = retriever_of(self.framework, self.store, **options)
+        return self.package.HybridRetriever({"dense": made}) if hybrid else made
+
+    def judged(self, queries, hybrid=False, **options):
+        return self.package.judge_retriever(self.retriever(hybrid, **options), queries)
+
+    def pairs(self, query, **options):
+        """Return the texts that the retriever returns, and their scores."""
+        [judged] = self.package.judge_retriever(self.retriever(**options), [query.query])
+        return [(s.text, s.hits[0].score) for s in judged.snippets]
+
+    def kept(self, path, query, hybrid=False, **options):
+        retriever = self.retriever(hybrid, **options)
+        if self.framework == "langchain":
+            filtered = self.package.ConformalRetriever.from_calibration(path, retriever=retriever)
+            return [d.page_content for d in filtered.invoke(query)]
+        keep = self.package.ConformalPostprocessor.from_calibration(path)
+        nodes = keep.postprocess_nodes(retriever.retrieve(query), query_str=query)
+        return [node.text for node in nodes]
+
+    async def akept(self, path, query):
+        if self.framework == "langchain":
+            filtered = self.package.ConformalRetriever.from_calibration(
+                path, retriever=self.retriever()
+            )
+            return [d.page_content for d in await filtered.ainvoke(query)]
+        keep = self.package.ConformalPostprocessor.from_calibration(path)
+        nodes = await self.retriever().aretrieve(query)
+        return [n.text for n in await keep.apostprocess_nodes(nodes, query_str=query)]
+
+
+def by_uuid(queries):
+    """Return queries whose relevant ids are those in the stores."""
+    return [
+        JudgedQuery.from_ids(
+            q.query, [id_of(s) for s, r in zip(q.snippets, q.relevant, strict=True) if r], id=q.id
+        )
+        for q in queries
+    ]
+
+
+@pytest.fixture(scope="module", params=STORES)
+def server(request, tmp_path_factory):
+    """One store under both frameworks; a framework that lacks its package has an exception."""
+    folder = tmp_path_factory.mktemp("store")
+    made, stack = {}, []
+    for framework in PACKAGES:
+        try:
+            opened = STORES[request.param](framework, folder)
+            made[framework] = Asked(framework, request.param, opened.__enter__())
+            stack.append(opened)
+        except pytest.skip.Exception as missing:
+            made[framework] = missing
+    yield SimpleNamespace(name=request.param, **made)
+    for opened in reversed(stack):
+        opened.__exit__(None, None, None)
+
+
+@pytest.fixture(params=PACKAGES)
+def asked(server, request):
+    return installed(getattr(server, request.param))
+
+
+def installed(asked):
+    if isinstance(asked, BaseException):
+        raise asked
+    return asked
+
+
+def recall(asked, path, queries, **options):
+    """Return the mean share of relevant retrieved snippets that are kept, and the number kept."""
+    shares, n = [], []
+    for query in queries:
+        found = {text for text, _ in asked.pairs(query, **options)}
+        kept = {*asked.kept(path, query.query, **options)}
+        relevant = {s.text for s, r in zip(query.snippets, query.relevant, strict=True) if r}
+        if relevant & found:
+            shares.append(len(relevant & kept) / len(relevant & found))
+        n.append(len(kept))
+    return sum(shares) / len(shares), sum(n) / len(n)
+
+
+def test_scores_have_the_stated_direction_and_ids_are_recognised(asked):
+    queries, new = halves()
+    pairs = asked.pairs(new[0])
+    assert len(pairs) == K
+    near = [cosine(new[0].query, text) for text, _ in pairs]
+    assert near == pytest.approx(sorted(near, reverse=True), abs=1e-5)
+    scores = [score for _, score in pairs]
+    falls = (asked.framework, asked.name) not in DISTANCES
+    assert scores == sorted(scores, reverse=falls)
+    wrong = RetrievalScorer(higher_is_better=not falls)
+    with pytest.raises(ValueError, match="by the order of its list"):
+        calibrate(asked.judged(queries), wrong, alpha=ALPHA)
+
+
+NO_IDS = {("langchain", name) for name in ("qdrant", "milvus", "lancedb")}  # of documents
+
+
+def test_relevant_ids_are_those_of_the_store_or_the_error_names_the_key(asked):
+    queries, key = by_uuid(halves()[0]), None
+    if (asked.framework, asked.name) in NO_IDS:
+        key = "pk" if asked.name == "milvus" else "key"
+        with pytest.raises(ValueError, match=f"give key='{key}'"):
+            asked.judged(queries)
+    judged = asked.package.judge_retriever(asked.retriever(), queries, key=key)
+    assert sum(sum(q.relevant) for q in judged) > sum(q.missed for q in judged)
+
+
+async def test_a_file_keeps_what_is_relevant_sync_and_async(asked, tmp_path):
+    queries, new = halves()
+    path = tmp_path / "calibration.json"
+    calibrate(asked.judged(queries), alpha=ALPHA).save(path)
+    share, n = recall(asked, path, new)
+    assert share > 0.75
+    assert 0 < n < K / 2
+    if (asked.framework, asked.name) not in NO_ASYNC:
+        for query in new[:3]:
+            assert await asked.akept(path, query.query) == asked.kept(path, query.query)
+
+
+def test_a_tenant_has_its_own_snippets_and_its_short_lists_are_filtered(asked, tmp_path):
+    if (asked.framework, asked.name) in NO_FILTERS:
+        pytest.skip("it has no filters on metadata")
+    queries, new = halves()
+    path = tmp_path / "calibration.json"
+    calibrate(asked.judged(queries), alpha=ALPHA).save(path)
+    only = of_tenant(asked.name, asked.framework)
+    found = asked.pairs(new[0], **only)
+    of_all = {text for text, _ in asked.pairs(new[0], k=200)}
+    assert 0 < len(found) <= K
+    assert len({text for text, _ in found}) < len(of_all) / 4
+    for k in (K, 5):
+        share, n = recall(asked, path, new, k=k, **only)
+        assert share > 0.75
+        assert 0 < n < k
+
+
+@pytest.mark.parametrize("hybrid", [False, True], ids=["alone", "hybrid"])
+@pytest.mark.parametrize("calibrated", PACKAGES)
+def test_one_file_serves_both_frameworks(calibrated, hybrid, server, tmp_path):
+    one = installed(getattr(server, calibrated))
+    [other] = [installed(getattr(server, name)) for name in PACKAGES if name != calibrated]
+    queries, new = halves()
+    path = tmp_path / "calibration.json"
+    calibrate(one.judged(queries, hybrid), alpha=ALPHA).save(path)
+    # exp(−distance) is another scale than the distance, and keeps nearly the same.
+    bends = server.name.startswith(("chroma", "lancedb", "milvus"))
+    alike = [
+        {*one.kept(path, q.query, hybrid)} == {*other.kept(path, q.query, hybrid)} for q in new
+    ]
+    assert sum(alike) / len(alike) >= (0.7 if bends else 1)
+    assert recall(other, path, new[:20])[0] > 0.75 if not hybrid else True
+
+
+@cache
+def of_memory(framework):
+    """Return the calibration of a framework's own store, in which scores are cosines."""
+    with STORES["memory"](framework, None) as store:
+        return calibrate(Asked(framework, "memory", store).judged(halves()[0]), alpha=ALPHA)
+
+
+@pytest.mark.parametrize("other", PACKAGES)
+def test_a_file_of_another_store_is_right_where_the_score_is_invariant(asked, other, tmp_path):
+    path = tmp_path / "calibration.json"
+    of_memory(other).save(path)
+    share, n = recall(asked, path, halves()[1])
+    assert share > 0.75
+    assert 0 < n < K / 2
+
+
+def test_a_file_of_a_score_that_another_store_turns_round_is_refused(asked, tmp_path):
+    falls = (asked.framework, asked.name) not in DISTANCES
+    queries, new = halves()
+    judged = asked.judged(queries)
+    path = tmp_path / "calibration.json"
+    calibrate(judged, RetrievalScorer(higher_is_better=falls), alpha=ALPHA).save(path)
+    assert Calibration.load(path).fewest == K
+    assert asked.kept(path, new[0].query)
+    with STORES["faiss, l2" if falls else "memory"]("llama_index", tmp_path) as store:
+        other = Asked("llama_index", "other", store)
+        with pytest.raises(ValueError, match="by the order"):
+            other.kept(path, new[0].query)
+
+
+@pytest.mark.parametrize("framework", PACKAGES)
+@pytest.mark.parametrize("trouble", ["killed", "frozen"])
+async def test_a_server_that_is_killed_or_frozen_is_an_error_that_names_the_question(
+    trouble, framework, tmp_path
+):
+    chromadb = pytest.importorskip("chromadb")
+    with chroma_server(tmp_path) as (process, port):
+        client = chromadb.HttpClient("127.0.0.1", port)
+        client._server._session.timeout = 2  # Chroma's own is none, see docs/your-store.md
+        asked = Asked(framework, "chroma, server", of_chroma(framework, client))
+        queries = halves()[0][:3]
+        path = tmp_path / "calibration.json"
+        calibrate(asked.judged(halves()[0]), alpha=ALPHA).save(path)
+        process.send_signal(signal.SIGKILL if trouble == "killed" else signal.SIGSTOP)
+        with pytest.raises(RuntimeError, match=f"query '{queries[0].query[:20]}.*retriever raised"):
+            asked.judged(queries)
+        with pytest.raises(Exception, match="refused" if trouble == "killed" else "timed out"):
+            asked.kept(path, queries[0].query)
+        if framework == "langchain" and trouble == "frozen":
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(asked.akept(path, queries[0].query), 0.5)
+        process.send_signal(signal.SIGCONT)
+        client._server._session.close()

