@@ -6,7 +6,7 @@ Ranks count from 0, the best. Lists of several retrievers are united by reciproc
     Σ over the retrievers that found a snippet of  1 / (60 + rank + 1),  the highest first.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, TypeVar, overload
 
 import numpy as np
@@ -84,13 +84,13 @@ def list_length(snippets: Sequence[Any]) -> int:
     return max((int(own.max()) + 1 for own in ranks if len(own)), default=len(snippets))
 
 
-def hit_columns(hits: Sequence[Sequence[Hit]]) -> dict[str, HitColumns]:
+def hit_columns(hits: Sequence[Iterable[tuple[str, Any, Any]]]) -> dict[str, HitColumns]:
     """Return the columns of each retriever, by name in order, from the hits of n snippets.
 
     >>> hit_columns([(Hit("dense", 0, 0.9),), (Hit("bm25", 0), Hit("dense", 1, 0.8))])["bm25"]
     HitColumns(ranks=array([inf,  0.]), scores=array([nan, nan]))
     """
-    columns: dict[str, tuple[list[float], list[float | None]]] = {}
+    columns: dict[str, tuple[list[Any], list[Any]]] = {}
     for i, of_snippet in enumerate(hits):
         for retriever, rank, score in of_snippet:
             if (known := columns.get(retriever)) is None:

@@ -55,6 +55,37 @@ class Hybrid(RootModel[dict[Name, Retrieval]]):
 Retriever: TypeAlias = str | Hybrid  # by the name of its class or store
 
 
+# How names end that a framework's package gives: of a class, and of a LangChain store.
+SEARCHES = ("similarity", "mmr", "similarity_score_threshold", "metadata filter")
+OURS = ("()", *(f", {search})" for search in SEARCHES))
+
+
+def difference(asked: Retrieval, calibrated: Retrieval, part: str | None = None) -> str | None:
+    """Return how a retriever is known to differ from the calibrated one, or None.
+
+    A name that the user chose, and that of a function, cannot be compared. `part` is the
+    retriever's name in a `HybridRetriever`.
+
+    >>> difference(Retrieval("FAISS(m, mmr)", 9), Retrieval("FAISS(m, mmr)", 20))
+    'the retriever is asked for 9 documents, but the calibration has k = 20: retrieve 20, or \
+calibrate at 9'
+    """
+    what = "the retriever" if part is None else f"the retriever {part!r}"
+    now, known, k = asked.retriever, calibrated.retriever, calibrated.k
+    if isinstance(now, Hybrid) and isinstance(known, Hybrid) and {*now.root} == {*known.root}:
+        each = [difference(one, known.root[name], name) for name, one in now.root.items()]
+        return "; ".join(text for text in each if text) or None
+    if now != known and all(isinstance(one, Hybrid) or one.endswith(OURS) for one in (now, known)):
+        text = f"{what} is {now}, but the calibration is of {known}"
+        return f"{text}: calibrate with the one that is filtered"
+    # The filter warns of more documents than k, but does not know who returned them.
+    depth = asked.k
+    if depth is not None and k is not None and (depth < k or (part and depth > k)):
+        text = f"{what} is asked for {depth} documents, but the calibration has k = {k}"
+        return f"{text}: retrieve {k}, or calibrate at {depth}"
+    return None
+
+
 def as_retriever(where: str, value: Any) -> Retriever | None:
     """Return a retriever, also as JSON has it; raise TypeError or ValueError for anything else."""
     if value and isinstance(value, Mapping):

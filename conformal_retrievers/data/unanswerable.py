@@ -16,6 +16,7 @@ from conformal_retrievers.data.checks import as_count
 from conformal_retrievers.data.hits import Hit, fuse, fusion
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.retrieval import Hybrid, Retrieval
+from conformal_retrievers.data.retrieved import queries_to_judge
 
 # What each retriever found, best first, by its name: snippets, or documents of sentences, by their
 # number, with the retriever's scores. Without hits, the order is that of a nameless one.
@@ -101,7 +102,7 @@ def without_answers(
         n_found, before = sum(len(query.snippets) for query in deep), n_found
         more *= 2  # for others with the same texts, or more chunks with evidence
     if shorter := sum(lack > 0 for lack in lacks):
-        warnings.warn(SHORTER.format(f"{shorter} of {len(deep)} queries have"), stacklevel=3)
+        warnings.warn(SHORTER.format(f"{shorter} of {len(deep)} queries have"), stacklevel=4)
     made = [_cut(*parts) for parts in zip(deep, rests, lengths, strict=True)]
     most = max((len(set(_units(query))) for query in made), default=0)
     return [
@@ -109,6 +110,30 @@ def without_answers(
         replace(query, retriever=before.retriever, k=before.k and max(before.k, most))
         for query, before in zip(made, retrieved, strict=True)
     ]
+
+
+def judged_without_answers(
+    retriever: Any,
+    judged: Iterable[JudgedQuery],
+    judge: Callable[..., list[JudgedQuery]],
+    fused_in: Callable[[Any], str | None],
+    deepened: Callable[[Any, int], Any],
+    deeper: Any = None,
+) -> list[JudgedQuery]:
+    """Return queries `without_answers`, judged by a framework's retriever, and by it `deeper`.
+
+    Raises ValueError for a retriever in which a class fuses lists.
+    """
+    if fused := fused_in(retriever):
+        raise ValueError(FUSED.format(fused))
+    queries = queries_to_judge(judged)
+    retrieved = judge(retriever, queries)
+    if deeper is None:
+        return without_answers(
+            queries, retrieved, lambda more: judge(deepened(retriever, more), queries)
+        )
+    deep = judge(deeper, queries)
+    return without_answers(queries, retrieved, lambda more: deep)
 
 
 def parts_of(whole: object, kind: type[Any]) -> Iterator[Any]:

@@ -8,6 +8,7 @@ from conformal_retrievers.lookback.classifier import FactualityClassifier
 from conformal_retrievers.lookback.consistency import ConsistencyLabels, Response, label_consistency
 from conformal_retrievers.lookback.flag import (
     WITHOUT_CONFIDENCE,
+    Answering,
     Confidence,
     FactualityFlag,
     FlagEvaluation,
@@ -24,6 +25,7 @@ from conformal_retrievers.lookback.ratios import (
 
 __all__ = [
     "WITHOUT_CONFIDENCE",
+    "Answering",
     "Confidence",
     "ConsistencyLabels",
     "FactualityClassifier",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,7 +26,13 @@ from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.verdict import UNVERIFIED, Verdict, verdict_on, worst_of
 from conformal_retrievers.lookback.classifier import FactualityClassifier
-from conformal_retrievers.lookback.ratios import JudgedRatios, LookbackRatios, check_digests
+from conformal_retrievers.lookback.prompt import RagPrompt
+from conformal_retrievers.lookback.ratios import (
+    JudgedRatios,
+    LookbackRatios,
+    check_digests,
+    lookback_ratios,
+)
 from conformal_retrievers.theory.intervals import auc, check_level, percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
@@ -218,3 +224,29 @@ def check_flag(flag: object, model: Any) -> None:
             f"{model.heads}; fit and calibrate with this one, or, if they are the same model, give "
             f"LocalModel(model, tokenizer, name={made_for.model!r})"
         )
+
+
+@dataclass(frozen=True)
+class Answering:
+    """Answers questions from texts with a `LocalModel`, and flags each answer.
+
+    Raises as `check_flag`.
+    """
+
+    local: Any
+    flag: FactualityFlag
+    max_new_tokens: int
+    generation: Any = None
+    prompt: Callable[[str, tuple[str, ...]], RagPrompt] = RagPrompt
+
+    def __post_init__(self) -> None:
+        check_flag(self.flag, self.local)
+
+    def __call__(
+        self, question: str, texts: Iterable[str], group: str | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Return the answer, and its metadata with "factuality"."""
+        prompts, settings = [self.prompt(question, tuple(texts))], {"generation": self.generation}
+        [made] = self.local.generate(prompts, max_new_tokens=self.max_new_tokens, **settings)
+        confidence = self.flag(lookback_ratios(made.attention), group)
+        return made.text, {"factuality": confidence.details}

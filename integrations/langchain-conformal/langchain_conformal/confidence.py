@@ -8,7 +8,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.runnables import Runnable, RunnableLambda
 from typing_extensions import NotRequired, TypedDict  # pydantic requires these below Python 3.12
 
-from conformal_retrievers.lookback import FactualityFlag, RagPrompt, check_flag, lookback_ratios
+from conformal_retrievers.lookback import Answering, FactualityFlag, RagPrompt
 from langchain_conformal.documents import check_input
 
 
@@ -58,8 +58,7 @@ def confidence_runnable(
     ValueError
         For an empty context, and for generation settings of `llm` if there is no `generation`.
     """
-    local = _local(llm)
-    check_flag(flag, local)
+    answering = Answering(_local(llm), flag, max_new_tokens, generation, prompt)
     if generation is None:
         _check_settings(llm)
 
@@ -70,12 +69,9 @@ def confidence_runnable(
             raise TypeError(f"context is {context!r:.60}; give a list of Documents or texts")
         if not context:
             raise ValueError('context is empty; filter with on_empty="keep_best", or do not ask')
-        texts = tuple(d.page_content if isinstance(d, Document) else d for d in context)
-        [generated] = local.generate(
-            [prompt(given["question"], texts)], max_new_tokens=max_new_tokens, generation=generation
-        )
-        confidence = flag(lookback_ratios(generated.attention), given.get("group"))
-        return AIMessage(generated.text, response_metadata={"factuality": confidence.details})
+        texts = [d.page_content if isinstance(d, Document) else d for d in context]
+        text, metadata = answering(given["question"], texts, given.get("group"))
+        return AIMessage(text, response_metadata=metadata)
 
     return RunnableLambda(answer, name="factuality").with_types(input_type=QuestionInput)
 

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from numbers import Real
-from operator import itemgetter
 from types import NoneType
 from typing import Any
 
@@ -15,12 +14,7 @@ from numpy.typing import NDArray
 
 from conformal_retrievers import Filtered, Snippet
 from conformal_retrievers.data import Hit, as_scores
-from conformal_retrievers.data.hits import (
-    RETRIEVER,
-    HitColumns,
-    Retrieved,
-    fusion,
-)
+from conformal_retrievers.data.hits import RETRIEVER, HitColumns, Retrieved, fusion, hit_columns
 from conformal_retrievers.data.models import with_fields
 from conformal_retrievers.data.sentences import Passage
 from conformal_retrievers.filtering import RetrievalFilter
@@ -122,18 +116,14 @@ def hits_of(documents: Sequence[Document]) -> list[tuple[Hit, ...]]:
     known = _known(documents)
     if not any(known):
         return [(Hit(RETRIEVER, i, score),) for i, score in enumerate(scores_of(documents))]
-    places = {
-        name: [*zip(of.ranks.tolist(), of.scores.tolist(), strict=True)]
-        for name, of in _columns(known).items()
-    }
     return [
-        tuple([_hit(name, *places[name][i]) for name, at in (hits or {}).items() if at is not None])
-        for i, hits in enumerate(known)
+        tuple([_hit(name, *at) for name, at in (hits or {}).items() if at is not None])
+        for hits in known
     ]
 
 
-def _hit(name: str, rank: float, score: float) -> Hit:
-    return Hit(name, int(rank), None if math.isnan(score) else score)
+def _hit(name: str, rank: float, score: float | None) -> Hit:
+    return Hit(name, int(rank), None if score is None or math.isnan(score) else float(score))
 
 
 def columns_of(documents: Sequence[Document]) -> dict[str, HitColumns]:
@@ -160,17 +150,8 @@ def _known(documents: Sequence[Document]) -> list[Any]:
 
 def _columns(known: Sequence[Any]) -> dict[str, HitColumns]:
     """Return the columns of each retriever, by its name, from the hits of n documents."""
-    n, rows = len(known), dict[str, tuple[list[Any], list[Any]]]()
-    for i, hits in enumerate(known):
-        for name, at in (hits or {}).items():
-            if at is None:
-                continue
-            if name not in rows:
-                rows[name] = ([np.inf] * n, [np.nan] * n)
-            rows[name][0][i], rows[name][1][i] = at
-    numbers = np.array([*rows.values()], np.float64).reshape(-1, 2, n)  # None becomes NaN
-    columns = zip(rows, map(HitColumns._make, numbers), strict=True)
-    return dict(sorted(columns, key=itemgetter(0)))
+    places = [(hits or {}).items() for hits in known]
+    return hit_columns([[(name, *at) for name, at in one if at is not None] for one in places])
 
 
 def _of_hybrid(documents: Iterable[Document]) -> list[Any]:

@@ -26,9 +26,6 @@ from langchain_conformal.around import with_scores
 from langchain_conformal.documents import to_snippets
 from langchain_conformal.hybrid import HybridRetriever
 
-# How names end that `retrieval_of` gives: of a class, and of a store.
-SEARCHES = ("similarity", "mmr", "similarity_score_threshold", "metadata filter")
-OURS = ("()", *(f", {search})" for search in SEARCHES))
 # What stores call a condition on metadata, such as a tenant's.
 FILTERS = ("filter", "filters", "expr", "pre_filter", "where", "where_document")
 
@@ -94,18 +91,12 @@ def judge_retriever(
     return retrieve_and_judge(judged, ask, key=key, split=split)
 
 
-def retrieve(
-    retriever: RetrieverLike,
-    questions: Sequence[str],
-    *,
-    name: str | None = None,
-    max_concurrency: int | None = None,
-) -> Returned:
+def retrieve(retriever: RetrieverLike, questions: Sequence[str], **options: Any) -> Returned:
     """Return the snippets for each question, with their metadata, and what was asked for them.
 
-    Raises as `documents_for`.
+    Options and errors are those of `documents_for`.
     """
-    retrieved, asked = documents_for(retriever, questions, name, max_concurrency)
+    retrieved, asked = documents_for(retriever, questions, **options)
     found = [
         [
             (snippet, {"id": document.id, **(document.metadata or {})})
@@ -171,32 +162,6 @@ def check_hits(scorer: Scorer | QueryScorer, retriever: RetrieverLike) -> None:
     within, _ = unbound(retriever)
     if isinstance(within, HybridRetriever | VectorStoreRetriever):
         check_asked(retrievers_of(scorer), [*parts_of(within)] or [RETRIEVER])
-
-
-def difference(
-    retriever: RetrieverLike, calibrated: Retrieval, *, part: str | None = None
-) -> str | None:
-    """Return how a retriever is known to differ from the calibrated one, or None.
-
-    A name that the user chose cannot be compared. `part` is the retriever's name in a
-    `HybridRetriever`.
-    """
-    within, _ = unbound(retriever)
-    what = "the retriever" if part is None else f"the retriever {part!r}"
-    parts, known, k = parts_of(within), calibrated.retriever, calibrated.k
-    if isinstance(known, Hybrid) and {*parts} == {*known.root}:
-        each = [difference(one, known.root[name], part=name) for name, one in parts.items()]
-        return "; ".join(text for text in each if text) or None
-    asked, comparable = retrieval_of(retriever), isinstance(known, Hybrid) or known.endswith(OURS)
-    if comparable and isinstance(within, BaseRetriever) and asked.retriever != known:
-        text = f"{what} is {asked.retriever}, but the calibration is of {known}"
-        return f"{text}: calibrate with the one that is filtered"
-    # The filter warns of more documents than k, but does not know who returned them.
-    depth = asked.k
-    if depth is not None and k is not None and (depth < k or (part and depth > k)):
-        text = f"{what} is asked for {depth} documents, but the calibration has k = {k}"
-        return f"{text}: retrieve {k}, or calibrate at {depth}"
-    return None
 
 
 def retrieval_of(retriever: RetrieverLike) -> Retrieval:

@@ -10,11 +10,11 @@ from langchain_core.runnables import Runnable, RunnableBinding, RunnableConfig
 from pydantic import ConfigDict, field_validator
 
 from conformal_retrievers.calibration import Gate
-from conformal_retrievers.data.retrieval import Retrieval
+from conformal_retrievers.data.retrieval import Retrieval, difference
 from conformal_retrievers.filtering import RetrievalFilter
 from langchain_conformal.around import Around, Configurable, check_taken, with_scores
 from langchain_conformal.events import FilterRun, filter_run
-from langchain_conformal.judge import check_hits, check_retriever, check_unfiltered, difference
+from langchain_conformal.judge import check_hits, check_retriever, check_unfiltered, retrieval_of
 from langchain_conformal.scorers import FromCalibration
 
 
@@ -92,7 +92,8 @@ class ConformalRetriever(FromCalibration, Around):
             retriever = RunnableBinding(bound=retriever, kwargs=kwargs, config=config)
         gate = self.gate or self.filter.gate
         calibrations = [self.filter.calibration, *([gate.calibration] if gate else ())]
+        asked = retrieval_of(retriever)
         for calibrated in {Retrieval(one.retriever or "", one.k) for one in calibrations}:
-            if text := difference(retriever, calibrated):
+            if text := difference(asked, calibrated):
                 warnings.warn(text, stacklevel=1)  # Python shows a repeated warning once
         return with_scores(retriever)

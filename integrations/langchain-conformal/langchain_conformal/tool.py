@@ -85,35 +85,28 @@ def search_tool(
     both = _WithMore(**fields, more_alpha=more_alpha)
     of_run = Annotated[list[BaseMessage] | None, InjectedState("messages")]
 
-    def answer(question: str, kept: Sequence[Document], more: Any, again: bool = False) -> Answer:
-        text = tool_text([document.page_content for document in kept], bool(more), again)
-        return text, {"question": question, "documents": [*kept], "more": [*more]}
-
-    def earlier(question: str, messages: Sequence[BaseMessage] | None) -> Answer | None:
-        """Return the answer from the last result for the question, None before the first."""
+    def earlier(question: str, messages: Sequence[BaseMessage] | None) -> list[Document] | None:
+        """Return what the last result for the question has left, None before the first."""
         for message in reversed(messages or ()):
             known = message.artifact if isinstance(message, ToolMessage) else None
             if known and message.name == name and folded(known["question"]) == folded(question):
-                # A checkpoint has made dicts of them.
-                return answer(question, [*map(Document.model_validate, known["more"])], (), True)
+                return [*map(Document.model_validate, known["more"])]  # in a checkpoint, dicts
         return None
 
+    def answer(question: str, kept: list[Document]) -> Answer:
+        more = [*kept.more] if isinstance(kept, _Kept) else []
+        again = not isinstance(kept, _Kept)
+        text = tool_text([document.page_content for document in kept], bool(more), again)
+        return text, {"question": question, "documents": [*kept], "more": more}
+
     def search(question: str, config: RunnableConfig, messages: of_run = None) -> Answer:
-        if known := earlier(question, messages):
-            return known
-        kept: Any = both.invoke(question, config)
-        return answer(question, kept, kept.more)
+        more = earlier(question, messages)
+        return answer(question, both.invoke(question, config) if more is None else more)
 
     async def asearch(question: str, config: RunnableConfig, messages: of_run = None) -> Answer:
-        if known := earlier(question, messages):
-            return known
-        kept: Any = await both.ainvoke(question, config)
-        return answer(question, kept, kept.more)
+        more = earlier(question, messages)
+        return answer(question, await both.ainvoke(question, config) if more is None else more)
 
     return StructuredTool.from_function(
-        search,
-        asearch,
-        name,
-        tool_description(description),
-        response_format="content_and_artifact",
+        search, asearch, name, tool_description(description), response_format="content_and_artifact"
     )

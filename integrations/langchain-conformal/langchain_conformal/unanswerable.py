@@ -13,7 +13,6 @@ from typing_extensions import Unpack
 from conformal_retrievers import JudgedQuery
 from conformal_retrievers.data import unanswerable
 from conformal_retrievers.data.judging import JudgeOptions
-from conformal_retrievers.data.retrieved import queries_to_judge
 from langchain_conformal.hybrid import HybridRetriever
 from langchain_conformal.judge import judge_retriever, retrieval_of
 
@@ -61,14 +60,9 @@ def without_answers(
     UserWarning
         If some lists are shorter, as those of a small corpus are.
     """
-    if fused := _fused_in(retriever):
-        raise ValueError(unanswerable.FUSED.format(fused))
-    queries = queries_to_judge(judged)
-    judge = partial(judge_retriever, judged=queries, **options)
-    retrieved = judge(retriever)
-    deep = None if deeper is None else judge(deeper)
-    return unanswerable.without_answers(
-        queries, retrieved, lambda more: judge(_deepened(retriever, more)) if deep is None else deep
+    judge = partial(judge_retriever, **options)
+    return unanswerable.judged_without_answers(
+        retriever, judged, judge, _fused_in, _deepened, deeper
     )
 
 

@@ -9,13 +9,7 @@ from llama_index.core.base.response.schema import Response
 from llama_index.core.prompts.mixin import PromptMixinType
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
-from conformal_retrievers.lookback import (
-    WITHOUT_CONFIDENCE,
-    FactualityFlag,
-    RagPrompt,
-    check_flag,
-    lookback_ratios,
-)
+from conformal_retrievers.lookback import WITHOUT_CONFIDENCE, Answering, FactualityFlag, RagPrompt
 from llama_index.postprocessor.conformal.nodes import to_snippets
 
 
@@ -67,15 +61,9 @@ class ConfidenceQueryEngine(BaseQueryEngine):
         prompt: Callable[[str, tuple[str, ...]], RagPrompt] = RagPrompt,
         group_of: Callable[[str], str | None] | None = None,
     ) -> None:
-        self.engine = engine
-        self.local = _local(llm)
-        check_flag(flag, self.local)
+        self.engine, self.group_of = engine, group_of
+        self.answering = Answering(_local(llm), flag, max_new_tokens, generation, prompt)
         _check_settings(llm, generation, prompt)
-        self.flag = flag
-        self.max_new_tokens = max_new_tokens
-        self.generation = generation
-        self.prompt = prompt
-        self.group_of = group_of
         super().__init__(engine.callback_manager)
 
     def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
@@ -87,16 +75,10 @@ class ConfidenceQueryEngine(BaseQueryEngine):
         if not nodes:
             # The answer of LlamaIndex's own engines without nodes.
             return Response("Empty Response", [], {"factuality": WITHOUT_CONFIDENCE.details})
-        chunks = tuple(snippet.text for snippet in to_snippets(nodes))
-        question = query_bundle.query_str
-        [generated] = self.local.generate(
-            [self.prompt(question, chunks)],
-            max_new_tokens=self.max_new_tokens,
-            generation=self.generation,
-        )
+        question, texts = query_bundle.query_str, [one.text for one in to_snippets(nodes)]
         group = None if self.group_of is None else self.group_of(question)
-        confidence = self.flag(lookback_ratios(generated.attention), group)
-        return Response(generated.text, nodes, {"factuality": confidence.details})
+        text, metadata = self.answering(question, texts, group)
+        return Response(text, nodes, metadata)
 
     async def _aquery(self, query_bundle: QueryBundle) -> Response:
         return await asyncio.to_thread(self._query, query_bundle)

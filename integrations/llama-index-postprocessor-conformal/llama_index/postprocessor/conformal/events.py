@@ -14,10 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llama_index.core.callbacks import CallbackManager, CBEventType, EventPayload
-from llama_index.core.instrumentation import (  # type: ignore[attr-defined]
-    Dispatcher,
-    get_dispatcher,
-)
+from llama_index.core.instrumentation import Dispatcher, get_dispatcher  # type: ignore[attr-defined]
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler, NullEventHandler
 from llama_index.core.instrumentation.events import BaseEvent
 from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRankStartEvent

@@ -80,18 +80,12 @@ def judge_retriever(
     return retrieve_and_judge(judged, ask, key=key, split=split)
 
 
-def retrieve(
-    retriever: BaseRetriever,
-    questions: Sequence[str],
-    *,
-    name: str | None = None,
-    max_concurrency: int | None = None,
-) -> Returned:
+def retrieve(retriever: BaseRetriever, questions: Sequence[str], **options: Any) -> Returned:
     """Return the snippets for each question, with their metadata, and what was asked for them.
 
-    Raises as `nodes_for`.
+    Options and errors are those of `nodes_for`.
     """
-    retrieved, asked = nodes_for(retriever, questions, name, max_concurrency)
+    retrieved, asked = nodes_for(retriever, questions, **options)
     found = [[*zip(to_snippets(nodes), map(_fields, nodes), strict=True)] for nodes in retrieved]
     return found, asked
 
