@@ -6,6 +6,7 @@ packages are not installed is skipped.
 
 from __future__ import annotations
 
+import gc
 import socket
 import subprocess
 import sys
@@ -121,6 +122,7 @@ def chroma_server(folder):
     yield run, port
     run.kill()
     run.wait()
+    gc.collect()  # the sockets of Chroma's clients, which close theirs nowhere
 
 
 def of_chroma(framework, client, space="cosine"):

@@ -18,6 +18,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:the retriever .*is .* but the calibration is of"),
     pytest.mark.filterwarnings("ignore:table_names.. is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
     pytest.mark.filterwarnings("ignore:Payload indexes have no effect in the local Qdrant"),
 ]
 
