@@ -4,12 +4,16 @@ A name is imported when it is first used. So a command answers Ctrl-C from its f
 filter in a service does not load what calibrates and evaluates.
 """
 
+from __future__ import annotations
+
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from conformal_retrievers.version import __version__
 
+TYPE_CHECKING = False  # importing `typing` takes longest of all that happens here
 if TYPE_CHECKING:
+    from typing import Any
+
     from conformal_retrievers.calibration import (
         Calibration,
         CalibrationMismatch,
