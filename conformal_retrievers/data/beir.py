@@ -149,7 +149,7 @@ def check_found(where: str, documents: Sequence[str], corpus: Mapping[str, str] 
 
 
 def read_texts(path: str | Path, name: str = "queries.jsonl") -> dict[str, str]:
-    """Read texts by their ids: of a file by its name in a BEIR folder, JSON lines, or id, tab, text.
+    """Read texts by their ids: of a file in a BEIR folder, of JSON lines, or of id, tab and text.
 
     The text of a row with a title is title and text.
     """

@@ -15,18 +15,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from conformal_retrievers.data.checks import (
-    as_count,
-    as_flag,
-    as_ids,
-    as_judgements,
-    as_numbers,
-    as_scores,
-    check_hits,
-    check_names,
-    check_texts,
-    query_name,
-)
+from conformal_retrievers.data import checks
+from conformal_retrievers.data.checks import as_numbers, as_scores, query_name
 from conformal_retrievers.data.hits import Hit, HitColumns, hit_columns
 from conformal_retrievers.data.ranges import Evidence, Quote, as_evidence
 from conformal_retrievers.data.recognition import places_of
@@ -80,24 +70,24 @@ class JudgedQuery:
         if not isinstance(query, str):
             raise TypeError(f"query is {query!r:.60}; give the text of the query as a str")
         where = query_name(id, query)
-        check_texts(where, query=query, id=id)
-        check_names(where, group=group, split=split)
+        checks.check_texts(where, query=query, id=id)
+        checks.check_names(where, group=group, split=split)
         vars(self).update(
             query=query,
             id=id,
             group=group,
             split=split,
             snippets=tuple(as_snippets(snippets)),
-            relevant=as_judgements(where, relevant),
-            missed=as_count(where, "missed", missed, least=0),
+            relevant=checks.as_judgements(where, relevant),
+            missed=checks.as_count(where, "missed", missed, least=0),
             retriever=as_retriever(where, retriever),
-            k=as_count(where, "k", k, least=1),
+            k=checks.as_count(where, "k", k, least=1),
             evidence=tuple([as_evidence(where, piece) for piece in evidence]),
-            answerable=as_flag(where, "answerable", answerable),
-            relevant_ids=as_ids(where, "relevant_ids", relevant_ids),
+            answerable=checks.as_flag(where, "answerable", answerable),
+            relevant_ids=checks.as_ids(where, "relevant_ids", relevant_ids),
         )
         for i, s in enumerate(self.snippets):
-            check_texts(f"{where}: snippets[{i}]", text=s.text, id=s.id, document=s.document)
+            checks.check_texts(f"{where}: snippets[{i}]", text=s.text, id=s.id, document=s.document)
         self._check_together(where)
 
     def _check_together(self, where: str) -> None:
@@ -113,7 +103,7 @@ class JudgedQuery:
                 f"{where}: relevant_ids stand beside {len(self.snippets)} snippets; give either, "
                 "and turn the ids into judgements with JudgedQuery.from_ids(…).retrieved_as(…)"
             )
-        check_hits(where, [s.hits for s in self.snippets])
+        checks.check_hits(where, [s.hits for s in self.snippets])
         n = len(self.snippets)
         if n != len(self.relevant):
             raise ValueError(
@@ -295,18 +285,18 @@ class ScoredQuery:
         scores = as_scores(self.scores, f"{where}: scores") + 0.0  # −0 equals 0 in every way
         relevant = np.array(self.relevant)
         if relevant.dtype != np.bool_ or isinstance(self.relevant, np.ma.MaskedArray):
-            relevant = np.array(as_judgements(where, self.relevant), bool)
+            relevant = np.array(checks.as_judgements(where, self.relevant), bool)
         if scores.shape != (len(relevant),):
             raise ValueError(
                 f"{where}: scores has shape {scores.shape}, but relevant has {len(relevant)} "
                 "judgements; give one score and one judgement for each snippet"
             )
-        check_texts(where, id=self.id)
-        check_names(where, group=self.group, split=self.split)
+        checks.check_texts(where, id=self.id)
+        checks.check_names(where, group=self.group, split=self.split)
         for name, array in (("scores", scores), ("relevant", relevant)):
             array.setflags(write=False)
             object.__setattr__(self, name, array)
-        object.__setattr__(self, "missed", as_count(where, "missed", self.missed, least=0))
+        object.__setattr__(self, "missed", checks.as_count(where, "missed", self.missed, least=0))
         if self.tokens is not None:
             tokens = np.array(as_scores(self.tokens, f"{where}: tokens"))
             if tokens.shape != scores.shape or not ((tokens >= 0) & np.isfinite(tokens)).all():

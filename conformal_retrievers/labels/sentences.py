@@ -6,19 +6,13 @@ A document with more than 50 sentences takes several requests, each numbered fro
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from conformal_retrievers.llm import reply
 from conformal_retrievers.llm.ask import LLM, ask_and_read
 from conformal_retrievers.llm.prompt import Prompt, Request
-from conformal_retrievers.llm.reply import (
-    Reply,
-    Unanswered,
-    Usage,
-    failure_of,
-    object_schema,
-    reply_fields,
-)
+from conformal_retrievers.llm.reply import Reply, Unanswered, Usage
 
 MOST = 50  # sentences of a request
-NUMBERS = object_schema(
+NUMBERS = reply.object_schema(
     {"reasoning": {"type": "string"}, "sentences": {"type": "array", "items": {"type": "integer"}}}
 )
 
@@ -57,12 +51,12 @@ def marks_of(answer: Reply | Unanswered, n: int) -> list[bool] | str:
     >>> marks_of(Reply('{"reasoning": "So.", "sentences": [2]}'), 3)
     [False, True, False]
     """
-    fields, _ = reply_fields(answer)
+    fields, _ = reply.reply_fields(answer)
     numbers = fields.get("sentences")
     if not isinstance(numbers, list) or not all(
         type(number) is int and 1 <= number <= n for number in numbers
     ):
-        return failure_of(answer)
+        return reply.failure_of(answer)
     marked = {*numbers}
     return [i in marked for i in range(1, n + 1)]
 

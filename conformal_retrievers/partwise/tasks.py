@@ -8,18 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from conformal_retrievers.data import parts
 from conformal_retrievers.data.jsonl import judged_query
 from conformal_retrievers.data.parquet import iter_rows, write_parquet
-from conformal_retrievers.data.parts import (
-    ERRORS,
-    Folder,
-    Part,
-    Report,
-    error_at,
-    lines_of,
-    local_copy,
-    records,
-)
+from conformal_retrievers.data.parts import Folder, Part, Report
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.data.retrieved import check_retrieved, queries_to_judge
 from conformal_retrievers.data.sentences import Split, splitter
@@ -29,12 +21,8 @@ from conformal_retrievers.llm.ask import LLM
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.prompt import Prompt
 from conformal_retrievers.llm.reply import Usage
-from conformal_retrievers.scoring.scorer import (
-    Scorer,
-    provenance_of,
-    relative_to_query,
-    score_queries,
-)
+from conformal_retrievers.scoring import scorer
+from conformal_retrievers.scoring.scorer import Scorer
 
 # What to write, facts about it, and the errors by the query's place.
 Result = tuple[Sequence[Any], Report, dict[int, str]]
@@ -51,8 +39,8 @@ class Scoring:
         """The scorer's name, and what a calibration has to know of it, for the manifest."""
         return {
             "scorer": self.scorer.name,
-            "relative_to_query": relative_to_query(self.scorer),
-            "scorer_provenance": provenance_of(self.scorer),
+            "relative_to_query": scorer.relative_to_query(self.scorer),
+            "scorer_provenance": scorer.provenance_of(self.scorer),
         }
 
     def read(self, place: str, row: bytes | JudgedQuery) -> JudgedQuery:
@@ -64,7 +52,7 @@ class Scoring:
 
     def do(self, queries: Sequence[JudgedQuery]) -> Result:
         """Return the scored queries."""
-        scored = score_queries(self.scorer, queries)
+        scored = scorer.score_queries(self.scorer, queries)
         facts = {
             "pairs": sum(len(query.scores) for query in scored),
             "unscorable": sum(int(np.isnan(query.scores).sum()) for query in scored),
@@ -115,12 +103,14 @@ def do_part(task: Task, part: Part, folder: Folder) -> None:
     """Do a task for the records of a part, and write what comes of it."""
     read: Callable[[str, Any], Any] = task.read
     if part.file.endswith(".parquet"):
-        with local_copy(part.file) as path:
-            rows, errors = records(part, read, enumerate(iter_rows(path), start=1))
+        with parts.local_copy(part.file) as path:
+            rows, errors = parts.records(part, read, enumerate(iter_rows(path), start=1))
     else:
-        rows, errors = records(part, read, lines_of(part))
+        rows, errors = parts.records(part, read, parts.lines_of(part))
     result, facts, without = task.do([query for _, query in rows])
-    errors += [error_at(part, rows[i][0], why) | {"verdict": None} for i, why in without.items()]
+    errors += [
+        parts.error_at(part, rows[i][0], why) | {"verdict": None} for i, why in without.items()
+    ]
     report = {"queries": len(result), **facts, "errors": errors}
     folder.finish(part.name, report, partial(write_parquet, result) if len(result) else None)
 
@@ -144,7 +134,7 @@ class Done:
         reports = folder.reports(names)
         errors = tuple(error for report in reports for error in report["errors"])
         lines = "".join(json.dumps(error, ensure_ascii=False) + "\n" for error in errors)
-        folder.write(ERRORS, lines.encode())
+        folder.write(parts.ERRORS, lines.encode())
         queries, pairs, unscorable = (
             sum(report[name] for report in reports) for name in ("queries", "pairs", "unscorable")
         )
