@@ -20,17 +20,8 @@ from conformal_retrievers.extras import require
 require("ray", "fsspec", "pyarrow", "ray")
 
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.data.parts import (
-    ENDINGS,
-    LINES,
-    Folder,
-    Part,
-    files_in,
-    labels_of,
-    manifest_of,
-    parts_of,
-    surveyed,
-)
+from conformal_retrievers.data import parts
+from conformal_retrievers.data.parts import Folder, Part
 from conformal_retrievers.data.sentences import Split
 from conformal_retrievers.evaluation.diagnosis import Diagnosis
 from conformal_retrievers.evaluation.evaluate import Evaluation
@@ -265,17 +256,17 @@ class _Run:
             check_count(count, name)
         if self.per_minute is not None and not self.per_minute > 0:
             raise ValueError(f"requests_per_minute is {self.per_minute!r}; give a number above 0")
-        folder, labels = Folder(out), labels_of(source)
-        files = files_in(source, ENDINGS if self.task == "score" else LINES)
-        surveys = [*_mapped(partial(surveyed, per_part=self.per_part), files)]
+        folder, labels = Folder(out), parts.labels_of(source)
+        files = parts.files_in(source, parts.ENDINGS if self.task == "score" else parts.LINES)
+        surveys = [*_mapped(partial(parts.surveyed, per_part=self.per_part), files)]
         by = _got(_REMOTE(**self.each)(lambda: _by(self.make())).remote())
         more = {"library": __version__, "labels": labels}
-        folder.begin(manifest_of(self.task, by, surveys, self.per_part, **more))
-        parts, before = parts_of(surveys), folder.done()
-        todo = [json.dumps(asdict(part)) for part in parts if part.name not in before]
+        folder.begin(parts.manifest_of(self.task, by, surveys, self.per_part, **more))
+        every, before = parts.parts_of(surveys), folder.done()
+        todo = [json.dumps(asdict(part)) for part in every if part.name not in before]
         if todo:
             self._do(todo, folder.url, by)
-        return Done.of(folder, [part.name for part in parts], len(parts) - len(todo))
+        return Done.of(folder, [part.name for part in every], len(every) - len(todo))
 
     def _do(self, todo: Sequence[str], out: str, by: Mapping[str, Any]) -> None:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
