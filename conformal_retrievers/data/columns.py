@@ -77,7 +77,7 @@ class ScoredQueries(Sequence[ScoredQuery]):
         self, scores: ArrayLike, relevant: ArrayLike, offsets: ArrayLike, **known: Unpack[Known]
     ) -> None:
         if unknown := known.keys() - Known.__annotations__:
-            raise TypeError(f"{min(unknown)} is no column of scored queries; leave it out")
+            raise TypeError(f"{min(unknown)} is not a column of scored queries; leave it out")
         given: dict[str, Any] = {**dict.fromkeys(Known.__annotations__), **known}
         places = arrays.as_offsets(offsets)
         n, size = len(places) - 1, int(places[-1])
