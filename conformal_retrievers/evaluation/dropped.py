@@ -41,16 +41,14 @@ def dropped(
     queries = ScoredQueries.of(scored)
     texts = {query.id: query for query in judged if query.id is not None}
     lost = queries.relevant & ~measures.keeps(queries, calibration)
-    relevant, thresholds = (
-        queries.number_in(queries.relevant),
-        measures.thresholds(queries, calibration),
-    )
-    of_each = np.broadcast_to(thresholds, len(queries))
+    relevant = queries.number_in(queries.relevant)
+    thresholds = np.broadcast_to(measures.thresholds(queries, calibration), len(queries))
     losers = []
     for q in np.flatnonzero(queries.number_in(lost)).tolist():
         start, end = queries.offsets[q], queries.offsets[q + 1]
         places = np.flatnonzero(lost[start:end])
         scores = queries.scores[start:end]
+        worst_first = places[np.argsort(-scores[places], kind="stable")]
         text = texts.get(queries.ids[q])
         names = {i: (text and text.snippets[i].id) or f"snippet {i + 1}" for i in places.tolist()}
         losers.append(
@@ -58,12 +56,9 @@ def dropped(
                 text.query if text else queries.ids[q] or f"query {q + 1}",
                 queries.ids[q],
                 int(relevant[q]),
-                tuple(
-                    Lost(names[i], float(scores[i]))
-                    for i in places[np.argsort(-scores[places], kind="stable")]
-                ),
-                float(of_each[q]),
+                tuple(Lost(names[i], float(scores[i])) for i in worst_first),
+                float(thresholds[q]),
                 bool(queries.silenced[q] == 1),
             )
         )
-    return sorted(losers, key=lambda one: (-len(one.lost), one.relevant))
+    return sorted(losers, key=lambda query: (-len(query.lost), query.relevant))

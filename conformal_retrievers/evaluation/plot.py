@@ -165,22 +165,17 @@ def scores_of(d: Diagnosis, queries: ScoredQueries) -> dict[str, Scores]:
 
 def equal_recall(axes: Any, table: EqualRecall) -> None:
     """Draw what reaches the model of each way to choose, and the recall of those at another."""
-    scale, ours = table.scales[-1], table.filter
-    rows = table.rows
-    names, costs, colors = [], [], []
-    for row in rows:
-        name = _name(row.name)
+    scale, recall = table.scales[-1], percent(table.filter.measured["recall"].estimate)
+    names = [_name(row.name) for row in table.rows]
+    for i, row in enumerate(table.rows):
         if not row.equal:
-            name += f", recall {percent(row.measured['recall'].estimate)}"
-        names.append(name)
-        costs.append(np.array(row.measured[scale.measure]) / scale.unit)
-        colors.append(BLUE if row.name == FILTER else GREY)
+            names[i] += f", recall {percent(row.measured['recall'].estimate)}"
+    costs = [np.array(row.measured[scale.measure]) / scale.unit for row in table.rows]
+    colors = [BLUE if row.name == FILTER else GREY for row in table.rows]
     _dots(axes, names, costs, colors)
-    recall = percent(ours.measured["recall"].estimate)
-    axes.set(
-        xlabel=f"{table.head(scale)} per query, at {recall} recall or as named", xlim=(0, None)
-    )
-    axes.axvline(costs[rows.index(ours)][0], color=BLUE, linewidth=1, linestyle=":")
+    label = f"{table.head(scale)} per query, at {recall} recall or as named"
+    axes.set(xlabel=label, xlim=(0, None))
+    axes.axvline(costs[colors.index(BLUE)][0], color=BLUE, linewidth=1, linestyle=":")
 
 
 def coverage_of(axes: Any, d: Diagnosis) -> None:
