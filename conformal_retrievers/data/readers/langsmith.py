@@ -6,13 +6,13 @@ judged by feedback on it, `value={id or place of a document: 1 or 0, …}`, for 
 the run refers to. Examples without runs give queries for `judge_retriever`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, with_hits
 from conformal_retrievers.data.readers import documents as given
 from conformal_retrievers.data.readers.documents import judged_by, made, snippet_of
-from conformal_retrievers.data.readers.records import Record, as_relevant, records_of
+from conformal_retrievers.data.readers.records import Record, as_relevant, placed, records_of
 
 QUERIES = ("query", "question", "input", "user_input")
 DOCUMENTS = ("documents", "contexts", "output", "retrieved_contexts", "context")
@@ -51,7 +51,7 @@ def read_langsmith(
     document.
     """
     records = records_of(source)
-    runs = [record for record in records if "run_type" in record.fields]
+    runs = [*_runs(record for record in records if "run_type" in record.fields)]
     others = [record for record in records if "run_type" not in record.fields]
     feedback = [record for record in others if record.fields.keys() >= {"run_id", "key"}]
     examples = [
@@ -68,6 +68,14 @@ def _grouped(example: Record) -> Record:
     """Return an example with the group that its metadata names."""
     group = example.mapping("metadata").get("group")
     return example if group is None else Record(example.place, {**example.fields, "group": group})
+
+
+def _runs(records: Iterable[Record]) -> Iterator[Record]:
+    """Yield runs and the runs inside them, as `read_run(…, load_child_runs=True)` returns them."""
+    for record in records:
+        yield record
+        inside = record.items("child_runs") or ()
+        yield from _runs(placed((f"{record.place}: child_runs", run) for run in inside))
 
 
 def _judged_runs(

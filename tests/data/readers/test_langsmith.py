@@ -96,6 +96,8 @@ def test_runs_are_judged_by_feedback_on_each_document(sent, tmp_path):
     expected = JudgedQuery("Who?", SNIPPETS, [True, False, True], id=str(run.id))
     assert read(path) == [expected]
     assert read([run, marks]) == [expected]  # as client.list_runs gives it
+    chain = {"id": "a chain", "run_type": "chain", "inputs": {}, "outputs": {}}
+    assert read([chain | {"child_runs": [run]}, marks]) == [expected]  # as client.read_run may
 
 
 def test_a_correction_names_the_relevant_documents(sent, tmp_path):

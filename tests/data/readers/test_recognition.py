@@ -150,11 +150,15 @@ def test_line_breaks_in_a_csv_stay_as_they_are(tmp_path):
 
 
 def test_objects_that_are_nested_too_deeply_are_refused():
-    attributes = {}
+    attributes, runs = {}, []
     for _ in range(5000):
-        attributes = {"a": attributes}
-    with pytest.raises(ValueError, match=r"records\[0\], or one after it, .*nested"):
-        read([{"span_id": "1", "attributes": attributes}])
+        attributes, runs = {"a": attributes}, [{"run_type": "chain", "child_runs": runs}]
+    for record in (
+        {"span_id": "1", "attributes": attributes},
+        {"inputs": {"question": "?"}, "outputs": {}, **runs[0]},
+    ):
+        with pytest.raises(ValueError, match=r"records\[0\], or one after it, .*nested"):
+            read([record])
 
 
 def test_nothing_in_a_file_is_run(tmp_path):
