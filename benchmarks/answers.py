@@ -171,9 +171,9 @@ def questions(
     from benchmarks.prior import coefficients, prior_from
     from benchmarks.sets import json_rows
     from conformal_retrievers.scoring import FusionScorer, RankScorer
+    from conformal_retrievers.scoring.hit_features import sources_of
     from conformal_retrievers.scoring.learned import score as learned
     from conformal_retrievers.scoring.scorer import score_snippets
-    from conformal_retrievers.scoring.sources import sources_of
 
     prior = prior_from("snippets", coefficients("snippets", data, cache), [name])
     judged = united(data / name, cache)

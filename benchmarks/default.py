@@ -57,7 +57,7 @@ from conformal_retrievers.data.copies import without_copies
 from conformal_retrievers.scoring import FusionScorer, RankScorer
 from conformal_retrievers.scoring.bm25 import BM25Scorer
 from conformal_retrievers.scoring.learned.prior import Prior
-from conformal_retrievers.scoring.once import scored_once
+from conformal_retrievers.scoring.shared_scores import scored_once
 
 SETS = (
     "scifact",

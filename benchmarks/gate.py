@@ -54,8 +54,8 @@ from conformal_retrievers.scoring import (
     QueryScorer,
     RetrievalScorer,
 )
-from conformal_retrievers.scoring.answerability import query_scores
 from conformal_retrievers.scoring.bm25 import BM25Scorer
+from conformal_retrievers.scoring.query_scorer import query_scores
 from conformal_retrievers.theory.tolerance import binomial_interval
 
 SETS = ("scifact", "nq-open", "pubmedqa", "ragbench-hotpotqa")

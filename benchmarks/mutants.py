@@ -38,8 +38,8 @@ SECONDS = 300  # a mutant that never ends is killed too
 TESTS = {
     "theory": ["theory"],
     "data": ["data"],
-    "data/columns.py": ["data/test_columns.py", "calibration/test_reduced.py"],
-    "calibration/reduced.py": ["calibration/test_reduced.py"],
+    "data/columns.py": ["data/test_columns.py", "calibration/test_sufficient_statistics.py"],
+    "calibration/sufficient_statistics.py": ["calibration/test_sufficient_statistics.py"],
     "data/queries.py": ["data/test_queries.py", "scoring/test_scoring.py"],
     "calibration": ["calibration", "theory"],
     "calibration/fitting.py": ["calibration/test_fitting.py"],
@@ -180,7 +180,7 @@ MUTANTS = {
             "scores sorted across queries",
         ),
     ],
-    "calibration/reduced.py": [
+    "calibration/sufficient_statistics.py": [
         (
             "query=start + part.first_lost.query",
             "query=part.first_lost.query",
@@ -376,7 +376,7 @@ MUTANTS = {
             "what has no score counted as dropped",
         ),
     ],
-    "calibration/record.py": [
+    "calibration/file_schema.py": [
         (
             'EXACT = ("threshold", "n_queries"',
             'EXACT = ("n_queries"',
@@ -709,7 +709,7 @@ MUTANTS = {
             "an alarm of drift at twice the evidence",
         ),
     ],
-    "evaluation/telling.py": [
+    "evaluation/power.py": [
         (
             "return round(min(coverage.n, coverage.effective_n))",
             "return round(coverage.n)",

@@ -59,6 +59,7 @@ from conformal_retrievers.data.copies import without_copies
 from conformal_retrievers.data.unanswerable import without_relevant
 from conformal_retrievers.scoring import BestScore, FunctionScorer, OverlapScorer
 from conformal_retrievers.scoring.bm25 import BM25Scorer
+from conformal_retrievers.scoring.hit_features import Known, Sources, Values, sources_of
 from conformal_retrievers.scoring.learned import features as names
 from conformal_retrievers.scoring.learned import query_features as whole
 from conformal_retrievers.scoring.learned.features import Column, columns
@@ -66,7 +67,6 @@ from conformal_retrievers.scoring.learned.prior import Item, Normal, Prior
 from conformal_retrievers.scoring.learned.queries import table_of as queries_table
 from conformal_retrievers.scoring.learned.regression import most_probable
 from conformal_retrievers.scoring.learned.score import table_of
-from conformal_retrievers.scoring.sources import Known, Sources, Values, sources_of
 
 LICENCES = {
     "cuad": "CC BY 4.0",

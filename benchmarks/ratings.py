@@ -77,9 +77,9 @@ def asked(data: Path, name: str, cache: Path, llm: LLM) -> Iterator[Row]:
     from benchmarks.default import united
     from benchmarks.prior import coefficients, prior_from
     from conformal_retrievers.scoring import FusionScorer
+    from conformal_retrievers.scoring.hit_features import sources_of
     from conformal_retrievers.scoring.learned import score as learned
     from conformal_retrievers.scoring.scorer import score_snippets
-    from conformal_retrievers.scoring.sources import sources_of
 
     prior = prior_from("snippets", coefficients("snippets", data, cache), [name])
     judged = united(data / name, cache)

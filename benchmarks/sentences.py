@@ -58,7 +58,7 @@ from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.data.sentences import cut
 from conformal_retrievers.scoring.bm25 import BM25Scorer
 from conformal_retrievers.scoring.learned.prior import Prior
-from conformal_retrievers.scoring.once import scored_once
+from conformal_retrievers.scoring.shared_scores import scored_once
 
 ALPHA = 0.1
 SIZE = 500  # characters of a chunk of a page

@@ -27,12 +27,11 @@ if TYPE_CHECKING:
     from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet
     from conformal_retrievers.data.ranges import Evidence
     from conformal_retrievers.data.readers.reading import read
-    from conformal_retrievers.decisions import Filtered, NothingKept
     from conformal_retrievers.evaluation import compare, diagnose, evaluate
     from conformal_retrievers.filtering import ConformalFilter
     from conformal_retrievers.llm import LLM
     from conformal_retrievers.monitoring import Monitor
-    from conformal_retrievers.pruning import SentenceFilter
+    from conformal_retrievers.results import Filtered, NothingKept
     from conformal_retrievers.scoring import (
         CrossEncoderScorer,
         EmbeddingScorer,
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
         Scorer,
         score_queries,
     )
+    from conformal_retrievers.sentence_filter import SentenceFilter
 
 __all__ = [
     "LLM",
@@ -90,12 +90,12 @@ _NAMES = {
     "data.queries": ["JudgedQuery", "ScoredQuery", "Snippet"],
     "data.ranges": ["Evidence"],
     "data.readers.reading": ["read"],
-    "decisions": ["Filtered", "NothingKept"],
+    "results": ["Filtered", "NothingKept"],
     "evaluation": ["compare", "diagnose", "evaluate"],
     "filtering": ["ConformalFilter"],
     "llm": ["LLM"],
     "monitoring": ["Monitor"],
-    "pruning": ["SentenceFilter"],
+    "sentence_filter": ["SentenceFilter"],
     "scoring": [
         "CrossEncoderScorer",
         "EmbeddingScorer",

@@ -20,17 +20,17 @@ from conformal_retrievers.extras import require
 require("ray", "fsspec", "pyarrow", "ray")
 
 from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.cluster.results import calibrated, diagnosed_log, evaluated
+from conformal_retrievers.cluster.tasks import Done, Labelling, Scoring, Task, do_part
 from conformal_retrievers.data import parts
 from conformal_retrievers.data.parts import Folder, Part
 from conformal_retrievers.data.sentences import Split
 from conformal_retrievers.evaluation.diagnosis import Diagnosis
 from conformal_retrievers.evaluation.evaluate import Evaluation
 from conformal_retrievers.llm.ask import LLM, check_count, check_llm
-from conformal_retrievers.llm.desk import CacheOfDesk, Desk
-from conformal_retrievers.llm.patience import patient
+from conformal_retrievers.llm.deadlines import patient
+from conformal_retrievers.llm.limits import CacheOfDesk, Desk
 from conformal_retrievers.llm.prompt import Prompt
-from conformal_retrievers.partwise.results import calibrated, diagnosed_log, evaluated
-from conformal_retrievers.partwise.tasks import Done, Labelling, Scoring, Task, do_part
 from conformal_retrievers.scoring.scorer import Scorer, check_scorer
 from conformal_retrievers.version import __version__
 

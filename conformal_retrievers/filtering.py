@@ -33,9 +33,8 @@ from conformal_retrievers.data.checks import as_flag
 from conformal_retrievers.data.hits import list_length, texts_in
 from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
 from conformal_retrievers.data.sentences import Splitter
-from conformal_retrievers.decisions import Filtered, NothingKept, Streak, Unscorable
-from conformal_retrievers.scoring.answerability import QueryScorer
-from conformal_retrievers.scoring.once import ascored_once, at_once, scored_once
+from conformal_retrievers.results import Filtered, NothingKept, Streak, Unscorable
+from conformal_retrievers.scoring.query_scorer import QueryScorer
 from conformal_retrievers.scoring.scorer import (
     Scorer,
     Scores,
@@ -45,6 +44,7 @@ from conformal_retrievers.scoring.scorer import (
     score_snippets,
     with_parts,
 )
+from conformal_retrievers.scoring.shared_scores import ascored_once, at_once, scored_once
 
 logger = logging.getLogger("conformal_retrievers")
 

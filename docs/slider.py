@@ -22,7 +22,7 @@ from conformal_retrievers import (
 )
 from conformal_retrievers.cli.docstrings import docstring_corpus
 from conformal_retrievers.cli.searches import DocumentRetriever, word_searches
-from conformal_retrievers.pruning import open_filter
+from conformal_retrievers.sentence_filter import open_filter
 from langchain_conformal import HybridRetriever, judge_retriever
 
 FILE = Path(__file__).parent / "assets" / "slider.json"

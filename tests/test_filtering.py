@@ -21,7 +21,7 @@ from conformal_retrievers import (
     ScoredQuery,
     Snippet,
 )
-from conformal_retrievers.decisions import Refused, Unscorable
+from conformal_retrievers.results import Refused, Unscorable
 
 SCORES = {
     "best": 0.1,

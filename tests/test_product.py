@@ -31,8 +31,8 @@ from conformal_retrievers.calibration import calibrate_gate
 from conformal_retrievers.calibration.scorer import needed_scorers
 from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.hits import fuse
-from conformal_retrievers.pruning import open_filter
 from conformal_retrievers.scoring import BestScore, FunctionScorer, OverlapScorer, RankScorer
+from conformal_retrievers.sentence_filter import open_filter
 from langchain_conformal.documents import with_hits as found_by
 
 ALPHA, N, K = 0.3, 40, 6

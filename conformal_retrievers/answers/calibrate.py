@@ -17,10 +17,10 @@ from conformal_retrievers.answers.asked import Answer, Asked, AskOptions
 from conformal_retrievers.answers.scan import Scans, scans_of
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.file_schema import AnswerDetails, Choice
 from conformal_retrievers.calibration.fitting import provenance_with
-from conformal_retrievers.calibration.record import AnswerDetails, Choice
-from conformal_retrievers.calibration.reduced import lowest_scores
 from conformal_retrievers.calibration.subjects import ANSWERS
+from conformal_retrievers.calibration.sufficient_statistics import lowest_scores
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.scoring.scorer import Scorer, relative_to_query

@@ -24,7 +24,7 @@ from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.evaluation.bootstrap import Estimate, n_to_tell, resampled, spans
 from conformal_retrievers.evaluation.verdict import UNVERIFIED
 from conformal_retrievers.filtering import RetrievalFilter
-from conformal_retrievers.pruning import Pruned
+from conformal_retrievers.sentence_filter import FilteredSentences
 from conformal_retrievers.theory.intervals import check_level
 
 WHOLE = "all snippets"
@@ -232,7 +232,7 @@ def _contexts(
 
 
 def _kept(decided: Any, query: JudgedQuery) -> list[Snippet]:
-    if isinstance(decided, Pruned):
+    if isinstance(decided, FilteredSentences):
         return [Snippet(p.text, query.snippets[p.document].id) for p in decided.passages]
     return [query.snippets[i] for i in decided.kept]
 

@@ -26,6 +26,7 @@ from typing_extensions import Unpack
 
 from conformal_retrievers.answers.asked import Answer, Asked, AskOptions, References, name_of
 from conformal_retrievers.data.queries import JudgedQuery
+from conformal_retrievers.scoring.hit_features import sources_of
 from conformal_retrievers.scoring.learned.score import fitted
 from conformal_retrievers.scoring.scorer import (
     Scorer,
@@ -34,7 +35,6 @@ from conformal_retrievers.scoring.scorer import (
     check_scorer,
     score_snippets,
 )
-from conformal_retrievers.scoring.sources import sources_of
 
 
 class Level(NamedTuple):

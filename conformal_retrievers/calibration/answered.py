@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from conformal_retrievers.calibration.record import AnswerDetails
+from conformal_retrievers.calibration.file_schema import AnswerDetails
 from conformal_retrievers.calibration.subjects import ANSWERS
 from conformal_retrievers.calibration.thresholds import Thresholds
 from conformal_retrievers.calibration.wording import wording

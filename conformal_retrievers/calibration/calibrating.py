@@ -11,10 +11,10 @@ import numpy as np
 from pydantic import JsonValue
 
 from conformal_retrievers.calibration import checks
-from conformal_retrievers.calibration.behind import check_same_queries, check_same_retrieval
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.fitting import choose, provenance_with
 from conformal_retrievers.calibration.gate import Gate, check_gate
+from conformal_retrievers.calibration.gate_in_front import check_same_queries, check_same_retrieval
 from conformal_retrievers.calibration.guarantees import Guarantee, check_relative, n_needed
 from conformal_retrievers.calibration.scorer import scorer_for
 from conformal_retrievers.calibration.statement import why_none

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from pydantic import JsonValue
 
-from conformal_retrievers.calibration import checks, record
-from conformal_retrievers.calibration.behind import check_silenced
+from conformal_retrievers.calibration import checks, file_schema
+from conformal_retrievers.calibration.file_schema import Record
+from conformal_retrievers.calibration.gate_in_front import check_silenced
 from conformal_retrievers.calibration.guarantees import Guarantee
-from conformal_retrievers.calibration.record import Record
-from conformal_retrievers.calibration.reduced import Reduced
 from conformal_retrievers.calibration.statement import statement
 from conformal_retrievers.calibration.subjects import SENTENCES, SNIPPETS, SUBJECTS, OnUnscorable
+from conformal_retrievers.calibration.sufficient_statistics import Reduced
 from conformal_retrievers.calibration.thresholds import Thresholds
 from conformal_retrievers.data import files
 from conformal_retrievers.data.columns import ScoredQueries
@@ -141,7 +141,9 @@ class Calibration(Thresholds):
         Raises ValueError, naming path and field, for a file that is broken, newer or changed, or
         whose threshold does not follow from its scores; FileNotFoundError for none.
         """
-        return cls._of(record.checked(files.read_envelope(path, record.KIND), str(path)), str(path))
+        return cls._of(
+            file_schema.checked(files.read_envelope(path, file_schema.KIND), str(path)), str(path)
+        )
 
     def to_json(self) -> str:
         """Return the text that `save` writes."""
@@ -151,14 +153,16 @@ class Calibration(Thresholds):
     def from_json(cls, text: str) -> Calibration:
         """Return the calibration that `to_json` wrote. Raises ValueError as `load` does."""
         where = "the text"
-        return cls._of(record.checked(files.parse_envelope(text, where, record.KIND), where), where)
+        return cls._of(
+            file_schema.checked(files.parse_envelope(text, where, file_schema.KIND), where), where
+        )
 
     @classmethod
     def _of(cls, stored: Record, where: str) -> Calibration:
         gate = None if stored.gate is None else cls._of(stored.gate, f"{where}: gate")
         try:
             calibration = cls(
-                **{name: getattr(stored, name) for name in record.SHARED},
+                **{name: getattr(stored, name) for name in file_schema.SHARED},
                 queries=stored.queries.relevant_only(),
                 subject=SUBJECTS[stored.subject],
                 other_ids=tuple(stored.other_ids),
@@ -167,13 +171,15 @@ class Calibration(Thresholds):
             )
         except (TypeError, ValueError) as error:
             raise ValueError(f"{where}: {error}") from None
-        record.check_derived(where, stored, calibration._record)
+        file_schema.check_derived(where, stored, calibration._record)
         return calibration
 
     @property
     def _fields(self) -> dict[str, Any]:
         without = {"queries"} if self.gate else {"queries", "gate"}
-        return self._record.model_dump(exclude=without) | {"queries": record.Rows(self.queries)}
+        return self._record.model_dump(exclude=without) | {
+            "queries": file_schema.Rows(self.queries)
+        }
 
     @cached_property
     def _record(self) -> Record:
@@ -182,7 +188,7 @@ class Calibration(Thresholds):
             for group in self.n_units
         }
         return Record(
-            **{name: getattr(self, name) for name in record.SHARED},
+            **{name: getattr(self, name) for name in file_schema.SHARED},
             subject=self.subject.name,
             threshold=thresholds if self.by_group else thresholds[""],
             n_queries=self.n_queries,

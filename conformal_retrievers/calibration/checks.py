@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from pydantic import JsonValue
 
-from conformal_retrievers.calibration.reduced import Reduced
 from conformal_retrievers.calibration.subjects import SENTENCES, Subject
+from conformal_retrievers.calibration.sufficient_statistics import Reduced
 from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.hits import list_length

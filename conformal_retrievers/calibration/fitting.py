@@ -18,14 +18,14 @@ from typing import NamedTuple
 import numpy as np
 from pydantic import JsonValue
 
+from conformal_retrievers.calibration.file_schema import Added, Choice
 from conformal_retrievers.calibration.guarantees import Guarantee
-from conformal_retrievers.calibration.record import Added, Choice
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.llm.ask import with_bar
+from conformal_retrievers.scoring.hit_features import Sources, Values, sources_of
 from conformal_retrievers.scoring.hits import FusionScorer, RankScorer, RetrievalScorer
 from conformal_retrievers.scoring.learned.prior import Item
 from conformal_retrievers.scoring.learned.score import fitted, item_of
-from conformal_retrievers.scoring.once import scored_once
 from conformal_retrievers.scoring.scorer import (
     Named,
     Scorer,
@@ -36,7 +36,7 @@ from conformal_retrievers.scoring.scorer import (
     reference,
     score_snippets,
 )
-from conformal_retrievers.scoring.sources import Sources, Values, sources_of
+from conformal_retrievers.scoring.shared_scores import scored_once
 
 FEWEST = 20  # judged queries with a relevant snippet, of which some fit
 SHARE = 4  # the fit part is one of so many

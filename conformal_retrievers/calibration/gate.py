@@ -1,6 +1,6 @@
 """The gate: silence where what was retrieved does not answer the query.
 
-A query score is one number a query, lower if it looks answered (`scoring/answerability.py`). With
+A query score is one number a query, lower if it looks answered (`scoring/query_scorer.py`). With
 the scores A_1 … A_n of n answerable queries, to which something relevant was retrieved,
 
     silent   iff   score > the k-th smallest of A_1 … A_n,   k = ⌈(n + 1)(1 − α)⌉
@@ -19,20 +19,20 @@ from typing import Any, Literal
 from pydantic_core import CoreSchema, core_schema
 
 from conformal_retrievers.calibration import checks
-from conformal_retrievers.calibration.behind import answerable_in, check_same_retrieval
 from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.gate_in_front import answerable_in, check_same_retrieval
 from conformal_retrievers.calibration.scorer import query_scorer_for, scorer_for
 from conformal_retrievers.calibration.subjects import ANSWERS, FILTERED, QUERIES
 from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.hits import list_length
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
-from conformal_retrievers.scoring.answerability import (
+from conformal_retrievers.scoring.hits import retrievers_of
+from conformal_retrievers.scoring.query_scorer import (
     QueryScorer,
     ascore_query,
     query_scores,
     score_query,
 )
-from conformal_retrievers.scoring.hits import retrievers_of
 from conformal_retrievers.scoring.scorer import Named, Scorer, needs_length, query_digest
 from conformal_retrievers.theory.intervals import percent
 from conformal_retrievers.theory.ranks import exact_alpha
@@ -171,7 +171,7 @@ class Gate:
 
         One that calibrated the gate counts as silenced above the score that the threshold may fall
         to with one query more, which makes what is calibrated on it behind the gate exact (see
-        `behind.py`).
+        `gate_in_front.py`).
         """
         c, own = self.calibration, answerable_in(self.calibration)
         scores = query_scores(self.scorer, judged).tolist()

@@ -19,20 +19,21 @@ from pydantic import JsonValue
 
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.file_schema import Choice, Unanswerable
 from conformal_retrievers.calibration.fitting import FEWEST, MOST, provenance_with
 from conformal_retrievers.calibration.fitting import split as split_by_hash
 from conformal_retrievers.calibration.gate import Gate
 from conformal_retrievers.calibration.guarantees import n_needed
-from conformal_retrievers.calibration.record import Choice, Unanswerable
 from conformal_retrievers.calibration.subjects import QUERIES
 from conformal_retrievers.data.checks import check_names
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.copies import check_copies
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.data.retrieved import check_not_only_relevant
-from conformal_retrievers.scoring.answerability import QueryScorer, query_scores
+from conformal_retrievers.scoring.hit_features import sources_of
 from conformal_retrievers.scoring.learned.queries import LearnedQueryScorer, fitted_queries
 from conformal_retrievers.scoring.learned.query_features import ENOUGH
+from conformal_retrievers.scoring.query_scorer import QueryScorer, query_scores
 from conformal_retrievers.scoring.scorer import (
     Scorer,
     check_not_fitted_on,
@@ -40,7 +41,6 @@ from conformal_retrievers.scoring.scorer import (
     judged_queries,
     query_digest,
 )
-from conformal_retrievers.scoring.sources import sources_of
 from conformal_retrievers.theory.ranks import exact_alpha
 
 SHARE = 3  # the fit part is one of so many

@@ -18,8 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import JsonValue
 
 from conformal_retrievers.calibration import checks, guarantees, subjects
-from conformal_retrievers.calibration.behind import check_behind
-from conformal_retrievers.calibration.record import Choice
+from conformal_retrievers.calibration.file_schema import Choice
+from conformal_retrievers.calibration.gate_in_front import check_behind
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.queries import JudgedQuery, as_scores
 from conformal_retrievers.data.retrieval import Retriever, as_retriever

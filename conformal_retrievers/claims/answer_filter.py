@@ -28,12 +28,12 @@ from conformal_retrievers.claims.llm import (
     merge,
 )
 from conformal_retrievers.data.queries import Snippet, as_snippets
-from conformal_retrievers.decisions import NothingKept
 from conformal_retrievers.llm.ask import LLM, check_llm
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.prompt import Prompt
 from conformal_retrievers.llm.reply import Usage
 from conformal_retrievers.monitoring import events
+from conformal_retrievers.results import NothingKept
 
 
 @dataclass(frozen=True)

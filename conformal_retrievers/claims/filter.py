@@ -19,7 +19,7 @@ from conformal_retrievers.calibration.subjects import CLAIMS
 from conformal_retrievers.claims.answers import as_claims
 from conformal_retrievers.claims.scores import ClaimScorer
 from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
-from conformal_retrievers.decisions import Decision, NothingKept
+from conformal_retrievers.results import Decision, NothingKept
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,7 +24,7 @@ from conformal_retrievers.scoring import (
     RetrievalScorer,
     Scorer,
 )
-from conformal_retrievers.scoring.sources import sources_of
+from conformal_retrievers.scoring.hit_features import sources_of
 
 
 class Models(NamedTuple):

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Unpack
 
-from conformal_retrievers.data import arrays
-from conformal_retrievers.data.arrays import Column, Objects
+from conformal_retrievers.data import column_checks
 from conformal_retrievers.data.checks import MAX_COUNT, all_of, check_names
+from conformal_retrievers.data.column_checks import Column, Objects
 from conformal_retrievers.data.hits import HitColumns, unknown_hits
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 
@@ -79,29 +79,29 @@ class ScoredQueries(Sequence[ScoredQuery]):
         if unknown := known.keys() - Known.__annotations__:
             raise TypeError(f"{min(unknown)} is not a column of scored queries; leave it out")
         given: dict[str, Any] = {**dict.fromkeys(Known.__annotations__), **known}
-        places = arrays.as_offsets(offsets)
+        places = column_checks.as_offsets(offsets)
         n, size = len(places) - 1, int(places[-1])
         hits = {
             name: HitColumns(
-                arrays.as_column(f"hits[{name!r:.60}].ranks", ranks, size),
-                arrays.as_column(f"hits[{name!r:.60}].scores", of_retriever, size),
+                column_checks.as_column(f"hits[{name!r:.60}].ranks", ranks, size),
+                column_checks.as_column(f"hits[{name!r:.60}].scores", of_retriever, size),
             )
             for name, (ranks, of_retriever) in (given["hits"] or {}).items()
         }
         columns: dict[str, Any] = {
-            "scores": arrays.as_column("scores", scores, size),
-            "relevant": arrays.as_judgements(relevant, size),
+            "scores": column_checks.as_column("scores", scores, size),
+            "relevant": column_checks.as_judgements(relevant, size),
             "offsets": places,
-            "ids": arrays.as_texts("ids", given["ids"], n),
-            "groups": arrays.as_texts("groups", given["groups"], n),
-            "missed": arrays.as_counts("missed", given["missed"], n, MAX_COUNT),
-            "tokens": arrays.as_tokens(given["tokens"], size),
+            "ids": column_checks.as_texts("ids", given["ids"], n),
+            "groups": column_checks.as_texts("groups", given["groups"], n),
+            "missed": column_checks.as_counts("missed", given["missed"], n, MAX_COUNT),
+            "tokens": column_checks.as_tokens(given["tokens"], size),
             "token_unit": given["token_unit"] or "tokens",
             "hits": hits,
             "split": given["split"],
-            "document_of": arrays.as_documents(given["document_of"], size),
+            "document_of": column_checks.as_documents(given["document_of"], size),
             "unscorable": dict(given["unscorable"] or {}),
-            "silenced": arrays.as_counts("silenced", given["silenced"], n, 1),
+            "silenced": column_checks.as_counts("silenced", given["silenced"], n, 1),
         }
         for group in {*columns["groups"].tolist()}:
             check_names("scored", group=group)

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from conformal_retrievers.data import files
-from conformal_retrievers.data.arrays import as_judgements
 from conformal_retrievers.data.checks import all_of
+from conformal_retrievers.data.column_checks import as_judgements
 from conformal_retrievers.data.columns import ScoredQueries, the_same
 from conformal_retrievers.data.hits import Hit, HitColumns
 from conformal_retrievers.data.parquet_tables import (

@@ -78,9 +78,10 @@ def splitter(split: Split) -> Splitter:
             raise ValueError(
                 f'split is {split!r}; give "sentences" or a function from a text to ranges'
             )
-        from conformal_retrievers.data import segments
 
-        return Splitter(segments.NAME, segments.sentences_in)
+        from conformal_retrievers.data import sentence_split
+
+        return Splitter(sentence_split.NAME, sentence_split.sentences_in)
     if not callable(split):
         raise TypeError(f'split is {split!r}; give "sentences" or a function from a text to ranges')
     name = getattr(split, "name", None)

@@ -22,7 +22,7 @@ from conformal_retrievers.evaluation import measures
 from conformal_retrievers.evaluation.diagnosis import Band, Diagnosis, SweepPoint, Ties
 from conformal_retrievers.evaluation.evaluate import evaluation_of
 from conformal_retrievers.evaluation.findings import findings
-from conformal_retrievers.evaluation.observed import Observed, alphas_of
+from conformal_retrievers.evaluation.per_query_counts import Observed, alphas_of
 from conformal_retrievers.theory import exchangeability
 from conformal_retrievers.theory.intervals import cluster_interval
 

@@ -24,7 +24,7 @@ from conformal_retrievers.data.text import filled
 from conformal_retrievers.evaluation import measures
 from conformal_retrievers.evaluation import verdict as verdicts
 from conformal_retrievers.evaluation.equal_recall import EqualRecall, equal_recall
-from conformal_retrievers.evaluation.reach import too_shallow
+from conformal_retrievers.evaluation.retrieval_ceiling import too_shallow
 from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.verdict import Verdict
 from conformal_retrievers.theory.intervals import check_level

@@ -18,9 +18,9 @@ import numpy as np
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_new, check_unique_ids
+from conformal_retrievers.calibration.false_answers import questions_in
 from conformal_retrievers.calibration.gate import Gate, check_gate
 from conformal_retrievers.calibration.gating import by_source
-from conformal_retrievers.calibration.speech import questions_in
 from conformal_retrievers.calibration.subjects import QUERIES
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.evaluation.gate_evaluation import (
@@ -32,7 +32,7 @@ from conformal_retrievers.evaluation.gate_evaluation import (
     GateEvaluation,
 )
 from conformal_retrievers.evaluation.verdict import verdict_on, worst_of
-from conformal_retrievers.scoring.answerability import query_scores
+from conformal_retrievers.scoring.query_scorer import query_scores
 from conformal_retrievers.scoring.scorer import check_not_fitted_on, judged_queries, query_digest
 from conformal_retrievers.theory.intervals import check_level
 

@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from conformal_retrievers.calibration.behind import check_silenced
 from conformal_retrievers.calibration.calibrating import score_as_calibrated
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import (
@@ -32,10 +31,11 @@ from conformal_retrievers.calibration.checks import (
     check_split,
     check_unique_ids,
 )
+from conformal_retrievers.calibration.gate_in_front import check_silenced
 from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.scorer import needed_scorers
 from conformal_retrievers.calibration.subjects import at_most
-from conformal_retrievers.data.arrays import Objects
+from conformal_retrievers.data.column_checks import Objects
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.hits import HitColumns
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery

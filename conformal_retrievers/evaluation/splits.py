@@ -25,8 +25,8 @@ from conformal_retrievers.evaluation.bootstrap import Estimate, spans
 from conformal_retrievers.evaluation.equal_recall import EqualRecall, Row
 from conformal_retrievers.evaluation.evaluate import evaluate
 from conformal_retrievers.llm.ask import with_bar
-from conformal_retrievers.scoring.once import scored_once
 from conformal_retrievers.scoring.scorer import Scorer, judged_queries, score_queries
+from conformal_retrievers.scoring.shared_scores import scored_once
 from conformal_retrievers.theory.intervals import Interval, percent
 from conformal_retrievers.theory.ranks import exact_alpha
 

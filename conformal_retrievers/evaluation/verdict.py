@@ -17,7 +17,7 @@ import numpy as np
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.guarantees import Guarantee, in_hashed_order
 from conformal_retrievers.calibration.wording import wording
-from conformal_retrievers.evaluation import measures, telling
+from conformal_retrievers.evaluation import measures, power
 from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.theory import tolerance
 from conformal_retrievers.theory.intervals import percent
@@ -53,7 +53,7 @@ class Verdict:
     @property
     def fails(self) -> bool:
         """Whether coverage is significantly below the target: p < 0.05, one-sided."""
-        return self.p_value < telling.SIGNIFICANT
+        return self.p_value < power.SIGNIFICANT
 
     def among(self, tests: int) -> "Verdict":
         """Return the verdict as one of several tests (Bonferroni)."""
@@ -73,7 +73,7 @@ class Verdict:
     @property
     def short(self) -> Fraction:
         """The coverage to distinguish from the target: 5 points less."""
-        return telling.shortfall(self.target)
+        return power.shortfall(self.target)
 
     @property
     def ruled_out(self) -> str:
@@ -120,20 +120,20 @@ def verdict_on(
     if calibration.threshold(group) == math.inf or not coverage.n:
         return None
     target = float(1 - exact_alpha(calibration.alpha))
-    level = telling.SIGNIFICANT / tests
-    needed = telling.n_to_tell(calibration, coverage, group, level)
+    level = power.SIGNIFICANT / tests
+    needed = power.n_to_tell(calibration, coverage, group, level)
     small = needed == math.inf
     return Verdict(
         measure=calibration.subject.measure.format(measures.guaranteed(calibration)),
         target=target,
         coverage=coverage,
-        p_value=telling.coverage_p_value(calibration, coverage, group),
-        n=telling.independent(calibration, coverage),
+        p_value=power.coverage_p_value(calibration, coverage, group),
+        n=power.independent(calibration, coverage),
         needed=needed,
         group=group,
         units=calibration.subject.new,
         items=calibration.subject.name,
-        calibrate_on=telling.n_to_calibrate(calibration, level) if small else math.nan,
+        calibrate_on=power.n_to_calibrate(calibration, level) if small else math.nan,
     )
 
 

@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from conformal_retrievers.calibration.gate import Gated, GateDecision
 from conformal_retrievers.data.files import explain
-from conformal_retrievers.decisions import Decision, Filtered
-from conformal_retrievers.pruning import Pruned
+from conformal_retrievers.results import Decision, Filtered
+from conformal_retrievers.sentence_filter import FilteredSentences
 
 EVENT = "conformal_filter"  # the name of the event and of its run
 CLAIMS_EVENT = "conformal_claims"
@@ -47,7 +47,7 @@ def event_of(
         "failed_retrievers": [*failed],
         "gate": None if filtered.gated is None else _gate(filtered.gated),
     }
-    if isinstance(filtered, Pruned):
+    if isinstance(filtered, FilteredSentences):
         fields["split"] = filtered.calibration.split
         fields["documents"] = len(filtered.sentences.documents)
         fields["kept_ranges"] = [

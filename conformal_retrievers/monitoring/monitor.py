@@ -33,8 +33,8 @@ from numpy.typing import ArrayLike
 from pydantic import TypeAdapter, ValidationError
 
 from conformal_retrievers.calibration import checks
-from conformal_retrievers.calibration.behind import check_silenced
 from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.gate_in_front import check_silenced
 from conformal_retrievers.calibration.guarantees import in_hashed_order, loss
 from conformal_retrievers.calibration.subjects import FILTERED, QUERIES
 from conformal_retrievers.data.files import Kind, explain, read_envelope, write_envelope

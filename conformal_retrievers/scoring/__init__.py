@@ -3,12 +3,6 @@
 A query scorer returns one number for the query (lower = it looks answered).
 """
 
-from conformal_retrievers.scoring.answerability import (
-    BestScore,
-    QueryScorer,
-    ascore_query,
-    score_query,
-)
 from conformal_retrievers.scoring.cohere import CohereScorer
 from conformal_retrievers.scoring.combine import Cascade, QueryZScore, TieBreak
 from conformal_retrievers.scoring.cross_encoder import CrossEncoderScorer
@@ -23,8 +17,14 @@ from conformal_retrievers.scoring.hits import (
 from conformal_retrievers.scoring.learned import LearnedQueryScorer, LearnedScorer
 from conformal_retrievers.scoring.overlap import OverlapScorer
 from conformal_retrievers.scoring.pruner import ProvenceScorer
+from conformal_retrievers.scoring.query_scorer import (
+    BestScore,
+    QueryScorer,
+    ascore_query,
+    score_query,
+)
 from conformal_retrievers.scoring.rating import By, LLMScorer, Ratings
-from conformal_retrievers.scoring.rebuild import scorer_of
+from conformal_retrievers.scoring.registry import scorer_of
 from conformal_retrievers.scoring.scorer import (
     Scorer,
     Scores,

@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
 from conformal_retrievers.scoring.hits import RetrievalScorer
-from conformal_retrievers.scoring.once import at_once
 from conformal_retrievers.scoring.scorer import (
     Rebuilt,
     Scorer,
@@ -22,6 +21,7 @@ from conformal_retrievers.scoring.scorer import (
     check_scorer,
     score_snippets,
 )
+from conformal_retrievers.scoring.shared_scores import at_once
 
 
 class CombinedScorer(ABC):

@@ -9,7 +9,7 @@ names. A scorer may also have these attributes:
     relative_to_query   whether a snippet's score depends on the query's other snippets
     parts               the scorers that it is made of
     fitted_on           the `query_digest` of each query that it was fitted on
-    provenance          what it was made from, as JSON; see `rebuild.py`
+    provenance          what it was made from, as JSON; see `registry.py`
     retrievers          the names of the retrievers whose hits `score` reads
     of_columns          what `score` makes of hits, if it reads nothing else
     any_length          whether scores mean the same in a shorter list
@@ -35,13 +35,13 @@ from conformal_retrievers.data.queries import (
 )
 from conformal_retrievers.data.retrieved import check_retrieved, queries_to_judge
 from conformal_retrievers.llm.ask import with_bar
-from conformal_retrievers.scoring.once import aonce, once
+from conformal_retrievers.scoring.shared_scores import aonce, once
 
 Scores = NDArray[np.float64]  # (n,), one for each snippet
 
 
 class Named(Protocol):
-    """A scorer of snippets, or of queries (`answerability.py`)."""
+    """A scorer of snippets, or of queries (`query_scorer.py`)."""
 
     @property
     def name(self) -> str:
@@ -124,7 +124,7 @@ def provenance_of(scorer: Named) -> Mapping[str, JsonValue] | None:
 
 
 def reference(scorer: Named) -> JsonValue:
-    """Return what a provenance has for a part: the part's own if `rebuild.py` can make it, or else
+    """Return what a provenance has for a part: the part's own if `registry.py` can make it, or else
     its name.
 
     >>> from conformal_retrievers.scoring import FunctionScorer, RankScorer
@@ -136,7 +136,7 @@ def reference(scorer: Named) -> JsonValue:
 
 
 class Rebuilt:
-    """A dataclass of a scorer that `rebuild.py` makes again from its kind and its fields."""
+    """A dataclass of a scorer that `registry.py` makes again from its kind and its fields."""
 
     kind: ClassVar[str]
 

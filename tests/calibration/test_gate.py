@@ -21,9 +21,9 @@ from conformal_retrievers import (
     calibrate_gate,
     score_queries,
 )
+from conformal_retrievers.scoring.hit_features import sources_of
 from conformal_retrievers.scoring.hits import RetrievalScorer
 from conformal_retrievers.scoring.learned.queries import fitted_queries
-from conformal_retrievers.scoring.sources import sources_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:relevant snippets score", "ignore:the threshold")
 

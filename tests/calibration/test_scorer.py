@@ -17,8 +17,8 @@ from conformal_retrievers import (
 )
 from conformal_retrievers.calibration import needed_scorers
 from conformal_retrievers.data.queries import with_hits
-from conformal_retrievers.pruning import open_filter
 from conformal_retrievers.scoring import QueryZScore, RankScorer
+from conformal_retrievers.sentence_filter import open_filter
 
 
 def calibrated_on(scorer, judged, **options):

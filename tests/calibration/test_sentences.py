@@ -18,8 +18,8 @@ from conformal_retrievers import Calibration, FunctionScorer, ScoredQuery, calib
 from conformal_retrievers.calibration.subjects import SENTENCES
 from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, with_hits
-from conformal_retrievers.pruning import SentenceFilter
 from conformal_retrievers.scoring.learned.prior import prior_of
+from conformal_retrievers.sentence_filter import SentenceFilter
 
 JUDGED = [
     asked("one", [[1, 9], [8]], {0: [0]}),

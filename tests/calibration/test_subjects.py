@@ -25,7 +25,7 @@ from conformal_retrievers.claims import ClaimFilter, evaluate_claims
 from conformal_retrievers.data.sentences import Splitter
 from conformal_retrievers.lookback.classifier import FactualityClassifier
 from conformal_retrievers.lookback.flag import FactualityFlag
-from conformal_retrievers.pruning import SentenceFilter
+from conformal_retrievers.sentence_filter import SentenceFilter
 
 LINES = Splitter("lines", lambda text: [(0, len(text))])
 SUBJECTS = (SNIPPETS, SENTENCES, CLAIMS, FLAGS)

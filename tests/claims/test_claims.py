@@ -20,7 +20,7 @@ from conformal_retrievers.claims import (
     evaluate_claims,
 )
 from conformal_retrievers.data.queries import ScoredQuery
-from conformal_retrievers.decisions import NothingKept
+from conformal_retrievers.results import NothingKept
 from conformal_retrievers.theory.ranks import conformal_rank, exact_share
 
 NAN = math.nan

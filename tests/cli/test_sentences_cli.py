@@ -12,8 +12,8 @@ from pages import NAME, asked
 from conformal_retrievers import Calibration, calibrate, write_jsonl
 from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.monitoring import FilterLog, event_of
-from conformal_retrievers.pruning import SentenceFilter
 from conformal_retrievers.scoring.overlap import OverlapScorer
+from conformal_retrievers.sentence_filter import SentenceFilter
 
 SPLIT = ("--split", "sentences")
 

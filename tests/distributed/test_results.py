@@ -25,13 +25,13 @@ from conformal_retrievers import (
     evaluate,
 )
 from conformal_retrievers.calibration.checks import CalibrationMismatch
+from conformal_retrievers.cluster.results import calibrated, diagnosed_log, evaluated
+from conformal_retrievers.cluster.tasks import Scoring, do_part
 from conformal_retrievers.data.parquet import read_parquet, write_parquet
 from conformal_retrievers.data.parts import Folder, files_in, manifest_of, parts_of, surveyed
 from conformal_retrievers.monitoring.events import event_of
 from conformal_retrievers.monitoring.log import FilterLog, read_log
 from conformal_retrievers.monitoring.logged import logged
-from conformal_retrievers.partwise.results import calibrated, diagnosed_log, evaluated
-from conformal_retrievers.partwise.tasks import Scoring, do_part
 from conformal_retrievers.scoring import FunctionScorer
 from conformal_retrievers.scoring.scorer import score_queries
 

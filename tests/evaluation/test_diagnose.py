@@ -12,7 +12,7 @@ from scipy.stats import binomtest
 
 from conformal_retrievers import Calibration, ScoredQuery, diagnose, evaluate
 from conformal_retrievers.evaluation.diagnosis import Ties
-from conformal_retrievers.evaluation.telling import coverage_p_value
+from conformal_retrievers.evaluation.power import coverage_p_value
 from conformal_retrievers.theory.exchangeability import m1_band, m2_band
 from conformal_retrievers.theory.intervals import percent
 

@@ -14,7 +14,7 @@ from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.evaluation.diagnose import diagnosis_of
 from conformal_retrievers.evaluation.evaluate import evaluation_of, query_counts
 from conformal_retrievers.evaluation.measures import QueryCounts
-from conformal_retrievers.evaluation.observed import Observed, aucs
+from conformal_retrievers.evaluation.per_query_counts import Observed, aucs
 from conformal_retrievers.theory.intervals import auc
 
 SCORES = st.sampled_from([-math.inf, 0.1, 0.2, 0.25, 0.5, 0.9, math.inf, math.nan])

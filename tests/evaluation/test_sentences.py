@@ -25,7 +25,7 @@ from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.evaluation import report
 from conformal_retrievers.evaluation.equal_recall import FILTER, equal_recall
 from conformal_retrievers.monitoring import FilterLog, Observer, event_of, read_log
-from conformal_retrievers.pruning import SentenceFilter
+from conformal_retrievers.sentence_filter import SentenceFilter
 
 JUDGED = [asked(str(i), [[i, 9]], {0: [0]}) for i in (1, 2, 3, 4, 5)]
 CALIBRATION = calibrate(JUDGED, NUMBER, alpha=0.4, split="sentences")  # its threshold is 4

@@ -13,8 +13,8 @@ from conformal_retrievers import Calibration, ScoredQuery, diagnose, evaluate
 from conformal_retrievers.calibration.guarantees import in_hashed_order
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.evaluation.measures import GUARANTEES, counts
+from conformal_retrievers.evaluation.power import coverage_p_value, n_to_calibrate
 from conformal_retrievers.evaluation.share import Share
-from conformal_retrievers.evaluation.telling import coverage_p_value, n_to_calibrate
 from conformal_retrievers.evaluation.verdict import lower_bounds
 from conformal_retrievers.theory.tolerance import betting_p_value
 

@@ -16,8 +16,8 @@ from langchain_core.runnables import RunnableLambda
 import langchain_conformal
 import llama_index.postprocessor.conformal as llama_index_conformal
 from conformal_retrievers import ConformalFilter, calibrate, calibrate_gate
+from conformal_retrievers.scoring.hit_features import sources_of
 from conformal_retrievers.scoring.learned.score import fitted
-from conformal_retrievers.scoring.sources import sources_of
 
 pytestmark = pytest.mark.slow
 K = 20

@@ -46,8 +46,8 @@ from conformal_retrievers.calibration import calibrate_gate
 from conformal_retrievers.data.sentences import splitter
 from conformal_retrievers.llm import openai_options
 from conformal_retrievers.monitoring import FilterLog, read_log
-from conformal_retrievers.pruning import SentenceFilter
 from conformal_retrievers.scoring import BestScore, FusionScorer, LLMVerdict
+from conformal_retrievers.sentence_filter import SentenceFilter
 from langchain_conformal import ConformalCallbackHandler, ConformalCompressor, ConformalRetriever
 from llama_index.postprocessor.conformal import ConformalEventHandler, ConformalPostprocessor
 

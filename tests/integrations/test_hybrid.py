@@ -51,8 +51,8 @@ from conformal_retrievers.data.hits import (
     positions_in,
     texts_in,
 )
-from conformal_retrievers.decisions import Unscorable
 from conformal_retrievers.monitoring import FilterLog, read_log
+from conformal_retrievers.results import Unscorable
 from conformal_retrievers.scoring import (
     BestScore,
     FusionScorer,

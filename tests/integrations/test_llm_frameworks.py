@@ -28,11 +28,11 @@ from llama_index.postprocessor import conformal as llama_index_conformal
 
 import langchain_conformal
 from conformal_retrievers import Calibration, ConformalFilter, LLMScorer, ScoredQuery, Snippet
-from conformal_retrievers.decisions import Unscorable
 from conformal_retrievers.llm import openai_options
 from conformal_retrievers.llm.ask import aask, ask
 from conformal_retrievers.llm.openai import openai_llm
 from conformal_retrievers.llm.prompt import Request
+from conformal_retrievers.results import Unscorable
 from conformal_retrievers.scoring.verdict import LLMVerdict
 
 by_yes = partial(LLMScorer, by="probability-of-yes")

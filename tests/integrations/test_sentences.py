@@ -36,7 +36,7 @@ from conformal_retrievers import (
 from conformal_retrievers.data import Hit
 from conformal_retrievers.data.sentences import splitter
 from conformal_retrievers.monitoring import FilterLog
-from conformal_retrievers.pruning import SentenceFilter
+from conformal_retrievers.sentence_filter import SentenceFilter
 from langchain_conformal import (
     ConformalCallbackHandler,
     ConformalCompressor,

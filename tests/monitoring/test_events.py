@@ -24,8 +24,8 @@ from conformal_retrievers import (
     NothingKept,
     ScoredQuery,
 )
-from conformal_retrievers.decisions import Unscorable
 from conformal_retrievers.monitoring import FilterLog, read_log
+from conformal_retrievers.results import Unscorable
 from langchain_conformal import ConformalCallbackHandler, ConformalCompressor
 from llama_index.postprocessor.conformal import (
     ConformalEventHandler,

@@ -20,9 +20,9 @@ import pytest
 
 from conformal_retrievers import JudgedQuery, Snippet, calibrate
 from conformal_retrievers.data.sentences import cut
-from conformal_retrievers.pruning import open_filter
 from conformal_retrievers.scoring import ascore_snippets
 from conformal_retrievers.scoring.cohere import CohereScorer
+from conformal_retrievers.sentence_filter import open_filter
 
 MODEL, QUERY = "rerank-v5.0-pro", "red wine"
 

@@ -24,7 +24,7 @@ from conformal_retrievers.scoring import (
     score_snippets,
     scorer_of,
 )
-from conformal_retrievers.scoring.rebuild import needs, query_scorer_of
+from conformal_retrievers.scoring.registry import needs, query_scorer_of
 
 # a is found by both, b by dense alone, c by bm25 alone, d by neither.
 A = Snippet("a", hits=(Hit("dense", 1, 0.5), Hit("bm25", 0, 7.0)))

@@ -22,6 +22,7 @@ from conformal_retrievers.scoring import (
     retrievers_of,
     score_query,
 )
+from conformal_retrievers.scoring.hit_features import Sources, sources_of
 from conformal_retrievers.scoring.learned.prior import prior_of
 from conformal_retrievers.scoring.learned.queries import fitted_queries, table_of, weights_of
 from conformal_retrievers.scoring.learned.query_features import (
@@ -32,9 +33,8 @@ from conformal_retrievers.scoring.learned.query_features import (
     units_of,
 )
 from conformal_retrievers.scoring.learned.regression import most_probable
-from conformal_retrievers.scoring.rebuild import needs, query_scorer_of
+from conformal_retrievers.scoring.registry import needs, query_scorer_of
 from conformal_retrievers.scoring.scorer import check_not_fitted_on
-from conformal_retrievers.scoring.sources import Sources, sources_of
 
 DENSE = Sources((("dense", "similarity"),), (), "none")
 HYBRID = Sources((("bm25", "similarity"), ("dense", "similarity")), (), "none")

@@ -10,8 +10,8 @@ from open_provence import OpenProvenceStandIn
 
 from conformal_retrievers import JudgedQuery, Snippet, calibrate
 from conformal_retrievers.data.sentences import cut
-from conformal_retrievers.pruning import open_filter
 from conformal_retrievers.scoring import ProvenceScorer
+from conformal_retrievers.sentence_filter import open_filter
 
 QUESTION = "red wine"
 

@@ -16,7 +16,7 @@ from conformal_retrievers.scoring import (
     ascore_query,
     score_query,
 )
-from conformal_retrievers.scoring.answerability import query_scores
+from conformal_retrievers.scoring.query_scorer import query_scores
 
 QUERY = "Which mountain stands highest above Nepal?"  # the server rates its long words
 HALF = ["It is a mountain in Nepal.", "Yeast is killed by water."]

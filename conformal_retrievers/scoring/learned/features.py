@@ -29,9 +29,9 @@ import numpy as np
 
 from conformal_retrievers.data.hits import texts_in
 from conformal_retrievers.data.queries import Snippet
+from conformal_retrievers.scoring.hit_features import Known, Sources, Values, numbers_of
 from conformal_retrievers.scoring.learned.layout import Layout, layout_of
 from conformal_retrievers.scoring.overlap import OverlapScorer
-from conformal_retrievers.scoring.sources import Known, Sources, Values, numbers_of
 
 GIVEN = "scorer's "  # begins the name of a feature of a scorer
 DEPTH = 50  # of the lists in which z-scores mean the same

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from conformal_retrievers.data.hits import documents_in, positions_in
 from conformal_retrievers.data.queries import Snippet
-from conformal_retrievers.scoring.sources import Context
+from conformal_retrievers.scoring.hit_features import Context
 
 Places = NDArray[np.intp]
 

@@ -17,8 +17,8 @@ from typing import Literal
 import numpy as np
 import pydantic
 
+from conformal_retrievers.scoring.hit_features import Values
 from conformal_retrievers.scoring.learned.features import GIVEN, Column
-from conformal_retrievers.scoring.sources import Values
 
 Item = Literal["snippets", "sentences", "queries"]
 

@@ -17,11 +17,7 @@ from pydantic import JsonValue
 
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.llm.prompt import short_hash
-from conformal_retrievers.scoring.answerability import (
-    CombinedQueryScorer,
-    QueryScorer,
-    query_scores,
-)
+from conformal_retrievers.scoring.hit_features import Sources, Values
 from conformal_retrievers.scoring.learned.features import Column
 from conformal_retrievers.scoring.learned.prior import prior_of
 from conformal_retrievers.scoring.learned.query_features import (
@@ -33,8 +29,12 @@ from conformal_retrievers.scoring.learned.query_features import (
 )
 from conformal_retrievers.scoring.learned.regression import most_probable
 from conformal_retrievers.scoring.learned.score import Stored, stored
+from conformal_retrievers.scoring.query_scorer import (
+    CombinedQueryScorer,
+    QueryScorer,
+    query_scores,
+)
 from conformal_retrievers.scoring.scorer import Scorer, query_digest, score_snippets
-from conformal_retrievers.scoring.sources import Sources, Values
 
 FORMAT, VERSION = "conformal-retrievers/learned-query-score", 2
 

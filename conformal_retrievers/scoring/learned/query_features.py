@@ -1,6 +1,6 @@
 """The features of a query: what its snippets as a whole say of whether they answer it.
 
-Each source (`sources.py`) gives the snippets of a query the values v_1 ≤ … ≤ v_n, lower = more
+Each source (`hit_features.py`) gives the snippets of a query the values v_1 ≤ … ≤ v_n, lower = more
 relevant, and has three features, or four if there are several:
 
     best            v_1
@@ -27,9 +27,9 @@ import numpy as np
 
 from conformal_retrievers.data.hits import C, texts_in
 from conformal_retrievers.data.queries import Snippet
+from conformal_retrievers.scoring.hit_features import Sources, Values, numbers_of
 from conformal_retrievers.scoring.learned.features import GIVEN, Column
 from conformal_retrievers.scoring.overlap import STOP_WORDS, WORD
-from conformal_retrievers.scoring.sources import Sources, Values, numbers_of
 
 OF_SOURCES = ("best", "last", "fall")
 OF_QUERIES = ("words found", "words of one", "intercept")

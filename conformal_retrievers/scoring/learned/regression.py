@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from conformal_retrievers.scoring.sources import Known, Values
+from conformal_retrievers.scoring.hit_features import Known, Values
 
 TOLERANCE = 1e-9  # of the sum: the coefficients are then exact to four digits or more
 

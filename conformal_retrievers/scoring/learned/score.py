@@ -20,11 +20,11 @@ from conformal_retrievers.data.files import explain
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.llm.prompt import short_hash
 from conformal_retrievers.scoring.combine import CombinedScorer
+from conformal_retrievers.scoring.hit_features import Context, Kind, Sources, Values, sources_of
 from conformal_retrievers.scoring.learned.features import WORDS, columns, features
 from conformal_retrievers.scoring.learned.prior import Item, prior_of
 from conformal_retrievers.scoring.learned.regression import most_probable
 from conformal_retrievers.scoring.scorer import Scorer, query_digest, score_snippets
-from conformal_retrievers.scoring.sources import Context, Kind, Sources, Values, sources_of
 
 FORMAT, VERSION = "conformal-retrievers/learned-scorer", 5
 

@@ -19,7 +19,7 @@ from conformal_retrievers.data.models import with_fields
 from conformal_retrievers.data.sentences import Passage
 from conformal_retrievers.filtering import RetrievalFilter
 from conformal_retrievers.monitoring import json_number
-from conformal_retrievers.pruning import Pruned
+from conformal_retrievers.sentence_filter import FilteredSentences
 
 # The metadata that shows the hits of a document to people: [rank, score] by the retriever's name,
 # None for one that failed. What is read is the same, with the call that found the document, under
@@ -235,7 +235,7 @@ def kept_documents(
     In shadow, all documents are kept with their text, and <prefix>kept is whether one would be.
     """
     places, scores, passages = filtered.kept.tolist(), filtered.scores, tuple[Passage, ...]()
-    if isinstance(filtered, Pruned):
+    if isinstance(filtered, FilteredSentences):
         passages, scores = filtered.passages, _best_of(filtered, len(documents))
         places = [passage.document for passage in passages]
     keeps = {*places}
@@ -273,7 +273,7 @@ def _add_scores(
         known[score], known[p_value] = json_number(s), json_number(p)
 
 
-def _best_of(pruned: Pruned, n: int) -> Scores:
+def _best_of(pruned: FilteredSentences, n: int) -> Scores:
     """Return the lowest score of the kept sentences of n documents, of all in shadow, (n,)."""
     best, keeps = np.full(n, np.nan), pruned.keeps | pruned.shadow
     np.fmin.at(best, pruned.sentences.document_of[keeps], pruned.scores[keeps])

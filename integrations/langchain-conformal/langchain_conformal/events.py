@@ -22,9 +22,9 @@ from langchain_core.documents import Document
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_core.runnables.config import ensure_config, get_callback_manager_for_config
 
-from conformal_retrievers.decisions import Refused
 from conformal_retrievers.filtering import RetrievalFilter
 from conformal_retrievers.monitoring import CLAIMS_EVENT, EVENT, FilterLog, Observer, event_of
+from conformal_retrievers.results import Refused
 from langchain_conformal.documents import as_documents, failed_in, kept_documents, to_score
 
 Output = TypeVar("Output")

@@ -15,7 +15,7 @@ from langchain_core.vectorstores import VectorStoreRetriever
 
 from conformal_retrievers import JudgedQuery, Scorer
 from conformal_retrievers.data.hits import RETRIEVER
-from conformal_retrievers.data.judging import Returned, retrieve_and_judge
+from conformal_retrievers.data.matching import Returned, retrieve_and_judge
 from conformal_retrievers.data.retrieval import Hybrid, Retrieval
 from conformal_retrievers.data.sentences import Split
 from conformal_retrievers.data.union import check_asked, failure, judging

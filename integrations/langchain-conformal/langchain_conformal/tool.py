@@ -11,7 +11,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, StructuredTool
 
 from conformal_retrievers.data.copies import folded
-from conformal_retrievers.decisions import Filtered, check_more, tool_description, tool_text
+from conformal_retrievers.results import Filtered, check_more, tool_description, tool_text
 from langchain_conformal.events import FilterRun
 from langchain_conformal.retriever import ConformalRetriever
 

@@ -12,7 +12,7 @@ from typing_extensions import Unpack
 
 from conformal_retrievers import JudgedQuery
 from conformal_retrievers.data import unanswerable
-from conformal_retrievers.data.judging import JudgeOptions
+from conformal_retrievers.data.matching import JudgeOptions
 from langchain_conformal.hybrid import HybridRetriever
 from langchain_conformal.judge import judge_retriever, retrieval_of
 

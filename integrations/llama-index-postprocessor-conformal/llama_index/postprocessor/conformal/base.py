@@ -21,8 +21,8 @@ from conformal_retrievers import Calibration, Filtered, Scorer
 from conformal_retrievers.calibration import Gate
 from conformal_retrievers.calibration.scorer import given_scorers
 from conformal_retrievers.filtering import RetrievalFilter
-from conformal_retrievers.pruning import OpenOptions, open_filter
 from conformal_retrievers.scoring import QueryScorer
+from conformal_retrievers.sentence_filter import OpenOptions, open_filter
 from llama_index.postprocessor.conformal.events import Outcome, rerank_events
 from llama_index.postprocessor.conformal.nodes import (
     as_nodes,

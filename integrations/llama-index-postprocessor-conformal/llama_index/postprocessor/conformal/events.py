@@ -22,9 +22,9 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 from pydantic import Field
 
 from conformal_retrievers.claims import AnswerFilter, annotate_claims_span, claims_event_of
-from conformal_retrievers.decisions import Refused
 from conformal_retrievers.filtering import RetrievalFilter
 from conformal_retrievers.monitoring import FilterLog, Observer, annotate_span, event_of
+from conformal_retrievers.results import Refused
 from llama_index.postprocessor.conformal.nodes import failed_in
 
 dispatcher = get_dispatcher(__name__)

@@ -10,7 +10,7 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import NodeWithScore
 
 from conformal_retrievers import JudgedQuery
-from conformal_retrievers.data.judging import Returned, retrieve_and_judge
+from conformal_retrievers.data.matching import Returned, retrieve_and_judge
 from conformal_retrievers.data.retrieval import Hybrid, Retrieval
 from conformal_retrievers.data.sentences import Split
 from conformal_retrievers.data.union import failure, judging

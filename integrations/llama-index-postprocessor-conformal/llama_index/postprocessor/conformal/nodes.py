@@ -12,8 +12,8 @@ from conformal_retrievers.data.hits import RETRIEVER, HitColumns, Retrieved, hit
 from conformal_retrievers.data.models import with_fields
 from conformal_retrievers.data.union import check_asked
 from conformal_retrievers.filtering import RetrievalFilter
-from conformal_retrievers.pruning import Pruned
 from conformal_retrievers.scoring import retrievers_of
+from conformal_retrievers.sentence_filter import FilteredSentences
 
 KEPT = "conformal_kept"  # in the metadata of nodes in shadow
 
@@ -142,7 +142,7 @@ def kept_nodes(nodes: Sequence[NodeWithScore], filtered: Filtered) -> list[NodeW
     nodes are kept, as copies with "conformal_kept" in the metadata that no prompt shows.
     """
     texts: dict[int, str | None] = dict.fromkeys(filtered.kept.tolist())
-    if isinstance(filtered, Pruned):
+    if isinstance(filtered, FilteredSentences):
         texts = {passage.document: passage.text for passage in filtered.passages}
     if filtered.shadow:
         return [with_fields(n, node=_marked(n.node, i in texts)) for i, n in enumerate(nodes)]

@@ -15,7 +15,7 @@ from typing_extensions import Unpack
 from conformal_retrievers import EmbeddingScorer, LLMScorer, Scorer
 from conformal_retrievers import llm as core
 from conformal_retrievers.llm import wire
-from conformal_retrievers.llm.patience import framework_llm
+from conformal_retrievers.llm.deadlines import framework_llm
 from conformal_retrievers.scoring.rating import RatingOptions
 from conformal_retrievers.scoring.reranker import Placed, Reranking
 

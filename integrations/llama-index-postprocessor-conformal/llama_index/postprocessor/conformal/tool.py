@@ -9,7 +9,7 @@ from llama_index.core.tools import FunctionTool, ToolOutput
 from llama_index.core.workflow import Context
 
 from conformal_retrievers.data.copies import folded
-from conformal_retrievers.decisions import Filtered, check_more, tool_description, tool_text
+from conformal_retrievers.results import Filtered, check_more, tool_description, tool_text
 from llama_index.postprocessor.conformal.base import ConformalPostprocessor
 
 

@@ -10,7 +10,7 @@ from typing_extensions import Unpack
 
 from conformal_retrievers import JudgedQuery
 from conformal_retrievers.data import unanswerable
-from conformal_retrievers.data.judging import JudgeOptions
+from conformal_retrievers.data.matching import JudgeOptions
 from llama_index.postprocessor.conformal.hybrid import HybridRetriever
 from llama_index.postprocessor.conformal.judge import judge_retriever
 

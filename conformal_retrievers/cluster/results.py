@@ -17,8 +17,8 @@ from pydantic import JsonValue
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_subject
-from conformal_retrievers.calibration.reduced import Reduced
 from conformal_retrievers.calibration.subjects import FILTERED
+from conformal_retrievers.calibration.sufficient_statistics import Reduced
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.parquet import read_parquet
 from conformal_retrievers.data.parts import MANIFEST, Folder, files_in, local_copy
@@ -27,7 +27,7 @@ from conformal_retrievers.evaluation.diagnose import diagnosis_of
 from conformal_retrievers.evaluation.diagnosis import Diagnosis
 from conformal_retrievers.evaluation.evaluate import Evaluation, evaluation_of, query_counts
 from conformal_retrievers.evaluation.measures import QueryCounts
-from conformal_retrievers.evaluation.observed import Observed
+from conformal_retrievers.evaluation.per_query_counts import Observed
 from conformal_retrievers.monitoring.log import events_in
 from conformal_retrievers.monitoring.logged import logged
 

@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from conformal_retrievers import ScoredQuery
-from conformal_retrievers.calibration.reduced import Reduced
+from conformal_retrievers.calibration.sufficient_statistics import Reduced
 from conformal_retrievers.data.columns import ScoredQueries
 
 SCORES = st.sampled_from([-math.inf, -1.5, 0.0, 0.25, 0.5, 0.75, 1.0, 3.0, math.inf, math.nan])

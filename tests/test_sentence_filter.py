@@ -20,10 +20,10 @@ from conformal_retrievers import (
 )
 from conformal_retrievers.data.ranges import Range
 from conformal_retrievers.data.sentences import Splitter, splitter
-from conformal_retrievers.decisions import Unscorable
 from conformal_retrievers.monitoring import event_of
 from conformal_retrievers.monitoring.events import annotate_span, check_event
-from conformal_retrievers.pruning import SentenceFilter, open_filter
+from conformal_retrievers.results import Unscorable
+from conformal_retrievers.sentence_filter import SentenceFilter, open_filter
 
 JUDGED = [asked(str(i), [[i, 9]], {0: [0]}, k=2) for i in (1, 2, 3, 4, 5)]
 PAGES = [page("a", 9, 1, 8, 7, 4), page("b", 7, 8), page("c", 4, 2)]

@@ -11,7 +11,7 @@ from conformal_retrievers import Calibration, ConformalFilter, FunctionScorer, S
 from conformal_retrievers.calibration.gate import Gate
 from conformal_retrievers.calibration.subjects import QUERIES
 from conformal_retrievers.scoring import BestScore, TieBreak, ascore_snippets, score_snippets
-from conformal_retrievers.scoring.once import scored_once
+from conformal_retrievers.scoring.shared_scores import scored_once
 
 TEXTS = ("a", "bcd", "ef")
 SNIPPETS = tuple(map(Snippet, TEXTS))

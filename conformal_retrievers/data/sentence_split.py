@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from itertools import chain
 
-from conformal_retrievers.data.blocks import UNITS, blocks
+from conformal_retrievers.data.markdown_blocks import UNITS, blocks
 from conformal_retrievers.extras import require
 
 require("text", "regex", "sentencex")
@@ -16,7 +16,7 @@ import regex
 import sentencex
 
 LIMIT = 1000  # characters of a sentence; a longer one is cut
-RULES = 1  # the version of what is done beside sentencex, here and in blocks.py
+RULES = 1  # the version of what is done beside sentencex, here and in markdown_blocks.py
 NAME = f"sentences(rules {RULES}, sentencex {version('sentencex')}, at most {LIMIT})"
 
 

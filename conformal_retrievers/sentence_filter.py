@@ -33,9 +33,9 @@ from conformal_retrievers.data.sentences import (
     splitter,
     with_neighbours,
 )
-from conformal_retrievers.decisions import Filtered
 from conformal_retrievers.filtering import ConformalFilter, FilterOptions, RetrievalFilter
-from conformal_retrievers.scoring.answerability import QueryScorer
+from conformal_retrievers.results import Filtered
+from conformal_retrievers.scoring.query_scorer import QueryScorer
 from conformal_retrievers.scoring.scorer import Scorer
 
 
@@ -51,7 +51,7 @@ ScorersOf = Callable[[Sequence[str]], Iterable[Scorer | QueryScorer]]  # from ne
 
 
 @dataclass(frozen=True, eq=False)
-class Pruned(Filtered):
+class FilteredSentences(Filtered):
     """What a filter decided about the m sentences of a query's documents, in order.
 
     `scores` and `keeps` are of sentences (m,); `keeps` has the neighbours too, m1 and m2 do not.
@@ -65,7 +65,7 @@ class Pruned(Filtered):
         return tuple(passages(self.sentences, self.keeps))
 
 
-class SentenceFilter(RetrievalFilter[Pruned]):
+class SentenceFilter(RetrievalFilter[FilteredSentences]):
     """Keeps the sentences of documents whose score is at most the threshold of the calibration.
 
     >>> from conformal_retrievers.data.queries import ScoredQuery
@@ -115,7 +115,7 @@ class SentenceFilter(RetrievalFilter[Pruned]):
 
     def _opened(
         self, snippets: Iterable[Snippet | str]
-    ) -> tuple[Sequence[Snippet], int, Callable[..., Pruned]]:
+    ) -> tuple[Sequence[Snippet], int, Callable[..., FilteredSentences]]:
         sentences = cut(snippets, self.splitter)
         return sentences.snippets, len(sentences.documents), partial(self.decide_on, sentences)
 
@@ -126,7 +126,7 @@ class SentenceFilter(RetrievalFilter[Pruned]):
         group: str | None = None,
         *,
         gated: Gated | None = None,
-    ) -> Pruned:
+    ) -> FilteredSentences:
         """Decide from the scores (m,) of sentences, and from what the gate decided."""
         checks.check_split(self.splitter.name, sentences.split, "the sentences")
         s = np.array(as_scores(scores, "scores"))
@@ -137,7 +137,7 @@ class SentenceFilter(RetrievalFilter[Pruned]):
             )
         c = self.calibration
         decided = self._decided(
-            Pruned(s, c.keep(s, group), c, group, sentences=sentences, gated=gated)
+            FilteredSentences(s, c.keep(s, group), c, group, sentences=sentences, gated=gated)
         )
         return replace(decided, keeps=with_neighbours(sentences, decided.keeps, self.neighbours))
 

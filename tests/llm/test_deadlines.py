@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from conformal_retrievers.llm import patience
+from conformal_retrievers.llm import deadlines
 from conformal_retrievers.llm.ask import ask
+from conformal_retrievers.llm.deadlines import EndpointAway, Pace, patient
 from conformal_retrievers.llm.openai import openai_llm
-from conformal_retrievers.llm.patience import EndpointAway, Pace, patient
 from conformal_retrievers.llm.prompt import Request
 from conformal_retrievers.llm.reply import Unanswered
 
@@ -114,7 +114,7 @@ def test_every_try_takes_a_permit(llm, llm_server):
 
 def test_permits_are_evenly_apart_and_unused_ones_lapse(monkeypatch):
     clock = [100.0]
-    monkeypatch.setattr(patience.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(deadlines.time, "monotonic", lambda: clock[0])
     pace = Pace(30)
     assert [pace.permit() for _ in range(4)] == [0, 2, 4, 6]
     clock[0] += 5  # the next is free at 108

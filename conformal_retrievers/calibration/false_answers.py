@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from conformal_retrievers.calibration.record import GateDetails
+from conformal_retrievers.calibration.file_schema import GateDetails
 from conformal_retrievers.calibration.thresholds import Thresholds
 from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.theory.intervals import Interval, percent

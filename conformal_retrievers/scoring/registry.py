@@ -8,12 +8,12 @@ is loaded or run.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from conformal_retrievers.scoring.answerability import BestScore, QueryScorer
 from conformal_retrievers.scoring.combine import QueryZScore, TieBreak
 from conformal_retrievers.scoring.hits import FusionScorer, RankScorer, RetrievalScorer
 from conformal_retrievers.scoring.learned import queries
 from conformal_retrievers.scoring.learned import score as learned
 from conformal_retrievers.scoring.overlap import OVERLAPS, OverlapScorer
+from conformal_retrievers.scoring.query_scorer import BestScore, QueryScorer
 from conformal_retrievers.scoring.scorer import Named, Scorer, with_parts
 
 Provenance = Mapping[str, Any]

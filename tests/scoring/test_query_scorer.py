@@ -27,8 +27,8 @@ from conformal_retrievers.scoring import (
     retrievers_of,
     score_query,
 )
-from conformal_retrievers.scoring.answerability import query_scores
-from conformal_retrievers.scoring.rebuild import needs, query_scorer_of
+from conformal_retrievers.scoring.query_scorer import query_scores
+from conformal_retrievers.scoring.registry import needs, query_scorer_of
 from conformal_retrievers.scoring.scorer import check_not_fitted_on, query_digest
 
 LENGTH = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")

@@ -20,7 +20,6 @@ from conformal_retrievers.data.hits import hits_in
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, as_scores, as_snippets
 from conformal_retrievers.llm.ask import with_bar
 from conformal_retrievers.scoring.hits import retrievers_of
-from conformal_retrievers.scoring.once import at_once
 from conformal_retrievers.scoring.scorer import (
     Named,
     Rebuilt,
@@ -31,6 +30,7 @@ from conformal_retrievers.scoring.scorer import (
     score_snippets,
     with_parts,
 )
+from conformal_retrievers.scoring.shared_scores import at_once
 
 
 @runtime_checkable

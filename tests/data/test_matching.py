@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from conformal_retrievers.data import read, write_jsonl
-from conformal_retrievers.data.judging import retrieve_and_judge
+from conformal_retrievers.data.matching import retrieve_and_judge
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.retrieval import Retrieval
 from conformal_retrievers.data.sentences import splitter

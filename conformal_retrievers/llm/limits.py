@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from conformal_retrievers.llm.cache import Cache
-from conformal_retrievers.llm.patience import Pace
+from conformal_retrievers.llm.deadlines import Pace
 
 
 class Desk:
