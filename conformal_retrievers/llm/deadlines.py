@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import CancelledError, Future, wait
-from contextlib import suppress
 from typing import Any
 
 from conformal_retrievers.llm.ask import LLM
@@ -105,27 +104,26 @@ def framework_llm(
 
 
 def in_time(llm: LLM, model: object) -> LLM:
-    """Return the same model, each of whose tries ends after its `timeout`, if that is a number.
+    """Return the same model, which answers within its `timeout` for each of its own tries.
 
-    The framework's own timeout may begin anew with each byte. A try that is late is repeated as
-    often as `max_retries` says, and the last one raises TimeoutError; a blocking one goes on in a
-    thread of its own.
+    The framework's own timeout may begin anew with each byte. One that is no number is no bound.
+    What is late raises TimeoutError; a blocking call goes on in a thread of its own.
     """
     names = ("request_timeout", "timeout", "default_request_timeout")
     timeout = next((t for name in names if (t := getattr(model, name, None)) is not None), None)
     if not isinstance(timeout, int | float) or llm.acomplete is None:
         return llm
     retries = getattr(model, "max_retries", None)
-    tries = range(3 if retries is None else 1 + retries)  # as OpenAI's client
-    late = f"no reply was whole after {timeout:g} s; tries: {len(tries)}"
+    tries = 3 if retries is None else 1 + retries  # as OpenAI's client
+    bound = timeout * tries  # of all together: asking again here would multiply the tries
+    late = f"no reply was whole after {bound:g} s (timeout {timeout:g} s, tries {tries})"
     answer = llm.acomplete
 
     def complete(request: Request) -> Reply:
-        for _ in tries:
-            reply, context = Future[Reply](), contextvars.copy_context()
-            threading.Thread(target=work, args=(reply, context, request), daemon=True).start()
-            if wait([reply], timeout).done:
-                return reply.result()
+        reply, context = Future[Reply](), contextvars.copy_context()
+        threading.Thread(target=work, args=(reply, context, request), daemon=True).start()
+        if wait([reply], bound).done:
+            return reply.result()
         raise TimeoutError(late)
 
     def work(reply: Future[Reply], context: contextvars.Context, request: Request) -> None:
@@ -135,9 +133,9 @@ def in_time(llm: LLM, model: object) -> LLM:
             reply.set_exception(error)
 
     async def acomplete(request: Request) -> Reply:
-        for _ in tries:
-            with suppress(asyncio.TimeoutError):
-                return await asyncio.wait_for(answer(request), timeout)
-        raise TimeoutError(late)
+        try:
+            return await asyncio.wait_for(answer(request), bound)
+        except asyncio.TimeoutError:
+            raise TimeoutError(late) from None
 
     return LLM(complete, llm.name, acomplete)

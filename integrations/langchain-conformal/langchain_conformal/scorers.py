@@ -104,7 +104,7 @@ def as_llm(
 ) -> LLM:
     """Return a LangChain chat model as an `LLM`, with its own retries, sync and async.
 
-    Each of its tries takes at most the model's `timeout`, if that is a number.
+    All its tries together take at most `timeout` for each, if the model's is a number.
 
     `options` turns a request into arguments of the model's `invoke`. Give `openai_options` for a
     model with OpenAI's Chat Completions; without it a reply's schema, length and log-probabilities

@@ -85,7 +85,7 @@ def llm_scorer(
 def as_llm(model: LLM, *, options: Options | None = None, name: str | None = None) -> core.LLM:
     """Return a LlamaIndex LLM as an `LLM` of the core, with its own `chat`, `achat` and retries.
 
-    Each of its tries takes at most the model's `timeout`, if that is a number.
+    All its tries together take at most `timeout` for each, if the model's is a number.
 
     `options` turns a request into arguments of `chat`. Give `openai_options` for a model with
     OpenAI's Chat Completions; without it a reply's schema, length and log-probabilities are not
