@@ -136,13 +136,7 @@ def calibrate_gate(
             "with a relevant snippet, retrieved as the score needs them, such as with hits"
         )
     digests = sorted({query_digest(query.query) for query in known})
-    scored = ScoredQueries(
-        scores,
-        np.ones(len(known), dtype=np.bool_),
-        np.arange(len(known) + 1),
-        ids=[query.id for query in known],
-        groups=[query.group for query in known],
-    )
+    scored = ScoredQueries.of_units(scores, known)
     calibration = Calibration(
         alpha,
         "all",  # with one score a query, every guarantee has the same rank
