@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+
 from conformal_retrievers.data.snippets import retrieved_in
 from conformal_retrievers.scoring.reranker import Placed, Reranking
 
@@ -26,8 +28,10 @@ class CohereScorer(Reranking):
 
     With `spans`, of Rerank 5 and newer, it scores sentences, as `split="sentences"` makes them: the
     sentences of a retrieved document are sent together, and each has the highest score of the
-    relevant spans that it is in, or 0 outside of all. A blank text is unscorable: NaN. One that the
-    server does not return scores +inf, which no threshold keeps.
+    relevant spans that it is in, or 0 outside of all. A blank text is unscorable, NaN, and so are
+    all sentences if the server returns no spans for any document, as older models do. A text that
+    the server does not return scores +inf, which no threshold keeps. Raises ValueError for a result
+    with the index of no document, or a repeated one.
 
     >>> scorer = CohereScorer(cohere.ClientV2(), "rerank-v5.0-pro")  # doctest: +SKIP
     """
@@ -50,16 +54,22 @@ class CohereScorer(Reranking):
         wanted = {"relevant_spans": {"mode": "enabled", "threshold": 0.0}} if self.spans else {}
         texts = [" ".join(text for _, text in of_document) for of_document in documents.values()]
         found = self.client.rerank(model=self.model, query=query, documents=texts, **wanted)
-        listed, relevance = [*documents.values()], {}
+        left, relevance = dict(enumerate(documents.values())), dict[int, Any]()
+        answered = any(self.spans and one.relevant_spans is not None for one in found.results)
         for result in found.results:
+            if result.index not in left:
+                raise ValueError(
+                    f"{self.name!r} returned the index {result.index!r}, which must be one of 0 to "
+                    f"{len(texts) - 1}, once; compare the server's answer with Cohere's /v2/rerank"
+                )
             end = -1
-            for i, text in listed[result.index]:
+            for i, text in left.pop(result.index):
                 start, end = end + 1, end + 1 + len(text)
-                relevance[i] = result.relevance_score
-                if self.spans:
+                relevance[i] = None if self.spans else result.relevance_score
+                if answered:
                     spans = result.relevant_spans or ()
                     over = [s.score for s in spans if s.start < end and start < s.end]
-                    relevance[i] = max(over, default=0.0)
+                    relevance[i] = np.max(np.array(over, dtype=np.float64), initial=0.0)
         return relevance
 
     async def _arerank(self, query: str, snippets: Placed) -> Mapping[int, Any]:

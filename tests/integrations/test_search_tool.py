@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 
@@ -10,7 +11,7 @@ from langchain.agents import create_agent
 from langchain.agents.middleware import wrap_tool_call
 from langchain_core.documents import Document
 from langchain_core.language_models import FakeMessagesListChatModel
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import create_retriever_tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -243,6 +244,57 @@ NOTHING, NO_MORE = "Nothing relevant was found.", "Nothing more was found for th
 )
 async def test_a_call_that_has_nothing_to_return_says_so(asked, question, options, texts):
     assert [text for text, _ in await asked([question, question], **options)] == texts
+
+
+@pytest.mark.parametrize(
+    "artifact",
+    [
+        [Document("near")],
+        "near",
+        7,
+        {"more": []},
+        {"question": "Who?"},
+        {"question": None, "more": []},
+        {"question": "Who?", "more": None},
+    ],
+    ids=repr,
+)
+def test_what_another_tool_of_the_name_returned_earlier_is_not_read(artifact):
+    earlier = ToolMessage("near", tool_call_id="0", name="search", artifact=artifact)
+    assert in_one_message(["Who?"], [earlier]) == ["near\n\nclose"]
+
+
+def test_calls_at_once_return_the_same_and_the_next_one_only_what_the_smaller_alpha_adds():
+    messages = []
+    assert in_one_message(["Who?", "Who?"], messages) == ["near\n\nclose"] * 2
+    assert in_one_message(["Who?", "Who?"], messages) == ["middle"] * 2
+    assert in_one_message(["Who?"], messages) == ["Nothing more was found for this question."]
+
+
+async def test_calls_at_once_of_a_context_return_the_same_and_the_next_one_only_what_is_added():
+    tool = llama_index_tool()
+    ctx = Context(FunctionAgent(tools=[tool], llm=ScriptedLLM()))
+
+    async def texts(n):
+        found = await asyncio.gather(*(tool.acall(ctx=ctx, question="Who?") for _ in range(n)))
+        return [output.content for output in found]
+
+    assert await texts(2) == ["near\n\nclose"] * 2
+    assert await texts(1) == ["middle"]
+
+
+def in_one_message(questions, messages):
+    """Return the texts of calls that one message has, which go on after the `messages`."""
+    graph = StateGraph(MessagesState)
+    graph.add_node("tools", ToolNode([langchain_tool()]))
+    graph.add_edge(START, "tools")
+    calls = [
+        {"name": "search", "args": {"question": question}, "id": f"{len(messages)}-{i}"}
+        for i, question in enumerate(questions)
+    ]
+    state = {"messages": [*messages, AIMessage("", tool_calls=calls)]}
+    messages[:] = graph.compile().invoke(state)["messages"]
+    return [message.text for message in messages[-len(questions) :]]
 
 
 async def test_threads_do_not_share_what_was_searched():

@@ -129,6 +129,40 @@ def test_a_snippet_that_the_server_cuts_off_is_never_kept(client):
     assert CohereScorer(client, MODEL).score("cut", snippets).tolist() == [-1, math.inf]
 
 
+class Replying:
+    """A client whose server returns these results."""
+
+    def __init__(self, *results):
+        self.results = [Answer(index=i, relevance_score=0.5, **more) for i, more in results]
+
+    def rerank(self, **_):
+        return Answer(results=self.results)
+
+
+@pytest.mark.parametrize("indices", [[0, 0], [2], [-1], [None]])
+def test_an_index_of_no_document_or_a_repeated_one_is_an_error_that_names_it(indices):
+    scorer = CohereScorer(Replying(*((i, {}) for i in indices)), MODEL)
+    match = rf"'cohere\({MODEL}\)' returned the index {indices[-1]}, .* one of 0 to 1, once"
+    with pytest.raises(ValueError, match=match):
+        scorer.score(QUERY, [Snippet("wine"), Snippet("bread")])
+
+
+@pytest.mark.parametrize("spans", [[math.nan, 0.9], [0.9, math.nan], [None, 0.9], [0.9, None]])
+def test_a_sentence_in_a_span_without_a_score_is_unscorable(spans):
+    found = [Answer(start=0, end=4, score=score) for score in spans]
+    sentences = cut(["Wine. Bread."], "sentences").snippets
+    scorer = CohereScorer(Replying((0, {"relevant_spans": found})), MODEL, spans=True)
+    np.testing.assert_array_equal(scorer.score(QUERY, sentences), [math.nan, 0])
+
+
+def test_where_a_model_returns_no_spans_at_all_sentences_are_unscorable_not_irrelevant():
+    sentences = cut(["Wine. Bread.", "Water."], "sentences").snippets
+    older = CohereScorer(Replying((0, {}), (1, {})), MODEL, spans=True)
+    assert np.isnan(older.score(QUERY, sentences)).all()
+    none_found = Replying((0, {"relevant_spans": []}), (1, {}))
+    assert CohereScorer(none_found, MODEL, spans=True).score(QUERY, sentences).tolist() == [0] * 3
+
+
 def test_sentences_are_calibrated_and_filtered_by_their_spans(client):
     scorer = CohereScorer(client, MODEL, spans=True)
     page = "Red grapes. Bread. Wine is old."

@@ -54,8 +54,9 @@ def search_tool(
     About the questions for which it does, nothing is guaranteed: it has chosen them by results.
 
     The tool has no state: LangGraph gives it the `messages` of the run, and its results are in
-    their artifacts, as "question", "documents" and, for the next call, "more". It needs langgraph,
-    which `create_agent` of langchain brings, and a state with `messages`.
+    their artifacts, as "question", "documents" and, for the next call, "more". Tools of two filters
+    need two names. Calls that one message makes for one question return the same. It needs
+    langgraph, which `create_agent` of langchain brings, and a state with `messages`.
 
     >>> agent = create_agent(model, [search_tool(filtered)])  # doctest: +SKIP
 
@@ -87,10 +88,12 @@ def search_tool(
 
     def earlier(question: str, messages: Sequence[BaseMessage] | None) -> list[Document] | None:
         """Return what the last result for the question has left, None before the first."""
+        asked = folded(question)
         for message in reversed(messages or ()):
-            known = message.artifact if isinstance(message, ToolMessage) else None
-            if known and message.name == name and folded(known["question"]) == folded(question):
-                return [*map(Document.model_validate, known["more"])]  # in a checkpoint, dicts
+            if isinstance(message, ToolMessage) and message.name == name:
+                match message.artifact:  # of another tool, it may be anything
+                    case {"question": str(known), "more": [*more]} if folded(known) == asked:
+                        return [*map(Document.model_validate, more)]  # in a checkpoint, dicts
         return None
 
     def answer(question: str, kept: list[Document]) -> Answer:

@@ -45,8 +45,9 @@ def search_tool(
     questions for which it does, nothing is guaranteed: it has chosen them by results.
 
     The tool has no state. What a second call returns is in the store of the run's `Context`, under
-    "conformal_<name>": agents and workflows that share a context share it. The output's
-    `raw_output` has the nodes.
+    "conformal_<name>": agents and workflows that share a context share it, and tools of two filters
+    need two names. Calls at once for one question return the same. The output's `raw_output` has
+    the nodes.
 
     >>> agent = FunctionAgent(tools=[search_tool(retriever, conformal)], llm=llm)  # doctest: +SKIP
 
