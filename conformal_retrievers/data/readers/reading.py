@@ -97,7 +97,7 @@ def read(
     given = {"run": run, "k": k, "min_score": min_score, "query": query, "relevant": relevant}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     kept, copies, near = without_copies(_read(source, options))
-    for told in (copies and f"{copies}. Copies are left out", near):
+    for told in (copies and f"{copies}. Copies are left out, and the first stays", near):
         if told:
             warnings.warn(told, stacklevel=2)
     return kept
