@@ -35,7 +35,7 @@ class Savings(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"In shadow, over {self.queries:,} queries: the filter would have saved some "
+            f"In shadow, over {self.queries:,} queries: the filter would have saved about "
             f"{self.saved:,.0f} of {self.tokens:,.0f} tokens a query, and left "
             f"{percent(self.emptied)} of the queries without any."
         )

@@ -271,4 +271,4 @@ async def test_a_log_written_in_shadow_says_first_what_would_be_saved(tmp_path):
     found = as_json("diagnose", tmp_path / "c.json", "--log", log, code=1)
     assert found["shadow"] == {"queries": 8, "tokens": 25 / 16, "saved": 15 / 16, "emptied": 0.5}
     shown = run("diagnose", tmp_path / "c.json", "--log", log, code=1).stdout
-    assert shown.startswith("In shadow, over 8 queries: the filter would have saved some 1 of 2 ")
+    assert shown.startswith("In shadow, over 8 queries: the filter would have saved about 1 of 2 ")
