@@ -768,8 +768,8 @@ MUTANTS = {
             "a failure called too few to tell",
         ),
         (
-            "level = telling.SIGNIFICANT / tests",
-            "level = telling.SIGNIFICANT",
+            "level = power.SIGNIFICANT / tests",
+            "level = power.SIGNIFICANT",
             "enough for one group called enough for many",
         ),
         (
