@@ -13,7 +13,7 @@ from langchain_core.documents import Document
 from langchain_core.language_models import FakeMessagesListChatModel
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.runnables import RunnableLambda
-from langchain_core.tools import create_retriever_tool
+from langchain_core.tools import StructuredTool, create_retriever_tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
@@ -374,7 +374,7 @@ def test_the_event_of_a_search_is_that_of_the_filter():
     assert counts.queries == 1
 
 
-def test_a_middleware_filters_what_another_tool_returns_as_its_artifact():
+def test_a_middleware_filters_what_one_tool_returns_as_its_artifact_and_nothing_else():
     retriever = RunnableLambda(lambda q: [Document(t, id=t) for t in RESULTS[q]])
     compressor = ConformalCompressor.from_calibration(calibration(), scorer=LookupScorer(SCORES))
     docs = create_retriever_tool(
@@ -384,7 +384,7 @@ def test_a_middleware_filters_what_another_tool_returns_as_its_artifact():
     @wrap_tool_call
     def keep(request, handler):
         message = handler(request)
-        if message.status == "error":  # arguments that do not fit, which the model may mend
+        if request.tool_call["name"] != docs.name or message.status == "error":
             return message
         kept = compressor.compress_documents(message.artifact, request.tool_call["args"]["query"])
         text = "\n\n".join(d.page_content for d in kept) or "Nothing relevant was found."
@@ -395,3 +395,12 @@ def test_a_middleware_filters_what_another_tool_returns_as_its_artifact():
     texts = [message.text for message in found if message.type == "tool"]
     assert texts[::2] == ["near\n\nclose", "Nothing relevant was found."]
     assert "Input should be a valid string" in texts[1]
+
+    clock = StructuredTool.from_function(lambda: "noon", name="clock", description="Tell the time.")
+    graph = StateGraph(MessagesState)
+    graph.add_node("tools", ToolNode([docs, clock], wrap_tool_call=keep.wrap_tool_call))
+    graph.add_edge(START, "tools")
+    calls = [{"name": name, "args": {"wrong": "none"}, "id": name} for name in ("search", "clock")]
+    found = graph.compile().invoke({"messages": [AIMessage("", tool_calls=calls)]})["messages"]
+    assert "Please fix the error" in found[1].text
+    assert found[2].text == "noon"
