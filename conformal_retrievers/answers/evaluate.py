@@ -119,7 +119,8 @@ class AnswerEvaluation:
         measure = "right" if "right" in known else "unchanged"
         for way in self.ways[1:]:
             gap, needed = self.compare(way.name, WHOLE, measure)
-            told = "" if math.isnan(needed) else f"; {needed:,.0f} questions would tell"
+            shown = gap.low > 0 or gap.high < 0 or math.isnan(needed)
+            told = "" if shown else f"; {needed:,.0f} questions would tell"
             lines.append(f"{names[way.name]} − {WHOLE}, {measure}: {_percent(gap, '+')}{told}.")
         if self.failed:
             lines.append(f"Left out, because a call failed: {len(self.failed)}.")

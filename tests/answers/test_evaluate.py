@@ -60,6 +60,8 @@ def test_what_the_filter_keeps_is_compared_with_a_top_k_of_as_many():
     assert gap.difference.low > 0
     assert gap.needed < 200
     lines = str(found).splitlines()
+    assert found.compare(names[2], "all snippets", "right").difference.high < 0
+    assert "would tell" not in next(line for line in lines if line.startswith(f"{names[2]} −"))
     assert max(map(len, lines)) <= 80
     assert lines[0].split() == ["snippets", "tokens", "unchanged,", "%", "right,", "%", "f1,", "%"]
 
