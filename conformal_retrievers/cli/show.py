@@ -19,7 +19,7 @@ ALPHAS = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4)
 def show(calibration: options.CalibrationFile, as_json: options.Json = False) -> None:
     """Print the guarantee, sources and thresholds of a calibration.
 
-    Reads calibrations of snippets, claims, flags and gates.
+    Reads calibrations of snippets, answers, claims, flags and gates.
     """
     shown = Calibration.load(calibration)
     facts = facts_of(shown)
