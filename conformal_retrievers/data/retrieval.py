@@ -58,6 +58,7 @@ Retriever: TypeAlias = str | Hybrid  # by the name of its class or store
 # How names end that a framework's package gives: of a class, and of a LangChain store.
 SEARCHES = ("similarity", "mmr", "similarity_score_threshold", "metadata filter")
 OURS = ("()", *(f", {search})" for search in SEARCHES))
+INDEX = "VectorIndexRetriever("  # how those of LlamaIndex begin that name a store and a model
 
 
 def difference(asked: Retrieval, calibrated: Retrieval, part: str | None = None) -> str | None:
@@ -75,7 +76,10 @@ calibrate at 9'
     if isinstance(now, Hybrid) and isinstance(known, Hybrid) and {*now.root} == {*known.root}:
         each = [difference(one, known.root[name], name) for name, one in now.root.items()]
         return "; ".join(text for text in each if text) or None
-    if now != known and all(isinstance(one, Hybrid) or one.endswith(OURS) for one in (now, known)):
+    both = now, known
+    of_langchain = all(isinstance(name, Hybrid) or name.endswith(OURS) for name in both)
+    of_llama_index = all(isinstance(name, str) and name.startswith(INDEX) for name in both)
+    if now != known and (of_langchain or of_llama_index):
         text = f"{what} is {now}, but the calibration is of {known}"
         return f"{text}: calibrate with the one that is filtered"
     # The filter warns of more documents than k, but does not know who returned them.

@@ -117,6 +117,20 @@ async def test_a_store_and_bm25_are_filtered_from_one_file(tmp_path):
     assert 0 < kept < found
 
 
+def test_another_store_behind_a_hybrid_retriever_is_warned_of():
+    ours, others = (
+        HybridRetriever({"dense": retriever(store)})
+        for store in ("chroma, cosine", "faiss, inner product")
+    )
+    keep = ConformalPostprocessor(
+        filter=ConformalFilter.of(calibrate(judge_retriever(ours, halves()[0]), alpha=0.2))
+    )
+    query = halves()[1][0].query
+    keep.postprocess_nodes(ours.retrieve(query), query_str=query)
+    with pytest.warns(UserWarning, match=r"'dense' is .*FaissVectorStore.* is of .*ChromaVector"):
+        keep.postprocess_nodes(others.retrieve(query), query_str=query)
+
+
 def test_a_fusion_of_llama_index_is_one_retriever_with_its_scores():
     fusion = QueryFusionRetriever(
         [retriever("chroma, cosine"), retriever("faiss, inner product")],

@@ -30,6 +30,7 @@ from llama_index.postprocessor.conformal.nodes import (
     failed_in,
     kept_nodes,
     to_score,
+    warn_of_others,
 )
 from llama_index.postprocessor.conformal.scorers import AnyScorer, as_llm, as_scorer
 
@@ -43,8 +44,8 @@ class ConformalPostprocessor(BaseNodePostprocessor):
     does not know the retriever, so that it cannot notice another one, nodes in another order, or a
     postprocessor in front that drops some; it counts the nodes, and keeps all of a list that is
     clearly shorter than any calibrated one, unless the score means the same in that. With
-    `HybridRetriever({"name": retriever})`, also of one retriever, nodes carry the names that were
-    asked: a score that needs another raises ValueError.
+    `HybridRetriever({"name": retriever})`, also of one retriever, nodes carry what was asked: a
+    score that needs another name raises ValueError, and another store or model is warned of.
 
     Nodes are scored against the query's text, `query_str`, even if the query is embedded by other
     texts. The guarantee is about nodes as the calibrated retriever returns them: put the
@@ -152,6 +153,7 @@ class ConformalPostprocessor(BaseNodePostprocessor):
             )
         nodes, keep = as_nodes(given), self.filter.behind(self.gate)
         check_hits(keep, nodes)
+        warn_of_others(keep, nodes)
         with rerank_events(query, nodes, keep, self.callback_manager) as outcome:
             yield keep, query.query_str, to_score(keep, nodes), failed_in(nodes), outcome
             outcome.nodes = self._kept(nodes, outcome.filtered)

@@ -10,7 +10,9 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
 from conformal_retrievers.data.hits import fusion
+from conformal_retrievers.data.retrieval import Hybrid, Retrieval
 from conformal_retrievers.data.union import Item, OnError, aask, ask, check_retrievers, unite
+from conformal_retrievers.llm import wire
 from llama_index.postprocessor.conformal.nodes import NodeWithHits, text_of
 
 
@@ -70,6 +72,8 @@ class HybridRetriever(BaseRetriever):
 
     def _united(self, found: Mapping[str, list[NodeWithScore]]) -> list[NodeWithScore]:
         asked = tuple(self.retrievers)
+        parts = {name: retrieval_of(part).retriever for name, part in self.retrievers.items()}
+        retriever = Hybrid({name: Retrieval(part) for name, part in parts.items()})
         failed = tuple(name for name in asked if name not in found)
         lists = {
             name: [Item(node.node_id, text_of(node.node), node.score) for node in nodes]
@@ -82,6 +86,20 @@ class HybridRetriever(BaseRetriever):
                 hits=hits,
                 failed=failed,
                 asked=asked,
+                retriever=retriever,
             )
             for (name, place), hits in unite(lists).items()
         ]
+
+
+def retrieval_of(retriever: BaseRetriever) -> Retrieval:
+    """Return what the retriever is, and how many nodes it is asked for, None if unknown."""
+    if isinstance(retriever, HybridRetriever):
+        parts = retriever.retrievers.items()
+        hybrid = Hybrid({name: retrieval_of(part) for name, part in parts})
+        return Retrieval(hybrid, hybrid.k)
+    store = getattr(retriever, "_vector_store", None)
+    model = wire.portable(wire.model_name(getattr(retriever, "_embed_model", None)) or "")
+    inside = ", ".join(part for part in (store and type(store).__name__, model) if part)
+    k = getattr(retriever, "similarity_top_k", None)
+    return Retrieval(f"{type(retriever).__name__}({inside})", k)

@@ -11,11 +11,10 @@ from llama_index.core.schema import NodeWithScore
 
 from conformal_retrievers import JudgedQuery
 from conformal_retrievers.data.matching import Returned, retrieve_and_judge
-from conformal_retrievers.data.retrieval import Hybrid, Retrieval
+from conformal_retrievers.data.retrieval import Retrieval
 from conformal_retrievers.data.sentences import Split
 from conformal_retrievers.data.union import failure, judging
-from conformal_retrievers.llm import wire
-from llama_index.postprocessor.conformal.hybrid import HybridRetriever
+from llama_index.postprocessor.conformal.hybrid import retrieval_of
 from llama_index.postprocessor.conformal.nodes import to_snippets
 
 
@@ -126,16 +125,3 @@ def nodes_for(
 def _fields(found: NodeWithScore) -> dict[str, Any]:
     node = found.node
     return {"id": node.node_id, "ref_doc_id": node.ref_doc_id, **node.metadata}
-
-
-def retrieval_of(retriever: BaseRetriever) -> Retrieval:
-    """Return what the retriever is, and how many nodes it is asked for, None if unknown."""
-    if isinstance(retriever, HybridRetriever):
-        parts = retriever.retrievers.items()
-        hybrid = Hybrid({name: retrieval_of(part) for name, part in parts})
-        return Retrieval(hybrid, hybrid.k)
-    store = getattr(retriever, "_vector_store", None)
-    model = wire.portable(wire.model_name(getattr(retriever, "_embed_model", None)) or "")
-    inside = ", ".join(part for part in (store and type(store).__name__, model) if part)
-    k = getattr(retriever, "similarity_top_k", None)
-    return Retrieval(f"{type(retriever).__name__}({inside})", k)

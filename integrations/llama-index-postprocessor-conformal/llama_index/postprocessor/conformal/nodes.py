@@ -1,5 +1,6 @@
 """Nodes to snippets with hits, and a filter's decision about snippets back to nodes."""
 
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from conformal_retrievers import Filtered, Snippet
 from conformal_retrievers.data import Hit
 from conformal_retrievers.data.hits import RETRIEVER, HitColumns, Retrieved, hit_columns
 from conformal_retrievers.data.models import with_fields
+from conformal_retrievers.data.retrieval import Hybrid, Retrieval, difference
 from conformal_retrievers.data.union import check_asked
 from conformal_retrievers.filtering import RetrievalFilter
 from conformal_retrievers.scoring import retrievers_of
@@ -27,6 +29,7 @@ class NodeWithHits(NodeWithScore):
     hits: tuple[Hit, ...]  # of each retriever that found it
     failed: tuple[str, ...] = ()  # retrievers that were left out
     asked: tuple[str, ...] = ()  # all that were asked; none if unknown
+    retriever: Hybrid | None = None  # what they are
 
     @classmethod
     def class_name(cls) -> str:
@@ -104,6 +107,16 @@ def check_hits(conformal_filter: RetrievalFilter[Any], nodes: Iterable[NodeWithS
     gate = conformal_filter.gate
     for scorer in (conformal_filter.scorer, *([gate.scorer] if gate else ())) if asked else ():
         check_asked(retrievers_of(scorer), asked)
+
+
+def warn_of_others(conformal_filter: RetrievalFilter[Any], nodes: Iterable[NodeWithScore]) -> None:
+    """Warn if a `HybridRetriever` asked another store or model than a calibrated one."""
+    asked = next((node.retriever for node in _with_hits(nodes)), None)
+    gate = conformal_filter.gate
+    for own in (conformal_filter, *([gate] if gate else ())):
+        known = own.calibration.retriever
+        if known and asked and (text := difference(Retrieval(asked), Retrieval(known))):
+            warnings.warn(text, stacklevel=2)  # Python shows a repeated warning once
 
 
 def columns_of(nodes: Sequence[NodeWithScore]) -> dict[str, HitColumns]:
