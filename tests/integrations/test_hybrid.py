@@ -263,6 +263,16 @@ def test_judged_queries_have_the_hits_names_and_depth_of_all(framework):
     assert own[0].retriever == "mine"
 
 
+def test_retrievers_of_the_other_framework_are_not_taken_for_others():
+    query = JudgedQuery("q", [*TEXTS.values()], [True] * 4, id="1")
+    judged = langchain_conformal.judge_retriever(hybrid_in(InLangChain()), [query])
+    assert "dense: Listed(), k = 3" in str(judged[0].retriever)
+    keep = ConformalFilter(FUSED, calibrate(judged, FUSED, alpha=0.5))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        InLlamaIndex().filter_once(hybrid_in(InLlamaIndex()), keep)
+
+
 @pytest.mark.parametrize("asynchronous", [False, True])
 async def test_all_are_asked_at_once_in_the_callers_context(framework, asynchronous):
     hybrid = hybrid_in(framework, barrier=threading.Barrier(2, timeout=30))

@@ -10,7 +10,7 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
 from conformal_retrievers.data.hits import fusion
-from conformal_retrievers.data.retrieval import Hybrid, Retrieval
+from conformal_retrievers.data.retrieval import INDEX, Hybrid, Retrieval
 from conformal_retrievers.data.union import Item, OnError, aask, ask, check_retrievers, unite
 from conformal_retrievers.llm import wire
 from llama_index.postprocessor.conformal.nodes import NodeWithHits, text_of
@@ -72,8 +72,10 @@ class HybridRetriever(BaseRetriever):
 
     def _united(self, found: Mapping[str, list[NodeWithScore]]) -> list[NodeWithScore]:
         asked = tuple(self.retrievers)
-        parts = {name: retrieval_of(part).retriever for name, part in self.retrievers.items()}
-        retriever = Hybrid({name: Retrieval(part) for name, part in parts.items()})
+        parts = {name: f"{retrieval_of(part).retriever}" for name, part in self.retrievers.items()}
+        # Another name may be that of a class of the other framework for the same retriever.
+        known = {name: part if part.startswith(INDEX) else "" for name, part in parts.items()}
+        retriever = Hybrid({name: Retrieval(part) for name, part in known.items()})
         failed = tuple(name for name in asked if name not in found)
         lists = {
             name: [Item(node.node_id, text_of(node.node), node.score) for node in nodes]

@@ -115,7 +115,9 @@ def warn_of_others(conformal_filter: RetrievalFilter[Any], nodes: Iterable[NodeW
     gate = conformal_filter.gate
     for own in (conformal_filter, *([gate] if gate else ())):
         known = own.calibration.retriever
-        if known and asked and (text := difference(Retrieval(asked), Retrieval(known))):
+        if asked is None or not isinstance(known, Hybrid):
+            continue
+        if text := difference(Retrieval(asked), Retrieval(known)):
             warnings.warn(text, stacklevel=2)  # Python shows a repeated warning once
 
 
