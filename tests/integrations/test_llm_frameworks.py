@@ -178,6 +178,13 @@ async def test_timeout_ends_a_reply_that_never_comes_to_its_end(llm_server, as_l
             await llm.acomplete(REQUEST)
 
 
+def test_a_reply_that_drips_is_bounded_by_the_timeout_of_all_tries(llm_server, chat_openai):
+    llm_server.trouble = lambda body, times: "drips"
+    llm = langchain_conformal.as_llm(chat_openai(timeout=0.3, max_retries=2))
+    with pytest.raises(TimeoutError, match=r"after 0.9 s \(timeout 0.3 s, tries 3\)"):
+        llm.complete(REQUEST)
+
+
 def test_a_slow_server_is_asked_no_more_often_than_max_retries_says(llm_server, chat_openai):
     llm_server.trouble = lambda body, times: "slow"
     llm = langchain_conformal.as_llm(chat_openai(timeout=0.3, max_retries=2))

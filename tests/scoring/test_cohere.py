@@ -147,6 +147,23 @@ def test_an_index_of_no_document_or_a_repeated_one_is_an_error_that_names_it(ind
         scorer.score(QUERY, [Snippet("wine"), Snippet("bread")])
 
 
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [
+        (0, 10, [-0.5, 0, 0]),
+        (11, 18, [0, -0.5, 0]),
+        (19, 25, [0, 0, -0.5]),
+        (10, 11, [0, 0, 0]),  # the blank between two sentences
+        (9, 12, [-0.5, -0.5, 0]),
+    ],
+)
+def test_the_borders_of_sentences_and_spans_are_exact(start, end, expected):
+    sentences = cut(["First one. Second. Third."], "sentences").snippets
+    answer = {"relevant_spans": [Answer(start=start, end=end, score=0.5)]}
+    scorer = CohereScorer(Replying((0, answer)), MODEL, spans=True)
+    assert scorer.score(QUERY, sentences).tolist() == expected
+
+
 @pytest.mark.parametrize("spans", [[math.nan, 0.9], [0.9, math.nan], [None, 0.9], [0.9, None]])
 def test_a_sentence_in_a_span_without_a_score_is_unscorable(spans):
     found = [Answer(start=0, end=4, score=score) for score in spans]
