@@ -98,6 +98,7 @@ def postgres(framework, folder):
         store._engine.dispose()
     else:
         from llama_index.vector_stores.postgres import PGVectorStore
+        from sqlalchemy import NullPool  # a connection must not outlive the loop that opened it
 
         yield index_of(
             PGVectorStore(
@@ -105,6 +106,7 @@ def postgres(framework, folder):
                 async_connection_string=address("asyncpg"),
                 table_name="snippets",
                 embed_dim=SIZE,
+                create_engine_kwargs={"poolclass": NullPool},
             )
         )
 
