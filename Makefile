@@ -70,7 +70,7 @@ matrix-%: .venv/dev
 	case $* in *oldest*) without=--ignore=tests/integrations/test_confidence.py;; esac && \
 	$$env/bin/python -m pytest -o filterwarnings=default --disable-warnings $$without $(MATRIX_TESTS)
 
-FLOOR_TESTS = tests/data tests/theory tests/calibration tests/scoring tests/llm tests/cli/test_cli.py tests/test_filtering.py tests/test_pruning.py
+FLOOR_TESTS = tests/data tests/theory tests/calibration tests/scoring tests/llm tests/cli/test_cli.py tests/test_filtering.py tests/test_sentence_filter.py
 
 # Some of the oldest versions have no wheels for Python 3.12.
 test-floors: ## the core with the oldest version of each library that it allows, on Python 3.10 or 3.11

@@ -1,5 +1,4 @@
-"""A LangChain decision model as a scorer. It needs langchain-core 1.8, which is newer than the
-version that the other tests run with: these passed with 1.8.3 in an environment of its own."""
+"""A LangChain decision model as a scorer, which langchain-core 1.8 and newer have."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Cohere's `/v2/rerank` on loopback: relevance scores of snippets, and spans as those of sentences.
 
-The server's answers have the fields of the types in cohere 7.3.1. With `cohere.ClientV2` of that
-version, in an environment of its own, these tests passed, and they run with it wherever it is
-installed. `Client` sends and reads the same JSON.
+The server's answers have the fields of the types in cohere 7.3.1, whose `ClientV2` reads them where
+it is installed. `Client` sends and reads the same JSON.
 """
 
 from __future__ import annotations
