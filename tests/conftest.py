@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from importlib.metadata import version
 
@@ -9,6 +10,9 @@ from importlib.metadata import version
 # core, and threads beyond that wait for one another.
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
+
+# LlamaIndex asks for the main thread's loop, and up to Python 3.13 gets one that nobody closes.
+asyncio.set_event_loop(None)
 
 import numpy as np
 import pytest
