@@ -195,7 +195,7 @@ def candidates_in(folder: Path) -> dict[str, set[str]]:
 
 
 def cosines(
-    corpus: dict[str, str], queries: dict[str, str], cache: Path, model: Path | None
+    corpus: dict[str, str], queries: dict[str, str], cache: Path, model: Path | None = None
 ) -> Iterator[NDArray[np.float64]]:
     vectors = [
         v / np.linalg.norm(v, axis=1, keepdims=True)

@@ -155,8 +155,8 @@ def read_texts(path: str | Path, name: str = "queries.jsonl") -> dict[str, str]:
     """
     path = _existing(Path(path), name) if Path(path).is_dir() else path
     if next((line for _, line in placed_lines(path)), "").lstrip().startswith("{"):
-        rows_by_id = _by_id(Path(path))
-        return {id: f"{row.title or ''} {row.text}".strip() for id, row in rows_by_id.items()}
+        rows = _by_id(Path(path)).items()
+        return {id: f"{row.title} {row.text}" if row.title else row.text for id, row in rows}
     texts: dict[str, str] = {}
     for place, line in placed_lines(path):
         id, tab, text = line.rstrip("\r\n").partition("\t")
@@ -167,8 +167,8 @@ def read_texts(path: str | Path, name: str = "queries.jsonl") -> dict[str, str]:
 
 
 def read_corpus(path: str | Path) -> dict[str, str]:
-    """Read the texts of a corpus by their ids, as `read_texts` does."""
-    return read_texts(path, "corpus.jsonl")
+    """Read the texts of a corpus by their ids, as `read_texts` does, without blanks around them."""
+    return {id: text.strip() for id, text in read_texts(path, "corpus.jsonl").items()}
 
 
 def _by_id(path: Path) -> dict[str, _Row]:

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from conformal_retrievers.data.beir import read_beir
+from conformal_retrievers.data.beir import read_beir, read_texts
 from conformal_retrievers.data.hits import RETRIEVER, Hit
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 
@@ -168,3 +168,9 @@ def test_a_broken_line_or_an_unknown_id_is_an_error_that_names_it(beir, name, te
     (beir / name).write_text(text)
     with pytest.raises(ValueError, match=problem):
         read_beir(beir, "run.tsv")
+
+
+def test_a_query_keeps_the_blanks_around_it_wherever_it_is_read(beir):
+    (beir / "queries.jsonl").write_text(CONTENTS["queries.jsonl"].replace("Is a", " Is a"))
+    [judged, *_] = read_beir(beir, "run.tsv")
+    assert judged.query == read_texts(beir)[judged.id] == " Is alcohol bad?"
