@@ -28,7 +28,6 @@ def diagnose(
     model: options.NeededModel = None,
     corpus: options.NeededCorpus = None,
     unanswerable: options.Unanswerable = None,
-    without_answers: options.WithoutAnswers = False,
     force: options.Force = False,
     as_json: options.Json = False,
 ) -> None:
@@ -40,12 +39,10 @@ def diagnose(
     """
     if (judged is None) == (log is None):
         raise typer.BadParameter("give either judged queries, or a filter log with --log FILE")
-    if log is not None and (
-        without_answers or any((run, k, min_score, model, corpus, unanswerable))
-    ):
-        needed = "--run, --k, --min-score, --model, --corpus, --unanswerable, --without-answers"
+    if log is not None and any((run, k, min_score, model, corpus, unanswerable)):
+        needed = "--run, --k, --min-score, --model, --corpus, --unanswerable"
         raise typer.BadParameter(f"give judged queries in place of --log for {needed}")
-    sources = inputs.Sources(judged or Path(), unanswerable, without_answers, run, k, min_score)
+    sources = inputs.Sources(judged or Path(), unanswerable, run, k, min_score)
     if out is not None:
         read = (calibration, judged, log, corpus, *sources.files.values())
         options.check_out(out, *read, kind=options.REPORT, force=force)
@@ -55,14 +52,14 @@ def diagnose(
             raise typer.BadParameter("of a gate, give judged queries, without --log and --out")
         evaluated_gate(tested, sources, model, corpus).print(as_json=as_json)
         return
-    options.check_holds_gate(tested, calibration, unanswerable, without_answers=without_answers)
+    options.check_holds_gate(tested, calibration, unanswerable)
     if log:
         new = inputs.logged_queries(log, tested)
     else:
         new = inputs.new_queries(tested, sources, model, corpus)
     diagnosis = diagnosed(tested, new.queries, reference=new.reference)
     gate = None
-    if tested.gate and judged and (out or unanswerable or without_answers):
+    if tested.gate and judged and (out or unanswerable):
         gate = evaluated_gate(tested.gate, sources, model, corpus)
     if out is not None:
         from conformal_retrievers.evaluation.report import html

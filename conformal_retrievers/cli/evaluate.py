@@ -23,7 +23,6 @@ def evaluate(
     model: options.NeededModel = None,
     corpus: options.NeededCorpus = None,
     unanswerable: options.Unanswerable = None,
-    without_answers: options.WithoutAnswers = False,
     as_json: options.Json = False,
 ) -> None:
     """Test a guarantee on judged queries, and compare with top k.
@@ -35,15 +34,15 @@ def evaluate(
     if half of the snippets have no score. Leaves out queries with an id of the calibration.
     """
     tested = load_calibration(calibration, alpha, *RETRIEVED, QUERIES)
-    sources = Sources(judged, unanswerable, without_answers, run, k, min_score)
+    sources = Sources(judged, unanswerable, run, k, min_score)
     if tested.subject == QUERIES:
         evaluated_gate(tested, sources, model, corpus).print(as_json=as_json)
         return
-    options.check_holds_gate(tested, calibration, unanswerable, without_answers=without_answers)
+    options.check_holds_gate(tested, calibration, unanswerable)
     new = new_queries(tested, sources, model, corpus)
     result = measured(tested, new.queries)
     gate = None
-    if tested.gate is not None and (unanswerable or without_answers):
+    if tested.gate is not None and unanswerable:
         gate = evaluated_gate(tested.gate, sources, model, corpus)
     if as_json:
         print_json(

@@ -1,7 +1,4 @@
-"""`conformal-retrievers gate`: answerable and unanswerable queries become a gate's file.
-
-Unanswerable queries are files of them, or those of a BEIR folder without their answers.
-"""
+"""`conformal-retrievers gate`: answerable and unanswerable queries become a gate's file."""
 
 import sys
 from collections.abc import Iterable
@@ -17,17 +14,13 @@ from conformal_retrievers.calibration.gate import Gate
 from conformal_retrievers.cli import inputs, options
 from conformal_retrievers.cli.calibrate import retrieval_of, save
 from conformal_retrievers.cli.scorers import Models, needed_of
-from conformal_retrievers.cli.terminal import OptionNeeded, print_json, say
-from conformal_retrievers.data.beir import read_beir
+from conformal_retrievers.cli.terminal import print_json, say
 from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.data.readers.reading import read
-from conformal_retrievers.data.unanswerable import without_relevant
 from conformal_retrievers.evaluation import GateEvaluation, evaluate_gate
 from conformal_retrievers.scoring.scorer import fitted_on, query_digest
 from conformal_retrievers.theory.ranks import exact_alpha
-
-REMOVED = "answers removed"  # the source of a folder's queries without their answers
 
 
 class Queries(NamedTuple):
@@ -65,34 +58,7 @@ def read_queries(given: inputs.Sources) -> Queries:
     """Return the judged queries of a file or folder, and the unanswerable ones by source."""
     sources = {name: read(file) for name, file in given.files.items()}
     queries = [*inputs.judged_queries(given.judged, given.run, given.k, given.min_score)]
-    if given.without_answers:
-        if REMOVED in sources:
-            raise typer.BadParameter(
-                f"a source has the name {REMOVED!r}, too; give another NAME=FILE",
-                param_hint="--unanswerable",
-            )
-        sources[REMOVED] = _without_answers(given)
     return Queries(queries, sources)
-
-
-def _without_answers(given: inputs.Sources) -> list[JudgedQuery]:
-    """Return the queries of a folder without their relevant snippets, each run cut to k again.
-
-    Queries for which nothing was retrieved, or of which no relevant snippet is known, stay out.
-    """
-    folder, run, k = given.judged, given.run, given.k
-    if not folder.is_dir():
-        raise typer.BadParameter(
-            f"{folder} is a file, and only runs can be deeper than --k; in Python, "
-            "without_answers(retriever, judged) asks the retriever",
-            param_hint="--without-answers",
-        )
-    if k is None:
-        raise OptionNeeded("--without-answers needs runs that are deeper than --k", "--k 10")
-    deep = read_beir(folder, inputs.named_runs(folder, run or []), min_score=given.min_score or 1)
-    depths = {hit.retriever: k for query in deep for s in query.snippets for hit in s.hits}
-    answered = [query for query in deep if any(query.relevant) or query.missed]
-    return [without_relevant(query, depths) for query in answered if query.snippets]
 
 
 class MeasuredGate(NamedTuple):
@@ -155,7 +121,6 @@ def gate(
         float, options.option("--alpha of gate", "RATE", parser=options.passes(exact_alpha))
     ],
     unanswerable: options.Unanswerable = None,
-    without_answers: options.WithoutAnswers = False,
     out: options.Out = Path("gate.json"),
     run: options.Run = None,
     k: options.Depth = None,
@@ -173,7 +138,7 @@ def gate(
 
     Prints what is guaranteed for answerable queries, and how often it is silent on the others.
     """
-    given = inputs.Sources(judged, unanswerable, without_answers, run, k, min_score)
+    given = inputs.Sources(judged, unanswerable, run, k, min_score)
     options.check_out(out, judged, corpus, *given.files.values(), kind=options.GATE, force=force)
     queries = read_queries(given).held_out(hold_out)
     if split is not None:

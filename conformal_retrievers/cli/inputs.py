@@ -99,7 +99,6 @@ class Sources(NamedTuple):
 
     judged: Path
     unanswerable: list[str] | None
-    without_answers: bool
     run: list[str] | None
     k: int | None
     min_score: float | None
@@ -151,7 +150,7 @@ def new_queries(
 
     Raises ValueError if no query is new.
     """
-    judged, _, _, run, k, min_score = at_depth_of(calibration, sources)
+    judged, _, run, k, min_score = at_depth_of(calibration, sources)
     scorers = needed_of(calibration, Models(model, corpus, judged))
     gate = gate_for(calibration, None, scorers)
     scorer = scorer_for(calibration, scorers, calibration.gate)

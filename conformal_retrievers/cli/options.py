@@ -70,7 +70,6 @@ Run = Annotated[list[str] | None, option("--run", "[NAME=]FILE")]
 Depth = Annotated[int | None, option("--k", "NUMBER", min=1)]
 MinScore = Annotated[float | None, option("--min-score", "NUMBER")]
 Unanswerable = Annotated[list[str] | None, option("--unanswerable", "[NAME=]FILE")]
-WithoutAnswers = Annotated[bool, flag("--without-answers")]
 HoldOut = Annotated[float, option("--hold-out", "RATE", min=0, max=0.99)]
 Scorer = Annotated[Literal["rank", "fusion", "bm25"] | None, option("--scorer", "NAME")]
 ListedCorpus = Annotated[Path | None, option("--corpus of gate", "FILE", exists=True)]
@@ -105,14 +104,10 @@ def check_out(
             )
 
 
-def check_holds_gate(
-    calibration: Calibration, path: Path, unanswerable: list[str] | None, *, without_answers: bool
-) -> None:
+def check_holds_gate(calibration: Calibration, path: Path, unanswerable: list[str] | None) -> None:
     """Exit with 2 if there are unanswerable queries for a calibration without a gate."""
-    if calibration.gate is None and (unanswerable or without_answers):
-        option = "--unanswerable" if unanswerable else "--without-answers"
+    if calibration.gate is None and unanswerable:
         raise typer.BadParameter(
-            f"{path} holds no gate, and only a gate is measured on unanswerable queries; leave "
-            f"{option} out",
-            param_hint=option,
+            f"{path} holds no gate, and only a gate is measured on unanswerable queries",
+            param_hint="--unanswerable",
         )

@@ -12,7 +12,7 @@ Ids that are in nothing retrieved are reported with those that are most like the
 import logging
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from itertools import chain
@@ -27,7 +27,7 @@ from conformal_retrievers.data.sentences import Split, splitter
 Found = tuple[Snippet, Mapping[str, Any]]  # with the fields of its metadata
 Returned = tuple[Sequence[Sequence[Found]], Retrieval]  # for each question, by what was asked
 Retrieve = Callable[[Sequence[str]], Returned]
-Names = Mapping[str, str]  # what something relevant is looked for by, such as "id"
+Names = tuple[tuple[str, str], ...]  # what something relevant is looked for by: ("id", "7")
 SHOWN = 3  # names in a message
 PREFIX = 80  # characters of a text that are compared with others, or of an id in a message
 logger = logging.getLogger("conformal_retrievers")
@@ -99,7 +99,7 @@ def _judged(
     snippets = [snippet for snippet, _ in found]
     if key == "evidence":
         return by_chunk(query, snippets)
-    names = [*_names(query, key)]
+    names = _names(query, key)
     if query.evidence and not names and split is None:
         raise ValueError(
             f"{query.name} has evidence, but neither relevant snippets nor relevant_ids; give "
@@ -115,7 +115,7 @@ def _judged(
             )
         without_ids = tuple(replace(s, id=None) for s in query.snippets)
         return replace(query, snippets=without_ids).retrieved_as(snippets)
-    if not all("id" in sought for sought in names):
+    if not all(names):
         raise ValueError(
             f"{query.name}: a relevant snippet has no id, which key={key!r} compares; give "
             "JudgedQuery.from_ids(query, relevant_ids)"
@@ -162,19 +162,15 @@ def _warn_of_documents(
 # --- what nothing was found for -------------------------------------------------------------------
 
 
-def _names(query: JudgedQuery, key: str | None) -> Iterator[Names]:
-    """Yield what each of the relevant ones is looked for by."""
+def _names(query: JudgedQuery, key: str | None) -> list[Names]:
+    """Return what each of the relevant ones is looked for by; () for a chunk without an id."""
     if key == "evidence":
-        yield from ({"document": piece.document} for piece in query.evidence)
-        return
-    yield from ({"id": id} for id in query.relevant_ids)
-    for snippet, relevant in zip(query.snippets, query.relevant, strict=True):
-        if relevant:
-            ids = {} if snippet.id is None or key == "text" else {"id": snippet.id}
-            if key in (None, "text"):
-                yield ids | {"text": snippet.text}
-            else:
-                yield {**ids, "chunk": snippet.id or ""}
+        return [(("document", piece.document),) for piece in query.evidence]
+    names: list[Names] = [(("id", id),) for id in query.relevant_ids]
+    for s in [s for s, r in zip(query.snippets, query.relevant, strict=True) if r]:
+        by_id = () if s.id is None or key == "text" else (("id", s.id), ("chunk", s.id))
+        names.append((*by_id, ("text", s.text)) if key in (None, "text") else by_id)
+    return names
 
 
 def _report(
@@ -185,17 +181,11 @@ def _report(
 ) -> None:
     """Warn of relevant ones that nothing retrieved has, and raise ValueError if it has none."""
     ids = {s.id for s in snippets if s.id is not None}
-    known = {
-        "id": ids if key is None else fields.get(key, set()),
-        "chunk": ids,
-        "text": {s.text for s in snippets},
-        "document": ids | {s.document for s in snippets if s.document is not None},
-    }
-    unknown = [
-        (query, names)
-        for query, names in relevant
-        if not any(name in known[kind] for kind, name in names.items())
-    ]
+    values = {"id": ids if key is None else fields.get(key, set()), "chunk": ids}
+    values["text"] = {s.text for s in snippets}
+    values["document"] = ids | {s.document for s in snippets if s.document is not None}
+    known = {(kind, name) for kind, names in values.items() for name in names}
+    unknown = [(query, names) for query, names in relevant if known.isdisjoint(names)]
     for query, names in unknown if logger.isEnabledFor(logging.INFO) else ():
         logger.info("in nothing that was retrieved: %s", _nearest(query, names, known))
     all_are = len(unknown) == len(relevant)
@@ -205,37 +195,36 @@ def _report(
         return
     shown = ", ".join(_nearest(query, names, known) for query, names in unknown[:SHOWN])
     message = (
-        f"{len(unknown)} of {len(relevant)} relevant {next(iter(unknown[0][1]))}s are in nothing "
-        f"that was retrieved, such as {shown}. "
-        f"{_remedy([names for _, names in unknown], fields, key)}"
+        f"{len(unknown)} of {len(relevant)} relevant {unknown[0][1][0][0]}s are in nothing that "
+        f"was retrieved, such as {shown}. "
+        f"{_remedy([names[0][1] for _, names in unknown], fields, key)}"
     )
     if all_are and len(unknown) >= LEAST:
         raise ValueError(message)
     warnings.warn(f"{message}; as it is, they count as missed", stacklevel=4)
 
 
-def _nearest(query: str, names: Names, known: Mapping[str, set[str]]) -> str:
-    kind, name = next(iter(names.items()))
+def _nearest(query: str, names: Names, known: Iterable[tuple[str, str]]) -> str:
+    kind, name = names[0]
     # Long ids, such as addresses, often differ at their ends.
     part = slice(PREFIX) if kind == "text" else slice(-PREFIX, None)
-    near = get_close_matches(name[part], sorted({value[part] for value in known[kind]}), 1)
+    near = get_close_matches(name[part], sorted({v[part] for k, v in known if k == kind}), 1)
     return f"{name[part]!r} of {query}" + "".join(f" (nearest: {value!r})" for value in near)
 
 
-def _remedy(unknown: Sequence[Names], fields: Mapping[str, set[str]], key: str | None) -> str:
+def _remedy(unknown: Sequence[str], fields: Mapping[str, set[str]], key: str | None) -> str:
     """Return what to do about names that nothing has where they were looked for."""
     if key == "evidence":
         return (
             "Check them: evidence names a document by the id of what is retrieved, or of what that "
             "was cut from, metadata['source'] in LangChain"
         )
-    given = [next(iter(names.values())) for names in unknown]
-    shares = {field: sum(name in values for name in given) for field, values in fields.items()}
+    shares = {field: sum(name in values for name in unknown) for field, values in fields.items()}
     field = max(shares, key=shares.__getitem__, default="")
     if not shares.get(field):
         return "No field of what was retrieved has them; check them"
-    where = f"{shares[field]} of them are %sthe {field} of what was retrieved: %s"
-    if "id" in unknown[0]:
-        return where % ("", "leave key out" if field == "id" else f"give key={field!r}")
-    by_field = "" if field == "id" else f" and key={field!r}"
-    return where % ("not texts but ", f"give JudgedQuery.from_ids(query, ids){by_field}")
+    other = "leave key out" if field == "id" else f"give key={field!r}"
+    return (
+        f"{shares[field]} of them are the {field} of what was retrieved: give "
+        f"JudgedQuery.from_ids(query, ids), and {other}"
+    )

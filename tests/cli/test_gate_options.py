@@ -1,8 +1,7 @@
-"""What the commands of gates read, a BEIR folder too, and what they refuse."""
+"""What the commands of gates read, and what they refuse."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -14,79 +13,15 @@ from pages import NAME as SPLIT
 from pages import asked
 
 from conformal_retrievers import Calibration, calibrate, calibrate_gate, write_jsonl
-from conformal_retrievers.cli.gate import REMOVED
 from conformal_retrievers.cli.scorers import embedding_scorer
-from conformal_retrievers.data import read_beir, read_jsonl
+from conformal_retrievers.data import read_jsonl
 from conformal_retrievers.data.queries import with_hits
-from conformal_retrievers.data.unanswerable import without_relevant
 from conformal_retrievers.scoring import RankScorer
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     return gate_files(tmp_path_factory.mktemp("gates"))
-
-
-# --- a BEIR folder --------------------------------------------------------------------------------
-
-N, DEPTH = 90, 8
-RUNS = ("--run", "dense.tsv", "--run", "bm25.tsv")
-
-
-@pytest.fixture(scope="module")
-def beir(tmp_path_factory):
-    """A folder with two runs of eight documents, of which the relevant one is often first.
-
-    The first query is without a run, and the second is in one run only. The answer to the third is
-    in no run, and the fourth is not judged.
-    """
-    folder, rng = tmp_path_factory.mktemp("beir"), np.random.default_rng(3)
-    rows = {name: [] for name in ("corpus", "queries", "qrels", "dense", "bm25")}
-    for i in range(N):
-        rows["queries"].append(json.dumps({"_id": f"q{i}", "text": f"question {i}"}))
-        if i != 3:
-            rows["qrels"].append(f"q{i}\td{i if i != 2 else 4}-0\t1")
-        for j in range(DEPTH + 2):
-            rows["corpus"].append(json.dumps({"_id": f"d{i}-{j}", "text": f"text {i} {j}"}))
-        for name in ("dense", "bm25")[: i if i < 2 else 2]:
-            scores = rng.normal([3, *[0] * (DEPTH + 1)])
-            for rank, j in enumerate(np.argsort(-scores)[:DEPTH], start=1):
-                rows[name].append(f"q{i}\td{i}-{j}\t{rank}\t{scores[j]:.6f}")
-    for name, lines in rows.items():
-        ending = "jsonl" if name in ("corpus", "queries") else "tsv"
-        (folder / f"{name}.{ending}").write_text("\n".join(lines))
-    return folder
-
-
-@pytest.mark.filterwarnings("ignore:no snippet of a query has a hit of 'bm25'")
-def test_a_folder_gives_its_questions_without_their_answers(beir, tmp_path):
-    given = ("--k", 5, "--without-answers", "--alpha", "0.2", *out(tmp_path, "g"))
-    run("gate", beir, *RUNS, *given)
-    names = ["dense.tsv", "bm25.tsv"]
-    deep = [query for query in read_beir(beir, names) if query.id not in ("q0", "q3")]
-    removed = [without_relevant(query, {"dense": 5, "bm25": 5}) for query in deep]
-    assert {query.k for query in removed} == {10}
-    expected = calibrate_gate(
-        read_beir(beir, names, k=5),
-        {REMOVED: removed},
-        alpha=0.2,
-        retrieval={"runs": names},
-        labels={"source": beir.name},
-    ).calibration
-    made = Calibration.load(tmp_path / "g.json")
-    assert replace(made, created=expected.created) == expected
-    assert len(expected.details["unanswerable"][REMOVED]["scores"]) > 50
-
-
-def test_a_gate_of_a_folder_is_measured_at_its_depth_with_answers_removed(beir, tmp_path):
-    given = ("--k", 5, "--without-answers", "--alpha", "0.2", "--hold-out", "0.5")
-    run("gate", beir, *RUNS, *given, *out(tmp_path, "g"))
-    found = as_json("evaluate", tmp_path / "g.json", beir, *RUNS, "--without-answers")
-    n, m = found["evaluation"]["answerable"]["n"], found["evaluation"]["unanswerable"][REMOVED]["n"]
-    assert 25 < n <= m < 65
-    done = run("evaluate", tmp_path / "g.json", beir, *RUNS, "--without-answers", "--k", 8)
-    assert "fewer snippets than before" in done.stderr
-    assert "16" in done.stderr  # another depth than the calibration's
 
 
 # --- what is refused ------------------------------------------------------------------------------
@@ -99,7 +34,6 @@ def test_a_gate_of_a_folder_is_measured_at_its_depth_with_answers_removed(beir, 
         ((), "--alpha"),
         (("--alpha", "0.1", "--unanswerable", "no.jsonl"), "--unanswerable"),
         (("--alpha", "0.1", "--unanswerable", "=hard.jsonl"), "--unanswerable"),
-        (("--alpha", "0.1", "--without-answers"), "--without-answers"),
         (("--alpha", "0.1", "--delta", "2"), "--delta"),
         (("--alpha", "0.1", "--run", "r.tsv"), "--run"),
     ],
@@ -117,14 +51,6 @@ def test_two_sources_have_two_names(files, tmp_path):
     assert "'hard'" in message
 
 
-def test_a_folder_needs_a_depth_for_its_questions_without_answers(beir, tmp_path):
-    given = ("--alpha", "0.1", *out(tmp_path, "g"), "--without-answers")
-    assert "--k 10" in error_of("gate", beir, *RUNS, *given, code=2)
-    (beir / "none.jsonl").touch()
-    own = ("--unanswerable", f"{REMOVED}={beir / 'none.jsonl'}", "--k", 5)
-    assert "--unanswerable" in error_of("gate", beir, *RUNS, *given, *own, code=2)
-
-
 def test_files_of_gates_and_filters_are_not_taken_for_each_other(files, tmp_path):
     judged = files / "judged.jsonl"
     given = ("calibrate", judged, "--alpha", "0.3", "--scorer", "rank")
@@ -134,7 +60,6 @@ def test_files_of_gates_and_filters_are_not_taken_for_each_other(files, tmp_path
     for command in ("evaluate", "diagnose"):
         asked = (command, tmp_path / "plain.json", files / "new-judged.jsonl")
         assert "--unanswerable" in error_of(*asked, *sources(files), code=2)
-        assert "--without-answers" in error_of(*asked, "--without-answers", code=2)
     log = ("diagnose", files / "gate.json", "--log", judged)
     assert "--log" in error_of(*log, code=2)
     assert "--unanswerable" in error_of(*log, *sources(files), code=2)

@@ -266,12 +266,14 @@ def test_a_field_that_has_none_of_the_ids_is_not_named():
 
 @pytest.mark.parametrize(
     ("name", "remedy"),
-    [("t-{}", r"from_ids\(query, ids\)$"), ("s-{}", r"from_ids\(query, ids\) and key='source'$")],
+    [("t-{}", "leave key out$"), ("s-{}", "give key='source'$")],
 )
 def test_ids_that_are_given_as_texts_are_told(name, remedy):
     judged = [JudgedQuery(f"q{i}", [name.format(i)], [True]) for i in range(10)]
     retrieved = [found(("text", f"t-{i}", {"source": f"s-{i}"})) for i in range(10)]
-    with pytest.raises(ValueError, match=f"10 of 10 relevant texts.*{remedy}"):
+    with pytest.raises(
+        ValueError, match=rf"10 of 10 relevant texts.*from_ids\(query, ids\), and {remedy}"
+    ):
         judge_retrieved(judged, retrieved)
 
 
