@@ -1,22 +1,21 @@
 """Judged queries in files of JSON lines: one query per line, compressed if the name ends in .gz."""
 
-import gc
 import gzip
 import io
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import MISSING, Field, fields
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, TypeVar
+from typing import Annotated, Any, BinaryIO, TypeVar, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_serializer
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model, field_serializer
 
 from conformal_retrievers.data import files
 from conformal_retrievers.data.hits import Hit, Number
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 
 T = TypeVar("T", bound=BaseModel)
-MOST_BLANK = 100_000  # lines
 
 
 class Row(BaseModel):
@@ -51,31 +50,29 @@ class EvidenceRow(Row):
     text: str | None = None  # in place of both
 
 
-class QueryRow(Row):
-    """A line of a file: one judged query."""
+def _row_of(field: Field[Any]) -> Any:
+    """Return the type and the default of a field in a line; JudgedQuery checks all but texts."""
+    kind = TYPES[field.name]
+    return kind if kind in (
+        str,
+        str | None,
+    ) else Any, ... if field.default is MISSING else field.default
 
-    id: str | None = None
-    query: str
-    group: str | None = None
-    missed: Any = None
-    retriever: Any = None
-    k: Any = None
-    split: str | None = None
-    answerable: Any = True
-    evidence: tuple[EvidenceRow, ...] | None = ()
-    relevant_ids: tuple[str, ...] | None = ()  # in place of snippets
-    snippets: list[SnippetRow] | None = None  # required without relevant_ids
+
+TYPES = get_type_hints(JudgedQuery)
+_FIELDS = {
+    f.name: _row_of(f) for f in fields(JudgedQuery) if f.name not in ("relevant", "snippets")
+}
+_FIELDS["evidence"] = (tuple[EvidenceRow, ...] | None, ())
+_FIELDS["relevant_ids"] = (tuple[str, ...] | None, ())  # in place of snippets
+_FIELDS["snippets"] = (list[SnippetRow] | None, None)  # required without relevant_ids
+# A line of a file: one judged query.
+QueryRow: Any = create_model("QueryRow", __base__=Row, **{"id": _FIELDS["id"], **_FIELDS})
 
 
 def read_jsonl(path: str | Path) -> list[JudgedQuery]:
     """Read judged queries from a file of JSON lines: the list of what `iter_jsonl` yields."""
-    collects = gc.isenabled()
-    gc.disable()  # it looks for cycles, of which there are none, in all that was read, many times
-    try:
-        return list(iter_jsonl(path))
-    finally:
-        if collects:
-            gc.enable()
+    return list(iter_jsonl(path))
 
 
 def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:
@@ -132,23 +129,19 @@ def write_jsonl(queries: Iterable[JudgedQuery], path: str | Path) -> None:
 
 
 def _line(query: JudgedQuery) -> str:
-    fields = vars(query) | {"evidence": [piece._asdict() for piece in query.evidence]}
-    marked = zip(query.snippets, fields.pop("relevant"), strict=True)
+    given = vars(query) | {"evidence": [piece._asdict() for piece in query.evidence]}
+    marked = zip(query.snippets, given.pop("relevant"), strict=True)
     of_snippet = [name for name in SnippetRow.model_fields if name != "relevant"]
-    fields["snippets"] = [
+    given["snippets"] = [
         {name: getattr(snippet, name) for name in of_snippet}
         | {"relevant": mark, "hits": snippet.hits or None}
         for snippet, mark in marked
     ]
     if query.relevant_ids:
-        del fields["snippets"]
+        del given["snippets"]
     try:
-        return (
-            QueryRow.model_validate(fields).model_dump_json(
-                exclude_defaults=True, exclude_none=True
-            )
-            + "\n"
-        )
+        row = QueryRow.model_validate(given)
+        return f"{row.model_dump_json(exclude_defaults=True, exclude_none=True)}\n"
     except ValidationError as error:
         raise ValueError(f"{query.name}: {files.explain(error)}") from None
 
@@ -165,12 +158,19 @@ def rows(path: str | Path, model: type[T]) -> Iterator[tuple[str, T]]:
 
 def row_of(place: str, line: str, model: type[T]) -> T:
     """Return a line as an object of a pydantic model; raise ValueError as `rows`."""
+    value = parsed_json(place, line)
     try:
-        return model.model_validate(json.loads(line, object_pairs_hook=files.without_repetition))
+        return model.model_validate(value)
     except ValidationError as error:
         raise ValueError(f"{place}: {files.explain(error)}") from None
+
+
+def parsed_json(place: str, text: str) -> Any:
+    """Return the value of a text of JSON; raise ValueError, naming its place, for another text."""
+    try:
+        return json.loads(text, object_pairs_hook=files.without_repetition)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{place}: it is not JSON ({error}); give one object a line") from None
+        raise ValueError(f"{place}: it is not JSON ({error}); export the file again") from None
 
 
 def placed_lines(path: str | Path) -> Iterator[tuple[str, str]]:
@@ -179,15 +179,10 @@ def placed_lines(path: str | Path) -> Iterator[tuple[str, str]]:
     A place is such as "judged.jsonl, line 3". Raises ValueError, naming the file, if it is not such
     text, and OSError if it cannot be read.
     """
-    blank = 0
     with opened(path) as file, io.TextIOWrapper(file, "utf-8-sig") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.isspace():
                 yield f"{path}, line {number}", line
-                continue
-            blank += 1
-            if blank > MOST_BLANK:  # hundreds of megabytes of them take minutes
-                raise ValueError(f"{path} has more than {MOST_BLANK:,} blank lines; remove them")
 
 
 @contextmanager

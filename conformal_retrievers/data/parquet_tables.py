@@ -7,20 +7,18 @@ import numpy as np
 
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.hits import HitColumns
+from conformal_retrievers.data.jsonl import TYPES
 from conformal_retrievers.data.queries import JudgedQuery
-from conformal_retrievers.data.retrieval import Hybrid
+from conformal_retrievers.data.retrieval import Hybrid, Retriever
 from conformal_retrievers.data.row_groups import FLAG, MARK, NUMBER, TEXT, WHOLE, Kind
 from conformal_retrievers.extras import require
 
 require("parquet", "pyarrow")
 import pyarrow as pa
 
-OF_QUERY = {
-    **dict.fromkeys(("id", "query", "group", "retriever", "split", "token_unit"), TEXT),
-    **dict.fromkeys(("missed", "k"), WHOLE),
-    **dict.fromkeys(("answerable", "silenced"), FLAG),
-}
-SCORED_ONLY = ("token_unit", "silenced")
+SCORED_ONLY = {"token_unit": TEXT, "silenced": FLAG}
+KINDS = {str: TEXT, str | None: TEXT, Retriever | None: TEXT, int | None: WHOLE, bool: FLAG}
+OF_QUERY = {n: KINDS[kind] for n, kind in TYPES.items() if kind in KINDS} | SCORED_ONLY
 OF_SNIPPETS = {
     **dict.fromkeys(("snippet_id", "text", "document", "unscorable"), TEXT),
     **dict.fromkeys(("position", "document_of"), WHOLE),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import gzip
 import json
 import math
@@ -117,7 +116,6 @@ def test_a_broken_line_is_an_error_that_names_file_line_and_field(tmp_path, line
     with pytest.raises(ValueError, match=field) as error:
         read_jsonl(path)
     assert f"{path}, line 3: " in str(error.value)
-    assert gc.isenabled()
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
@@ -154,14 +152,3 @@ def test_a_query_that_cannot_be_written_leaves_the_old_file_as_it_was(tmp_path):
         write_jsonl([QUERIES[1], odd], path)
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
-
-
-@pytest.mark.parametrize("end", ["\n", "\r", " \r\n"])
-def test_a_file_of_line_breaks_is_refused_before_all_of_it_is_read(tmp_path, end):
-    path = tmp_path / "judged.jsonl"
-    query = '{"query": "q", "snippets": [{"text": "t", "relevant": true}]}'
-    path.write_bytes(f"{query}{end * 100_000}{query}".encode())
-    assert len(read_jsonl(path)) == 2
-    path.write_bytes(f"{query}{end * 100_002}{query}".encode())
-    with pytest.raises(ValueError, match=r"judged\.jsonl has more than 100,000 blank lines"):
-        read_jsonl(path)

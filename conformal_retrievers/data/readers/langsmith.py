@@ -60,7 +60,16 @@ def read_langsmith(
     if not runs and feedback:
         raise feedback[0].fault("run_id", "give the runs of the feedback too, from list_runs")
     if not runs:
-        return [_example(example, query, relevant) for example in examples]
+        return [
+            judged_by(
+                example,
+                _query(example, query),
+                None,
+                _relevant(example, relevant),
+                id=example.name("id"),
+            )
+            for example in examples
+        ]
     return _judged_runs(runs, feedback, examples, query, relevant)
 
 
@@ -94,18 +103,18 @@ def _judged_runs(
     for run in runs:
         marks = of_run.get(run.name("id"))
         example = references.get(run.name("reference_example_id") or "")
-        documents = _documents(run, run.mapping("outputs")) if marks or example else None
+        documents = _documents(run, "outputs") if marks or example else None
         if documents is None:
             if run.get("run_type") == "retriever":
                 left_out.append(run)
             continue
         if run.name("id") in filtered:
             raise given.refused(run.place, _filter_in(run) or given.RUN)
-        text = _query(run, run.mapping("inputs"), query)
+        text = _query(run, query)
         if marks:
             queries.append(_marked(run, text, documents, marks))
         elif example is not None:
-            known = _relevant(example, example.mapping("outputs"), relevant)
+            known = _relevant(example, relevant)
             its = Record(run.place, {**run.fields, "group": example.get("group")})
             queries.append(judged_by(its, text, documents, known, id=run.name("id")))
     if not queries:
@@ -130,30 +139,21 @@ def _by_run(feedback: Iterable[Record], key: str | None) -> dict[str | None, Rec
         if key is not None and record.get("key") != key:
             continue
         if not any(isinstance(record.get(name), Mapping) for name in ("value", "correction")):
-            if key is None:
-                continue
-            raise record.fault(
-                "value",
-                f"the feedback {key!r} is on the run as a whole; give a value for each document, "
-                "or a correction with the relevant ones",
-            )
+            continue  # on the run as a whole
         before = of_run.setdefault(record.name("run_id"), record)
-        if before.get("key") != record.get("key"):
+        if before is not record:
             raise ValueError(
                 f"{record.place}: a run has feedback {before.get('key')!r:.60} and "
                 f"{record.get('key')!r:.60} on its documents; choose one with "
-                "read_langsmith(…, relevant=KEY)"
+                "read_langsmith(…, relevant=KEY), or remove one"
             )
-        if before is not record:
-            twice = f"the run has feedback {record.get('key')!r:.60} twice"
-            raise record.fault("run_id", f"{twice}, remove one")
     return of_run
 
 
 def _marked(run: Record, query: str, documents: Sequence[Snippet], feedback: Record) -> JudgedQuery:
     """Return a run's documents as feedback on them judges each."""
     if isinstance(feedback.get("correction"), Mapping):
-        known = _documents(feedback, feedback.mapping("correction"))
+        known = _documents(feedback, "correction")
         if known is None:
             raise feedback.fault("correction", 'give {"documents": [the relevant ones]}')
         return judged_by(run, query, documents, known, id=run.name("id"))
@@ -169,18 +169,8 @@ def _marked(run: Record, query: str, documents: Sequence[Snippet], feedback: Rec
     return made(run, JudgedQuery, query, with_hits(documents), relevant, id=run.name("id"))
 
 
-def _example(record: Record, query: str | None, relevant: str | None) -> JudgedQuery:
-    known = _relevant(record, record.mapping("outputs"), relevant)
-    if not known:
-        raise ValueError(
-            f"{record.place}: no document is relevant, so that nothing can be judged by it; give "
-            "one, or leave the example out"
-        )
-    text = _query(record, record.mapping("inputs"), query)
-    return judged_by(record, text, None, known, id=record.name("id"))
-
-
-def _query(record: Record, inputs: Mapping[str, Any], name: str | None) -> str:
+def _query(record: Record, name: str | None) -> str:
+    inputs = record.mapping("inputs")
     texts = [key for key, value in inputs.items() if isinstance(value, str) and value.strip()]
     names = [name] if name is not None else [key for key in QUERIES if key in texts] or texts
     if len(names) != 1 or names[0] not in texts:
@@ -191,8 +181,9 @@ def _query(record: Record, inputs: Mapping[str, Any], name: str | None) -> str:
     return str(inputs[names[0]])
 
 
-def _relevant(record: Record, outputs: Mapping[str, Any], name: str | None) -> list[Snippet]:
+def _relevant(record: Record, name: str | None) -> list[Snippet]:
     """Return the relevant documents of an example."""
+    outputs = record.mapping("outputs")
     fields = Record(f"{record.place}: outputs", outputs)
     names = [key for key in (RELEVANT if name is None else (name,)) if fields.get(key) is not None]
     if len(names) != 1:
@@ -206,10 +197,10 @@ def _relevant(record: Record, outputs: Mapping[str, Any], name: str | None) -> l
     return [snippet_of(fields, names[0], document) for document in fields.items(names[0]) or ()]
 
 
-def _documents(record: Record, outputs: Mapping[str, Any]) -> list[Snippet] | None:
-    """Return the documents that outputs hold, None if they hold none."""
-    fields = Record(f"{record.place}: outputs", outputs)
-    name = next((key for key in DOCUMENTS if fields.get(key) is not None), None)
-    if name is None or (isinstance(outputs[name], str) and outputs[name].lstrip()[:1] != "["):
+def _documents(record: Record, name: str) -> list[Snippet] | None:
+    """Return the documents that a field holds, None if it holds none."""
+    fields = Record(f"{record.place}: {name}", record.mapping(name))
+    name = next((key for key in DOCUMENTS if fields.get(key) is not None), "")
+    if not name or (isinstance(text := fields.get(name), str) and text.lstrip()[:1] != "["):
         return None  # such as the answer of a chain
     return [snippet_of(fields, name, document) for document in fields.items(name) or []]

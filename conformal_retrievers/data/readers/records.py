@@ -16,8 +16,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-from conformal_retrievers.data import files
-from conformal_retrievers.data.jsonl import opened, placed_lines
+from conformal_retrievers.data.jsonl import opened, parsed_json, placed_lines
 from conformal_retrievers.data.text import number_in
 
 MOST = 2**30  # bytes of a file that is read whole: more do not fit into memory
@@ -166,9 +165,9 @@ def _in_file(path: str | Path) -> Iterator[Record]:
         yield from _in_csv(path)
     elif lines or _is_json(first):
         for place, line in placed_lines(path):
-            yield from placed(_items(place, _json(place, line)))
+            yield from placed(_items(place, parsed_json(place, line)))
     else:
-        yield from placed(_items(str(path), _json(str(path), text_of(path))))
+        yield from placed(_items(str(path), parsed_json(str(path), text_of(path))))
 
 
 def _items(place: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -215,13 +214,6 @@ def _is_json(text: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
-
-
-def _json(place: str, text: str) -> Any:
-    try:
-        return json.loads(text, object_pairs_hook=files.without_repetition)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{place}: it is not JSON ({error}); export the file again") from None
 
 
 def parsed(text: str) -> Any:
