@@ -9,8 +9,8 @@ driver that is interrupted continues, by the same call, with the parts that are 
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -84,8 +84,7 @@ def score_dataset(
     """
     make = partial(_scoring, make_scorer)
     each = {"num_gpus": num_gpus} if num_gpus else {"num_cpus": 1}
-    run = _Run("score", make, queries_per_part, actors, each, requests_per_minute)
-    return run.done(source, out)
+    return _done("score", make, source, out, queries_per_part, actors, requests_per_minute, each)
 
 
 def label_dataset(
@@ -136,9 +135,10 @@ def label_dataset(
     prompt = prompt or Prompt.load("label_sentences" if split else "label")
     check_count(concurrency, "concurrency")
     make = partial(_labelling, make_llm, patience, prompt, split, concurrency)
-    each = {"num_cpus": 1}
-    run = _Run("label", make, queries_per_part, actors, each, requests_per_minute, cache)
-    return run.done(source, out)
+    each, log = {"num_cpus": 1}, cache and os.path.abspath(cache)
+    return _done(
+        "label", make, source, out, queries_per_part, actors, requests_per_minute, each, log
+    )
 
 
 def calibrate_dataset(source: str | Path, *, alpha: float, **options: Any) -> Calibration:
@@ -238,51 +238,45 @@ def _at_desk(method: str, *arguments: Any) -> Any:
     return ray.get(getattr(_DESK, method).remote(*arguments))
 
 
-@dataclass(frozen=True)
-class _Run:
-    """A task for all parts of a source."""
-
-    task: str
-    make: Callable[[], Task]
-    per_part: int
-    actors: int
-    each: Mapping[str, Any]  # what an actor takes of its machine
-    per_minute: float | None = None
-    cache: str | Path | None = None
-
-    def done(self, source: str | Path, out: str | Path) -> Done:
-        """Do the parts that the folder lacks, and return all of its results."""
-        for name, count in (("queries_per_part", self.per_part), ("actors", self.actors)):
-            check_count(count, name)
-        if self.per_minute is not None and not self.per_minute > 0:
-            raise ValueError(f"requests_per_minute is {self.per_minute!r}; give a number above 0")
-        folder, labels = Folder(out), parts.labels_of(source)
-        files = parts.files_in(source, parts.ENDINGS if self.task == "score" else parts.LINES)
-        surveys = [*_mapped(partial(parts.surveyed, per_part=self.per_part), files)]
-        by = _got(_REMOTE(**self.each)(lambda: _by(self.make())).remote())
-        more = {"library": __version__, "labels": labels}
-        folder.begin(parts.manifest_of(self.task, by, surveys, self.per_part, **more))
-        every, before = parts.parts_of(surveys), folder.done()
-        todo = [json.dumps(asdict(part)) for part in every if part.name not in before]
-        if todo:
-            self._do(todo, folder.url, by)
-        return Done.of(folder, [part.name for part in every], len(every) - len(todo))
-
-    def _do(self, todo: Sequence[str], out: str, by: Mapping[str, Any]) -> None:
+def _done(
+    task: str,
+    make: Callable[[], Task],
+    source: str | Path,
+    out: str | Path,
+    per_part: int,
+    actors: int,
+    per_minute: float | None,
+    each: Mapping[str, Any],  # what an actor takes of its machine
+    cache: str | None = None,
+) -> Done:
+    """Do the parts of a source that the folder lacks, and return all of its results."""
+    check_count(per_part, "queries_per_part")
+    check_count(actors, "actors")
+    if per_minute is not None and not per_minute > 0:
+        raise ValueError(f"requests_per_minute is {per_minute!r}; give a number above 0")
+    folder, labels = Folder(out), parts.labels_of(source)
+    files = parts.files_in(source, parts.ENDINGS if task == "score" else parts.LINES)
+    surveys = [*_mapped(partial(parts.surveyed, per_part=per_part), files)]
+    by = _got(_REMOTE(**each)(lambda: _by(make())).remote())
+    more = {"library": __version__, "labels": labels}
+    folder.begin(parts.manifest_of(task, by, surveys, per_part, **more))
+    every, before = parts.parts_of(surveys), folder.done()
+    todo = [json.dumps(asdict(part)) for part in every if part.name not in before]
+    if todo:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         again = {"max_restarts": -1, "max_task_retries": -1}
         made = _REMOTE(num_cpus=0, scheduling_strategy=here, **again)(Desk)
-        desk = made.remote(self.per_minute, self.cache and os.path.abspath(self.cache))
-        data = ray.data.from_items(list(todo), override_num_blocks=len(todo)).map_batches(
+        data = ray.data.from_items(todo, override_num_blocks=len(todo)).map_batches(
             _Actor,
             batch_size=1,
-            fn_constructor_args=(self.make, out, by, desk),
-            compute=ray.data.ActorPoolStrategy(size=self.actors),
-            **self.each,
+            fn_constructor_args=(make, folder.url, by, made.remote(per_minute, cache)),
+            compute=ray.data.ActorPoolStrategy(size=actors),
+            **each,
         )
         for row in data.iter_rows():
             if row["failed"]:
                 raise RuntimeError(f"{row['failed']}. Run it again to continue with this part")
+    return Done.of(folder, [part.name for part in every], len(every) - len(todo))
 
 
 def _by(task: Task) -> dict[str, Any]:

@@ -37,12 +37,9 @@ def as_documents(values: ArrayLike | None, size: int) -> NDArray[np.intp] | None
     """Return the number of the document of each sentence, None for whole snippets."""
     if values is None:
         return None
-    numbers = as_numbers(values, "document_of")
-    if numbers.shape != (size,) or numbers.dtype.kind not in "iu" or (numbers < 0).any():
-        raise ValueError(
-            f"document_of is {numbers!r:.60}; give a whole number, 0 or more, for each snippet"
-        )
-    return numbers.astype(np.intp)
+    numbers = as_column("document_of", values, size)
+    whole = (numbers >= 0) & (numbers % 1 == 0)
+    return _valid("document_of", numbers, whole, "a whole number, 0 or more").astype(np.intp)
 
 
 def as_column(name: str, values: ArrayLike, size: int) -> Column:
@@ -56,14 +53,19 @@ def _of_shape(name: str, array: NDArray[Kind], size: int, items: str) -> NDArray
     return array
 
 
+def _valid(name: str, numbers: Column, valid: NDArray[np.bool_], remedy: str) -> Column:
+    for i in np.flatnonzero(~valid)[:1].tolist():
+        raise ValueError(f"{name}[{i}] is {numbers[i]:g}; give {remedy}")
+    return numbers
+
+
 def as_tokens(tokens: ArrayLike | None, size: int) -> Column | None:
     """Return the number of tokens of each snippet, NaN where it is unknown; None if all are."""
     if tokens is None:
         return None
     numbers = as_column("tokens", tokens, size)
-    for i in np.flatnonzero((numbers < 0) | np.isinf(numbers))[:1].tolist():
-        raise ValueError(f"tokens[{i}] is {numbers[i]:g}; give a finite number, 0 or more")
-    return numbers
+    known = np.isnan(numbers) | ((numbers >= 0) & np.isfinite(numbers))
+    return _valid("tokens", numbers, known, "a finite number, 0 or more")
 
 
 def as_judgements(relevant: ArrayLike, size: int) -> NDArray[np.bool_]:
@@ -99,9 +101,5 @@ def as_counts(name: str, values: ArrayLike | None, n: int, most: int) -> Column:
         return np.full(n, math.nan)
     counts = _of_shape(name, as_scores(values, name), n, "queries")
     whole = np.isnan(counts) | ((counts >= 0) & (counts <= most) & (counts % 1 == 0))
-    for i in np.flatnonzero(~whole)[:1].tolist():
-        raise ValueError(
-            f"{name}[{i}] is {counts[i]:g}; give a whole number from 0 to {most}, or NaN if it is "
-            "unknown"
-        )
-    return np.array(counts)
+    remedy = f"a whole number from 0 to {most}, or NaN if it is unknown"
+    return np.array(_valid(name, counts, whole, remedy))

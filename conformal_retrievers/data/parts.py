@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -63,11 +64,6 @@ class Survey:
     size: int
     sha256: str
     starts: tuple[tuple[int, int], ...]  # the first byte and the number of the first line
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """What the manifest has of the file."""
-        return {"file": Path(self.file).name, "size": self.size, "sha256": self.sha256}
 
 
 def files_in(source: str | Path, endings: tuple[str, ...] = ENDINGS) -> list[str]:
@@ -194,7 +190,8 @@ class Folder:
         stored = self.manifest
         for name in ("task", "by", "queries_per_part", "files"):
             if fields[name] != stored[name]:
-                theirs, ours = _difference(stored[name], fields[name])
+                pairs = zip_longest(_items(stored[name]), _items(fields[name]))
+                theirs, ours = next(pair for pair in pairs if pair[0] != pair[1])
                 raise ValueError(
                     f"out is {self.url}, which was begun with {name} {theirs}, not {ours}; give "
                     "the same, or an empty folder"
@@ -257,17 +254,10 @@ class Folder:
             self.fs.pipe_file(f"{self.root}/{name}", content)
 
 
-def _difference(stored: Any, given: Any) -> tuple[Any, Any]:
-    """Return what differs, of lists the first two items that do."""
-    if isinstance(stored, dict):
-        (name, *_) = [name for name in stored if stored[name] != given[name]]
-        return f"{name} {stored[name]!r:.60}", repr(given[name])
-    if isinstance(stored, list):
-        for pair in zip(stored, given, strict=False):
-            if pair[0] != pair[1]:
-                return pair
-        return f"{len(stored)} files", f"{len(given)} files"
-    return repr(stored), repr(given)
+def _items(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [f"{name} {item!r:.60}" for name, item in value.items()]
+    return value if isinstance(value, list) else [value]
 
 
 def labels_of(source: str | Path) -> dict[str, JsonValue] | None:
@@ -295,11 +285,16 @@ def manifest_of(
     task: str, by: Mapping[str, Any], surveys: Sequence[Survey], per_part: int, **more: Any
 ) -> dict[str, Any]:
     """Return the fields of a manifest; `by` is what does the task, such as a scorer's name."""
-    fields = {"format": KIND.format, "version": KIND.version, "task": task, "by": dict(by)}
     return {
-        **fields,
+        "format": KIND.format,
+        "version": KIND.version,
+        "task": task,
+        "by": dict(by),
         **more,
         "queries_per_part": per_part,
         "n_parts": sum(len(survey.starts) for survey in surveys),
-        "files": [survey.identity for survey in surveys],
+        "files": [
+            {"file": Path(survey.file).name, "size": survey.size, "sha256": survey.sha256}
+            for survey in surveys
+        ],
     }

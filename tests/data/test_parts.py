@@ -103,7 +103,7 @@ def test_a_folder_is_continued_with_the_same_source_and_scorer_only(folder, tmp_
     folder.begin(fields(tmp_path))
     folder.begin(fields(tmp_path))
     assert folder.manifest["n_parts"] == 2
-    with pytest.raises(ValueError, match="scorer 's', not 't'"):
+    with pytest.raises(ValueError, match="scorer 's', not scorer 't'"):
         folder.begin(fields(tmp_path, scorer="t"))
     with pytest.raises(ValueError, match="queries_per_part 1, not 2"):
         folder.begin(fields(tmp_path, per_part=2))

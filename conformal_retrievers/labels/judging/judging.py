@@ -121,16 +121,16 @@ class Judging:
         """Return what the journal has; raise ValueError unless it is of these queries."""
         sizes = [len(query.snippets) for query in self.queries]
         try:
-            sample = TypeAdapter(Sample).validate_python(self.journal.plan)
-            shown = zip(sample.shown, sizes, strict=False)
-            if sorted(sample.order) != [*range(len(sizes))] or len(sample.shown) != len(sizes):
-                raise ValueError("its order, or what is shown, is not of these questions")
-            if not all({*places} <= {*range(n)} for places, n in shown):
-                raise ValueError("what is shown are not places of snippets")
-            events = [*self.journal]
-            for question, marks, _ in events:
-                if question not in sample.order or len(marks) != len(sample.shown[question]):
-                    raise ValueError(f"question {question!r} has {len(marks)} marks")
+            sample, events = TypeAdapter(Sample).validate_python(self.journal.plan), [*self.journal]
+            shown = dict(enumerate(sample.shown))
+            fits = (
+                not own or 0 <= min(own) <= max(own) < n
+                for own, n in zip(shown.values(), sizes, strict=False)
+            )
+            if len(shown) != len(sizes) or sorted(sample.order) != [*shown] or not all(fits):
+                raise ValueError("what is shown is not of these questions")
+            if any(q not in shown or len(marks) != len(shown[q]) for q, marks, _ in events):
+                raise ValueError("its marks are not of these questions")
         except ValueError as error:
             wrong = explain(error) if isinstance(error, ValidationError) else error
             raise ValueError(
