@@ -45,15 +45,9 @@ def evaluate(
     if tested.gate is not None and unanswerable:
         gate = evaluated_gate(tested.gate, sources, model, corpus)
     if as_json:
-        print_json(
-            {
-                "left_out": new.left_out,
-                "too_shallow": result.too_shallow,
-                "equal_recall": result.equal_recall,
-                "evaluation": result,
-                **({"gate": gate._asdict()} if gate else {}),
-            }
-        )
+        lead = {"left_out": new.left_out, "too_shallow": result.too_shallow}
+        more = {"evaluation": result} | ({"gate": gate._asdict()} if gate else {})
+        print_json({**lead, "equal_recall": result.equal_recall, **more})
     else:
         say(result)
         if new.left_out:

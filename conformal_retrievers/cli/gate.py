@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-import numpy as np
 import typer
 
 from conformal_retrievers.calibration import calibrate_gate
@@ -46,12 +45,8 @@ class Queries(NamedTuple):
 
     def held_out(self, share: float) -> "Queries":
         """Return all but those that are held out, the same questions of each source."""
-        asked = {query_digest(query.query) for query in self.judged}
-        left = {query_digest(query.query) for query in inputs.held_out(self.judged, share)}
-        others = dict.fromkeys(query_digest(query.query) for query in self.all)
-        rng = np.random.default_rng(1)
-        gone = [question for question in others if question not in asked and rng.random() < share]
-        return self.without([*gone, *(asked - left)])
+        sources = {name: inputs.held_out(own, share) for name, own in self.unanswerable.items()}
+        return Queries(inputs.held_out(self.judged, share), sources)
 
 
 def read_queries(given: inputs.Sources) -> Queries:

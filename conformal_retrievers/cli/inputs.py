@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import typer
 from pydantic import JsonValue
 
@@ -127,9 +126,8 @@ def at_depth_of(calibration: Calibration, given: Sources) -> Sources:
 
 
 def held_out(judged: Iterable[JudgedQuery], share: float) -> list[JudgedQuery]:
-    """Return all but a share of the queries, the same in each command for the same queries."""
-    rng = np.random.default_rng(0)
-    return [query for query in judged if rng.random() >= share]
+    """Return all but a share of the queries, the same questions in each command and source."""
+    return [query for query in judged if int(query_digest(query.query)[:8], 16) >= share * 16**8]
 
 
 class New(NamedTuple):

@@ -137,12 +137,9 @@ def _documents(span: Record) -> list[Snippet]:
 
 def _snippet(span: Record, i: str, fields: Mapping[str, Any]) -> Snippet:
     document = Record(f"{span.place}: retrieval.documents.{i}.document", fields)
-    metadata, content, id = (
-        document.mapping("metadata"),
-        document.get("content"),
-        document.name("id"),
-    )
+    metadata, content = document.mapping("metadata"), document.get("content")
     given.check_unfiltered(document.place, metadata)
+    id = document.name("id")
     if not isinstance(content, str) and id is None:
         raise document.fault("content", "give the text of the document, or its id")
     text, own = content if isinstance(content, str) else "", Record(document.place, metadata)
@@ -172,13 +169,12 @@ def _query(span: Record) -> str:
 
 def _ids(span: Record, n: int) -> list[Any]:
     """Return the ids of n documents of LangChain, which are only in the output."""
-    output: Any = span.get("output.value")
-    documents: Any = None
-    if isinstance(output, str) and output.startswith('{"documents"'):
+    output, documents = str(span.get("output.value")), None
+    if output.startswith('{"documents"'):
         documents = span.mapping("output.value").get("documents")
-    known = isinstance(documents, list) and len(documents) == n
-    pairs = documents if known else [None] * n
-    return [document.get("id") if isinstance(document, Mapping) else None for document in pairs]
+    if not isinstance(documents, list) or len(documents) != n:
+        return [None] * n
+    return [document.get("id") if isinstance(document, Mapping) else None for document in documents]
 
 
 def _chosen(annotations: Sequence[Record], name: str | None) -> list[Record]:
@@ -200,7 +196,7 @@ def _judgements(
 ) -> dict[str, dict[int, tuple[bool, bool]]]:
     """Return whether each document is relevant, and by a person, by span and by its place."""
     judgements: dict[str, dict[int, tuple[bool, bool]]] = {}
-    for record in sorted(annotations, key=lambda record: not _by_person(record)):
+    for record in sorted(annotations, key=lambda record: record.get("annotator_kind") != "HUMAN"):
         position = record.number("document_position")
         span = _hex(record.get("span_id") or record.get("context.span_id"))
         if position is None or position % 1 or not isinstance(span, str):
@@ -208,13 +204,9 @@ def _judgements(
         result = Record(record.place, {**record.fields, **record.mapping("result")})
         name = next((key for key in ("score", "label") if result.get(key) is not None), "score")
         relevant = as_relevant(f"{record.place}: {name}", result.get(name), min_score)
-        person = _by_person(record)
+        person = record.get("annotator_kind") == "HUMAN"
         first = judgements.setdefault(span, {}).setdefault(int(position), (relevant, person))
         if first == (not relevant, person):
             contradict = f"annotations of this document of span {span!r:.60} contradict each other"
             raise record.fault("document_position", f"{contradict}, remove one")
     return judgements
-
-
-def _by_person(annotation: Record) -> bool:
-    return bool(annotation.get("annotator_kind") == "HUMAN")
