@@ -1,12 +1,15 @@
-"""Running the command line in a test."""
+"""Running the command line in a test, and files that its commands read."""
 
 from __future__ import annotations
 
 import json
 
+import numpy as np
 from typer.testing import CliRunner
 
+from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.cli import app
+from conformal_retrievers.data.queries import JudgedQuery, Snippet, with_hits
 
 
 def run(*arguments, code=0):
@@ -29,3 +32,49 @@ def error_of(*arguments, code=1):
         assert len(done.stderr.splitlines()) == 1
         assert done.stderr.startswith("Error: ")
     return " ".join(done.stderr.split())
+
+
+def retrieval_in(path):
+    """Return what a calibration file states of the retrieval, without the lengths of its lists."""
+    facts = dict(Calibration.load(path).retrieval)
+    assert [*facts.pop("lengths")]
+    return facts
+
+
+def judged_queries(n, *, shift=0.0, groups=("a", "b"), start=0):
+    """Queries of five snippets, one relevant, with similarities around 2 and 0, by these."""
+    rng = np.random.default_rng(start + 1)
+
+    def found(i):
+        similarities = rng.normal([2 - shift, 0, 0, 0, 0]).tolist()
+        snippets = [
+            Snippet(f"text {i} {j}", id=f"{i}-{j}", retrieval_score=similarity)
+            for j, similarity in enumerate(similarities)
+        ]
+        return with_hits(sorted(snippets, key=lambda s: -s.retrieval_score), "toy")
+
+    return [
+        JudgedQuery(
+            f"question {i}",
+            snippets := found(i),
+            [snippet.id == f"{i}-0" for snippet in snippets],
+            id=f"q{i}",
+            group=groups[i % len(groups)],
+            missed=i % 2,
+            retriever="toy",
+            k=5,
+        )
+        for i in range(start, start + n)
+    ]
+
+
+def write_beir(folder, corpus, queries, qrels, runs):
+    """Write a folder in the BEIR layout: texts by id, and rows of qrels and of runs by name."""
+    texts = {"corpus": corpus, "queries": queries}
+    for name, by_id in texts.items():
+        rows = [json.dumps({"_id": id, "text": text}) for id, text in by_id.items()]
+        (folder / f"{name}.jsonl").write_text("\n".join(rows))
+    for name, rows in {"qrels": qrels, **runs}.items():
+        lines = ["\t".join(map(str, row)) for row in rows]
+        (folder / f"{name}.tsv").write_text("\n".join(lines))
+    return folder

@@ -19,31 +19,19 @@ def queries(n, kind, best, *, relevant, start=0):
         scores = sorted([float(rng.normal(best)), *rng.normal(0, 0.3, K - 1).tolist()])[::-1]
         texts = [Snippet(f"{kind} {i} {j}", retrieval_score=s) for j, s in enumerate(scores)]
         marks = [relevant, *[False] * (K - 1)]
-        found.append(
-            JudgedQuery(
-                f"{kind} {i}",
-                with_hits(texts),
-                marks,
-                id=f"{kind}{i}",
-                group="ab"[i % 2],
-                answerable=relevant,
-            )
-        )
+        fields = {"id": f"{kind}{i}", "group": "ab"[i % 2], "answerable": relevant}
+        found.append(JudgedQuery(f"{kind} {i}", with_hits(texts), marks, **fields))
     return found
 
 
 def gate_files(folder):
     """Write answerable and unanswerable queries, old and new, and a gate of the old."""
     for name, start in (("", 0), ("new-", 1000)):
-        write_jsonl(
-            queries(120, "asked", 4, relevant=True, start=start), folder / f"{name}judged.jsonl"
-        )
-        write_jsonl(
-            queries(60, "hard", 2.5, relevant=False, start=start), folder / f"{name}hard.jsonl"
-        )
-        write_jsonl(
-            queries(60, "easy", 0, relevant=False, start=start), folder / f"{name}easy.jsonl"
-        )
+        asked = queries(120, "asked", 4, relevant=True, start=start)
+        write_jsonl(asked, folder / f"{name}judged.jsonl")
+        for kind, best in (("hard", 2.5), ("easy", 0)):
+            others = queries(60, kind, best, relevant=False, start=start)
+            write_jsonl(others, folder / f"{name}{kind}.jsonl")
     run("gate", folder / "judged.jsonl", *sources(folder), "--alpha", "0.1", *out(folder, "gate"))
     return folder
 

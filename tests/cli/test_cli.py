@@ -14,7 +14,7 @@ from textwrap import indent
 
 import numpy as np
 import pytest
-from commands import as_json, error_of, run
+from commands import as_json, error_of, judged_queries, retrieval_in, run, write_beir
 from lookup import LookupScorer
 
 from conformal_retrievers.calibration.calibrating import calibrate
@@ -37,33 +37,6 @@ SCORER = RetrievalScorer("toy", higher_is_better=True)
 RANK = ("--scorer", "rank")
 
 
-def judged_queries(n, *, shift=0.0, groups=("a", "b"), start=0):
-    """Queries of five snippets, one relevant, with similarities around 2 and 0, by these."""
-    rng = np.random.default_rng(start + 1)
-
-    def found(i):
-        similarities = rng.normal([2 - shift, 0, 0, 0, 0]).tolist()
-        snippets = [
-            Snippet(f"text {i} {j}", id=f"{i}-{j}", retrieval_score=similarity)
-            for j, similarity in enumerate(similarities)
-        ]
-        return with_hits(sorted(snippets, key=lambda s: -s.retrieval_score), "toy")
-
-    return [
-        JudgedQuery(
-            f"question {i}",
-            snippets := found(i),
-            [snippet.id == f"{i}-0" for snippet in snippets],
-            id=f"q{i}",
-            group=groups[i % len(groups)],
-            missed=i % 2,
-            retriever="toy",
-            k=5,
-        )
-        for i in range(start, start + n)
-    ]
-
-
 def test_try_measures_halves_of_the_judged_queries_against_top_k(tmp_path):
     write_jsonl(judged_queries(40), tmp_path / "judged.jsonl")
     asked = ("try", tmp_path / "judged.jsonl", "--alpha", "0.2", "--splits", "3")
@@ -84,11 +57,9 @@ def files(tmp_path_factory):
     easy = judged_queries(200, start=1000, groups=("a",))
     hard = judged_queries(30, start=2000, shift=1.5, groups=("b",))
     write_jsonl([*easy, *hard], folder / "one_hard_group.jsonl")
-    unscored = [
-        replace(q, snippets=[replace(s, retrieval_score=None, hits=()) for s in q.snippets])
-        for q in easy
-    ]
-    write_jsonl(unscored, folder / "unscored.jsonl")
+    unscored = [[replace(s, retrieval_score=None, hits=()) for s in q.snippets] for q in easy]
+    pairs = zip(easy, unscored, strict=True)
+    write_jsonl([replace(q, snippets=s) for q, s in pairs], folder / "unscored.jsonl")
     judged, labels = read_jsonl(folder / "judged.jsonl"), {"source": "judged.jsonl"}
     plain = calibrate(judged, SCORER, alpha=0.1, labels=labels)
     for name, options in {
@@ -128,9 +99,7 @@ def test_a_calibration_of_the_command_line_is_that_of_the_library(files, tmp_pat
         labels={"source": "judged.jsonl"},
     )
     assert found == replace(expected, created=found.created)
-    facts = dict(found.retrieval)
-    assert [*facts.pop("lengths")]
-    assert facts == {"retriever": "toy", "k": 5}
+    assert retrieval_in(out) == {"retriever": "toy", "k": 5}
     assert done.stdout.split()[-1].endswith("c.json")
     assert as_json(*command) == as_json("show", out)
 
@@ -198,29 +167,25 @@ def test_retrievers_and_depths_are_not_mixed_and_a_threshold_that_drops_nothing_
 @pytest.fixture(scope="module")
 def beir(tmp_path_factory):
     """The queries of judged.jsonl in the BEIR layout. The corpus holds all their snippets."""
-    folder, queries = tmp_path_factory.mktemp("beir"), judged_queries(200)
-    rows = [{"_id": s.id, "text": s.text} for q in queries for s in q.snippets]
-    asked = [{"_id": q.id, "text": q.query} for q in queries]
-    for name, lines in (("corpus", rows), ("queries", asked)):
-        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    relevant = [f"{q.id}\t{q.snippets[0].id}\t1" for q in queries]
-    (folder / "qrels.tsv").write_text("\n".join(relevant))
-    found = [
-        f"{q.id}\t{s.id}\t{rank}\t{s.retrieval_score}"
-        for q in queries
-        for rank, s in enumerate(q.snippets)
-    ]
-    (folder / "run.tsv").write_text("\n".join(found))
-    return folder
+    queries = judged_queries(200)
+    return write_beir(
+        tmp_path_factory.mktemp("beir"),
+        {s.id: s.text for q in queries for s in q.snippets},
+        {q.id: q.query for q in queries},
+        [(q.id, q.snippets[0].id, 1) for q in queries],
+        {
+            "run": [
+                (q.id, s.id, s.hits[0].rank, s.retrieval_score) for q in queries for s in q.snippets
+            ]
+        },
+    )
 
 
 def test_a_beir_folder_is_read_with_its_run_to_the_depth_of_the_calibration(beir, tmp_path):
     out = tmp_path / "c.json"
     options = ("--alpha", "0.2", *RANK, "--hold-out", "0.5", "--out", out)
     run("calibrate", beir, "--run", "run.tsv", "--k", "3", *options)
-    facts = dict(Calibration.load(out).retrieval)
-    assert [*facts.pop("lengths")]
-    assert facts == {"run": "run.tsv", "k": 3}
+    assert retrieval_in(out) == {"run": "run.tsv", "k": 3}
     found = as_json("evaluate", out, beir, "--run", "run.tsv")
     assert found["evaluation"]["n_snippets"] == 3 * found["evaluation"]["n_queries"] > 0
     assert "--run" in error_of("evaluate", out, beir, code=2)
@@ -243,12 +208,8 @@ def test_bm25_takes_the_corpus_of_the_folder_or_a_given_one(beir, files, tmp_pat
 @pytest.mark.slow
 def test_the_commands_of_the_guide_work_as_pasted(tmp_path):
     numbers = [f"The number {i} stands alone." for i in range(80)]
-    judged = [
-        JudgedQuery(
-            f"number {i}", with_hits(numbers[i : i + 4]), [True, False, False, False], id=f"q{i}"
-        )
-        for i in range(76)
-    ]
+    marks, found = [True, False, False, False], [with_hits(numbers[i : i + 4]) for i in range(76)]
+    judged = [JudgedQuery(f"number {i}", s, marks, id=f"q{i}") for i, s in enumerate(found)]
     write_jsonl(judged, tmp_path / "judged.jsonl")
     guide = (Path(__file__).parents[2] / "docs/commands.md").read_text(encoding="utf-8")
     script = "\n".join(re.findall(r"^    (conformal-retrievers .*)$", guide, re.M))
@@ -292,9 +253,8 @@ def test_evaluate_measures_what_the_library_measures(files):
     assert found["coverage"]["all"]["estimate"] == expected.coverage["all"].estimate
     assert found["removal"]["low"] == expected.removal.low
     assert found["by_group"]["a"]["n_queries"] == 100
-    assert re.search(
-        r"^a +100 ", run("evaluate", files / "by_group.json", files / "new.jsonl").stdout, re.M
-    )
+    shown = run("evaluate", files / "by_group.json", files / "new.jsonl").stdout
+    assert re.search(r"^a +100 ", shown, re.M)
 
 
 def test_evaluate_takes_another_alpha(files):
@@ -385,10 +345,8 @@ def test_the_report_is_that_of_the_library(files, tmp_path):
     d, judged = diagnose(calibration, new), read_jsonl(files / "new.jsonl")
     assert page.read_text() == html(d, new, sources=sources, judged=judged)
     lost = [one["id"] for one in as_json("diagnose", *given)["dropped"]]
-    assert lost
-    assert set(lost) == {
-        q.id for q in new if (q.scores[q.relevant] > calibration.threshold()).any()
-    }
+    above = {q.id for q in new if (q.scores[q.relevant] > calibration.threshold()).any()}
+    assert set(lost) == above != set()
 
 
 # --- the filter log -------------------------------------------------------------------------------
@@ -484,13 +442,8 @@ def test_control_characters_of_files_are_printed_visibly(files, tmp_path):
 def test_a_full_device_is_an_error_on_one_line(arguments, files):
     arguments += ["--alpha", "0.1"] if arguments[0] == "plan" else []
     with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "conformal_retrievers", *arguments],
-            cwd=files,
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        command = [sys.executable, "-m", "conformal_retrievers", *arguments]
+        done = subprocess.run(command, cwd=files, stdout=full, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (1, "Error: No space left on device\n")
 
 
@@ -516,8 +469,12 @@ sys.meta_path.insert(0, Interrupts())
 from conformal_retrievers.__main__ import main
 main()
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = python(code)
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
+def python(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
 
 
 def test_before_a_command_can_catch_ctrl_c_nothing_else_loads():
@@ -527,22 +484,18 @@ before = {*sys.modules}
 import conformal_retrievers.__main__
 print(*sorted({*sys.modules} - before))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     package = "conformal_retrievers"
-    assert done.stdout.split() == [package, f"{package}.__main__", f"{package}.version"]
+    assert python(code).stdout.split() == [package, f"{package}.__main__", f"{package}.version"]
 
 
 def test_the_command_line_needs_no_package_of_the_demo():
-    names = (
-        "regex sentencex bm25s jinja2 matplotlib langchain_core llama_index sentence_transformers"
-    )
-    code = f"""
+    names = "regex sentencex bm25s jinja2 matplotlib langchain_core llama_index"
+    done = python(f"""
 import sys
 sys.modules.update(dict.fromkeys({names.split()}))
 from conformal_retrievers.cli import app
 app(["demo"])
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+""")
     assert done.returncode == 1
     (command,) = re.findall("pip install (.*);", done.stderr.splitlines()[0])
     packages = ["langchain-conformal", "llama-index-postprocessor-conformal"]
@@ -661,16 +614,7 @@ def test_the_plan_in_the_documentation_is_what_is_printed():
 def test_the_version_and_help_fit_into_80_columns():
     assert re.fullmatch(r"\d+\.\d+\.\d+\n", run("--version").stdout)
     assert "..." not in run("--help").stdout.partition("Commands:")[2]  # no summary is cut
-    for command in [
-        "calibrate",
-        "gate",
-        "show",
-        "evaluate",
-        "diagnose",
-        "plan",
-        "demo",
-        "claims",
-    ]:
+    for command in ["calibrate", "gate", "show", "evaluate", "diagnose", "plan", "demo", "claims"]:
         assert "--help" in run(command, "--help").stdout
     for command in ("evaluate", "diagnose"):  # which have no --scorer
         assert "--scorer" not in run(command, "--help").stdout

@@ -2,40 +2,15 @@
 
 from __future__ import annotations
 
-from commands import as_json, error_of, run
+from commands import as_json, error_of, judged_queries, run
 
-from conformal_retrievers import Calibration, JudgedQuery, Snippet, read, write_jsonl
-from conformal_retrievers.data.queries import with_hits
-
-N, DEPTH = 120, 4
-
-
-def judged(start=0):
-    """Return queries of which every other has its relevant snippet first, and the others last."""
-    queries = []
-    for i in range(start, start + N):
-        first = i % 2 == 0
-        texts = [f"text {i} {j}" for j in range(DEPTH)]
-        scores = [1 - j / 10 - i / 10_000 for j in range(DEPTH)]
-        snippets = [
-            Snippet(text, id=f"d{i}-{j}", retrieval_score=score)
-            for j, (text, score) in enumerate(zip(texts, scores, strict=True))
-        ]
-        relevant = [j == (0 if first else DEPTH - 1) for j in range(DEPTH)]
-        queries.append(
-            JudgedQuery(f"query {i}", with_hits(snippets), relevant, id=f"q{i}", missed=0)
-        )
-    return queries
-
-
-def thresholds(path):
-    calibration = Calibration.load(path)
-    return calibration.threshold(), calibration.n_queries
+from conformal_retrievers import Calibration, read, write_jsonl
 
 
 def test_qrels_and_a_run_calibrate_on_ranks(tmp_path):
     qrels, runs = [], []
-    for query in judged():
+    judged = judged_queries(120)
+    for query in judged:
         for s, relevant in zip(query.snippets, query.relevant, strict=True):
             qrels.append(f"{query.id} 0 {s.id} {int(relevant)}")
             runs.append(f"{query.id} Q0 {s.id} {s.hits[0].rank + 1} {s.retrieval_score} bm25")
@@ -43,9 +18,10 @@ def test_qrels_and_a_run_calibrate_on_ranks(tmp_path):
     (tmp_path / "run.txt").write_text("\n".join(runs))
     options = ("--alpha", "0.2", "--scorer", "rank", "--out", tmp_path / "c.json")
     run("calibrate", tmp_path / "qrels.txt", "--run", tmp_path / "run.txt", *options)
-    write_jsonl(judged(), tmp_path / "ours.jsonl")
+    write_jsonl(judged, tmp_path / "ours.jsonl")
     run("calibrate", tmp_path / "ours.jsonl", *options[:-1], tmp_path / "ours.json")
-    assert thresholds(tmp_path / "c.json") == thresholds(tmp_path / "ours.json")
+    one, other = (Calibration.load(tmp_path / f"{name}.json") for name in ("c", "ours"))
+    assert (one.threshold(), one.n_queries) == (other.threshold(), 120)
     assert "--run FILE" in error_of("calibrate", tmp_path / "qrels.txt", *options, code=2)
     assert "a run" in error_of("calibrate", tmp_path / "run.txt", *options)
 
@@ -59,7 +35,7 @@ def test_an_unknown_file_is_an_error_of_one_line_that_lists_the_formats(tmp_path
 
 def test_grades_are_judged_by_min_score_in_each_command(tmp_path):
     rows = ["query,query_id,id,text,relevant,rank,score"]
-    for query in judged():
+    for query in judged_queries(120):
         for i, (s, relevant) in enumerate(zip(query.snippets, query.relevant, strict=True)):
             grade = 3 if relevant else i % 2  # 1 is not relevant from 2 on
             rows.append(f"{query.query},{query.id},{s.id},{s.text},{grade},{i},{s.retrieval_score}")

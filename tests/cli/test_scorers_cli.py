@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
-
 import numpy as np
 import pytest
-from commands import as_json, error_of, run
+from commands import as_json, error_of, retrieval_in, run, write_beir
 
 from conformal_retrievers.calibration.calibrating import calibrate
 from conformal_retrievers.calibration.calibration import Calibration
@@ -22,21 +19,19 @@ N, DEPTH = 180, 4
 @pytest.fixture(scope="module")
 def beir(tmp_path_factory):
     """A folder with a run of similarities and one of distances, which find different snippets."""
-    folder, rng = tmp_path_factory.mktemp("hybrid"), np.random.default_rng(3)
-    rows = {name: [] for name in ("corpus", "queries", "qrels", "dense", "l2")}
+    rng, runs = np.random.default_rng(3), {"dense": [], "l2": []}
     for i in range(N):
-        rows["queries"].append(json.dumps({"_id": f"q{i}", "text": f"question {i}"}))
-        rows["qrels"].append(f"q{i}\td{i}-0\t1")
-        for j in range(8):
-            rows["corpus"].append(json.dumps({"_id": f"d{i}-{j}", "text": f"text {i} {j}"}))
-        for name, sign in (("dense", 1), ("l2", -1)):
+        for (_, rows), sign in zip(runs.items(), (1, -1), strict=True):
             similarity = rng.normal([2, *[0] * 7])
             for rank, j in enumerate(np.argsort(-similarity), start=1):
-                rows[name].append(f"q{i}\td{i}-{j}\t{rank}\t{sign * similarity[j]:.6f}")
-    for name, lines in rows.items():
-        ending = "jsonl" if name in ("corpus", "queries") else "tsv"
-        (folder / f"{name}.{ending}").write_text("\n".join(lines))
-    return folder
+                rows.append((f"q{i}", f"d{i}-{j}", rank, f"{sign * similarity[j]:.6f}"))
+    return write_beir(
+        tmp_path_factory.mktemp("hybrid"),
+        {f"d{i}-{j}": f"text {i} {j}" for i in range(N) for j in range(8)},
+        {f"q{i}": f"question {i}" for i in range(N)},
+        [(f"q{i}", f"d{i}-0", 1) for i in range(N)],
+        runs,
+    )
 
 
 RUNS = ("--run", "dense.tsv", "--run", "l2.tsv", "--k", DEPTH)
@@ -48,9 +43,7 @@ def test_a_score_of_several_runs_is_that_of_the_library(beir, tmp_path):
     run(*command, "--scorer", "fusion")
     made = Calibration.load(out)
     assert made.scorer == expected.name
-    facts = dict(made.retrieval)
-    assert [*facts.pop("lengths")]
-    assert facts == {"runs": ["dense.tsv", "l2.tsv"], "k": 2 * DEPTH}
+    assert retrieval_in(out) == {"runs": ["dense.tsv", "l2.tsv"], "k": 2 * DEPTH}
     queries = read_beir(beir, ["dense.tsv", "l2.tsv"], k=DEPTH)
     new = [query for query in queries if query.id not in made.ids]
     kept = [made.keep(expected.score(q.query, q.snippets)) for q in new]
@@ -58,16 +51,6 @@ def test_a_score_of_several_runs_is_that_of_the_library(beir, tmp_path):
     assert found["n_snippets"] == sum(len(q.snippets) for q in new) == sum(map(len, kept))
     assert found["removal"]["estimate"] == pytest.approx(1 - np.concatenate(kept).mean())
     run("diagnose", out, beir, *RUNS[:4])
-
-
-def test_a_single_run_needs_no_name_of_its_retriever(beir, tmp_path):
-    command = ("calibrate", beir, "--run", "l2.tsv", "--alpha", "0.2", "--out", tmp_path / "c.json")
-    run(*command, "--scorer", "rank")
-    made = Calibration.load(tmp_path / "c.json")
-    assert made.scorer == "rank(retriever)"
-    facts = dict(made.retrieval)
-    assert [*facts.pop("lengths")]
-    assert facts == {"run": "l2.tsv"}
 
 
 def test_a_run_is_named_and_one_of_several_that_calibrated_suffices_if_it_has_its_name(
@@ -79,9 +62,7 @@ def test_a_run_is_named_and_one_of_several_that_calibrated_suffices_if_it_has_it
     names = {"runs": ["dense.tsv", "l2.tsv"]}
     calibrate(judged, RankScorer("near"), alpha=0.2, retrieval=names).save(out)
     made = Calibration.load(out)
-    facts = dict(made.retrieval)
-    assert [*facts.pop("lengths")]
-    assert facts == {"runs": ["dense.tsv", "l2.tsv"], "k": 2 * DEPTH}
+    assert retrieval_in(out) == {"runs": ["dense.tsv", "l2.tsv"], "k": 2 * DEPTH}
     done = run("evaluate", out, beir, "--run", "near=dense.tsv")  # at the depth of the file
     assert f"k {DEPTH}, but the calibration has {2 * DEPTH}" in done.stderr
     other = run("evaluate", out, beir, "--run", "dense.tsv", code=1).stderr
@@ -91,13 +72,14 @@ def test_a_run_is_named_and_one_of_several_that_calibrated_suffices_if_it_has_it
     assert found["n_snippets"] == DEPTH * len(new)
 
 
-def test_a_run_whose_path_has_an_equals_sign_is_a_path(beir, tmp_path):
+def test_a_single_run_needs_no_name_and_a_path_with_an_equals_sign_is_a_path(beir, tmp_path):
     path = tmp_path / "name=dense.tsv"
     path.write_text((beir / "dense.tsv").read_text())
     out = tmp_path / "c.json"
     given = ("--alpha", "0.2", "--scorer", "rank", "--out", out)
     run("calibrate", beir, "--run", path, *given)
     assert Calibration.load(out).scorer == "rank(retriever)"
+    assert retrieval_in(out) == {"run": path.name}
 
 
 def test_without_a_scorer_one_is_learned_and_the_file_holds_it(beir, tmp_path):
@@ -110,15 +92,6 @@ def test_without_a_scorer_one_is_learned_and_the_file_holds_it(beir, tmp_path):
     assert found["evaluation"]["n_queries"] + found["left_out"] == N
     assert found["left_out"] > len(made.ids) > 0  # those of the fit are left out too
     assert "choice" in as_json("show", out)["scorer_provenance"]
-
-
-def test_a_model_that_the_file_needs_is_asked_for_and_another_is_refused(beir, tmp_path):
-    out = tmp_path / "c.json"
-    run("calibrate", beir, *RUNS, "--alpha", "0.2", "--scorer", "fusion", "--out", out)
-    new = ("evaluate", out, beir, *RUNS, "--model", "m")
-    assert "--model" in error_of(*new, code=2)
-    replace(Calibration.load(out), scorer="cosine(m)", scorer_provenance=None).save(out)
-    assert "--model MODEL" in error_of(*new[:-2], code=2)
 
 
 @pytest.mark.parametrize(

@@ -62,10 +62,8 @@ def test_evaluate_and_diagnose_follow_the_split_of_the_calibration(files, judged
     shown = run("evaluate", files / "c.json", files / judged).stdout
     assert "40 queries, 360 sentences, 40 of them relevant" in shown
     assert "sentences per query" in " ".join(shown.split())
-    assert (
-        "Queries: 40, with 360 sentences."
-        in run("diagnose", files / "c.json", files / judged).stdout
-    )
+    diagnosed = run("diagnose", files / "c.json", files / judged).stdout
+    assert "Queries: 40, with 360 sentences." in diagnosed
 
 
 def test_a_log_of_sentences_is_diagnosed(files):
@@ -94,9 +92,8 @@ def test_a_splitter_of_ones_own_is_not_run(files, tmp_path):
     calibration.save(tmp_path / "lines.json")
     assert "split" in error_of("evaluate", tmp_path / "lines.json", files / "new.jsonl")
     write_jsonl(by_sentence(queries(40, start=1000), by_line), tmp_path / "cut.jsonl")
-    assert (
-        "120 sentences" in run("evaluate", tmp_path / "lines.json", tmp_path / "cut.jsonl").stdout
-    )
+    shown = run("evaluate", tmp_path / "lines.json", tmp_path / "cut.jsonl").stdout
+    assert "120 sentences" in shown
 
 
 def by_line(text):

@@ -42,6 +42,3 @@ def test_windows_are_exact_bounded_in_order_and_lose_nothing_but_white_space(tex
         assert one.position < next_one.position
         assert held(one).stop < held(next_one).stop
         assert held(one).stop - next_one.position <= overlap
-
-
-FAMILY, ACCENTED = "👨‍👩‍👧‍👦", "e\u0301"

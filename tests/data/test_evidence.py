@@ -81,27 +81,17 @@ def test_evidence_of_a_source_is_found_in_the_windows_of_it_that_have_a_position
 
 def test_sentences_have_the_hits_of_their_document_and_the_query_its_other_fields():
     snippets = with_hits([Snippet(TEXT, id="a"), Snippet("Bob slept.", id="b")], "bm25")
-    query = judged(
-        ("a", 10, 21), snippets=snippets, id="q", group="g", retriever="store", k=2, missed=1
-    )
-    [found] = by_sentence([query], "sentences")
-    assert [s.text for s in found.snippets] == [
-        *("It rains.", "Ann did it.", "So she said."),
-        "Bob slept.",
-    ]
+    fields = {"id": "q", "group": "g", "retriever": "store", "k": 2, "missed": 1}
+    [found] = by_sentence([judged(("a", 10, 21), snippets=snippets, **fields)], "sentences")
+    texts = ["It rains.", "Ann did it.", "So she said.", "Bob slept."]
+    assert [s.text for s in found.snippets] == texts
     assert [s.hits for s in found.snippets] == [(Hit("bm25", rank),) for rank in (0, 0, 0, 1)]
-    assert [(s.document, s.position) for s in found.snippets[1:]] == [
-        ("a", 10),
-        ("a", 22),
-        ("b", 0),
-    ]
+    places = [(s.document, s.position) for s in found.snippets[1:]]
+    assert places == [("a", 10), ("a", 22), ("b", 0)]
     assert found.document_of.tolist() == [0, 0, 0, 1]
     assert (found.id, found.group, found.retriever, found.k) == ("q", "g", "store", 2)
     assert (found.split, found.evidence) == (splitter("sentences").name, ())
     assert by_sentence([found], "sentences") == [found]
-    assert query == judged(
-        ("a", 10, 21), snippets=snippets, id="q", group="g", retriever="store", k=2, missed=1
-    )
 
 
 def test_k_counts_documents():
@@ -216,7 +206,6 @@ def test_evidence_follows_a_snippet_that_is_recognised_by_its_text(id):
     known = judged(("a", 10, 21), snippets=[Snippet(TEXT, id="a")])
     returned = [Snippet("Bob slept.", id="c"), Snippet(TEXT, id=id), Snippet(TEXT, id="twice")]
     [found] = by_sentence([known.retrieved_as(returned)], "sentences")
-    assert [s.text for s, r in zip(found.snippets, found.relevant, strict=True) if r] == [
-        "Ann did it."
-    ]
+    relevant = [s.text for s, r in zip(found.snippets, found.relevant, strict=True) if r]
+    assert relevant == ["Ann did it."]
     assert found.missed == 0

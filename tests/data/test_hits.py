@@ -1,9 +1,8 @@
 """Hits: columns of what retrievers know, and the union of their lists by reciprocal rank fusion."""
 
 import numpy as np
-import pytest
 
-from conformal_retrievers import JudgedQuery, ScoredQuery, Snippet, score_queries
+from conformal_retrievers import JudgedQuery, ScoredQuery, score_queries
 from conformal_retrievers.data.hits import Hit, fuse, hit_columns
 from conformal_retrievers.data.queries import with_hits
 from conformal_retrievers.scoring import FunctionScorer
@@ -33,17 +32,3 @@ def test_scored_queries_have_the_hits_of_the_judged_ones():
     [scored] = score_queries(length, [JudgedQuery("q", with_hits(["a", "bc"]), [True, False])])
     np.testing.assert_array_equal(scored.hits["retriever"].ranks, [0, 1])
     assert ScoredQuery([1.0], [True]).hits == {}
-
-
-@pytest.mark.parametrize(
-    ("field", "hits"),
-    [
-        ("rank", (Hit("a", -1),)),
-        ("rank", (Hit("a", 0.5),)),
-        ("hits", (Hit("a", 0), Hit("a", 1))),
-        ("retriever", (Hit("a\n", 0),)),
-    ],
-)
-def test_judged_queries_refuse_impossible_hits(field, hits):
-    with pytest.raises(ValueError, match=field):
-        JudgedQuery("q", [Snippet("a", hits=hits)], [True])

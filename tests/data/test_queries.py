@@ -10,7 +10,7 @@ import pytest
 
 from conformal_retrievers import calibrate
 from conformal_retrievers.data.evidence import by_sentence
-from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet
+from conformal_retrievers.data.queries import Hit, JudgedQuery, ScoredQuery, Snippet
 from conformal_retrievers.scoring import FunctionScorer
 
 # --- values ---------------------------------------------------------------------------------------
@@ -23,6 +23,10 @@ def test_strings_become_snippets_and_judgements_become_bools():
     assert all(type(judgement) is bool for judgement in query.relevant)
     assert (query.id, query.group, query.missed) == (None, None, None)
     assert JudgedQuery("q", [], [], missed=1).snippets == ()
+
+
+def asked(snippets, **fields):
+    return JudgedQuery("q", snippets, [True] * len(snippets), **fields)
 
 
 @pytest.mark.parametrize(
@@ -46,22 +50,18 @@ def test_strings_become_snippets_and_judgements_become_bools():
         (ValueError, "tokens is", lambda: ScoredQuery([0.1], [True], tokens=[-1])),
         (ValueError, "tokens is", lambda: ScoredQuery([0.1], [True], tokens=[math.inf])),
         (ValueError, r"'q\\ud800': query", lambda: JudgedQuery("q\ud800", [], [])),
-        (
-            ValueError,
-            r"'q1': snippets\[0\]: text",
-            lambda: JudgedQuery("q", ["\ud800"], [1], id="q1"),
-        ),
+        (ValueError, r"'q1': snippets\[0\]: text", lambda: asked(["\ud800"], id="q1")),
         (ValueError, "id has surrogates", lambda: ScoredQuery([], [], id="\udfff")),
         (ValueError, r"group is 'a\\x1b'", lambda: ScoredQuery([], [], group="a\x1b")),
         (ValueError, "retriever is", lambda: JudgedQuery("q", [], [], retriever="a\u202e")),
         (TypeError, "answerable is 0", lambda: JudgedQuery("q", [], [], answerable=0)),
         (ValueError, "answerable", lambda: JudgedQuery("q", ["a"], [1], answerable=False)),
         (ValueError, "answerable", lambda: JudgedQuery("q", [], [], missed=1, answerable=False)),
-        (
-            ValueError,
-            "answerable",
-            lambda: JudgedQuery("q", [], [], evidence=[("d", 0, 9)], answerable=False),
-        ),
+        (ValueError, "answerable", lambda: asked([], evidence=[("d", 0, 9)], answerable=False)),
+        (ValueError, "rank", lambda: asked([Snippet("a", hits=(Hit("a", -1),))])),
+        (ValueError, "rank", lambda: asked([Snippet("a", hits=(Hit("a", 0.5),))])),
+        (ValueError, "hits", lambda: asked([Snippet("a", hits=(Hit("a", 0), Hit("a", 1)))])),
+        (ValueError, "retriever", lambda: asked([Snippet("a", hits=(Hit("a\n", 0),))])),
         (ValueError, "'q1': k is 1", lambda: JudgedQuery("q", ["a", "b"], [1, 1], id="q1", k=1)),
     ],
 )
@@ -105,10 +105,6 @@ def test_scores_are_copied_and_cannot_be_written_to():
 # --- retrieved by another retriever ---------------------------------------------------------------
 
 
-def snippet(text, id=None):
-    return Snippet(text, id=id)
-
-
 @pytest.mark.parametrize(
     ("judged", "retrieved", "relevant", "missed"),
     [
@@ -133,8 +129,8 @@ def snippet(text, id=None):
 def test_judgements_follow_the_snippets_that_another_retriever_returns(
     judged, retrieved, relevant, missed
 ):
-    query = JudgedQuery("q", [snippet(*s) for s in judged], [True] * len(judged))
-    again = query.retrieved_as([snippet(*s) for s in retrieved])
+    query = JudgedQuery("q", [Snippet(*s) for s in judged], [True] * len(judged))
+    again = query.retrieved_as([Snippet(*s) for s in retrieved])
     assert (again.relevant, again.missed) == (relevant, missed)
 
 

@@ -105,11 +105,8 @@ def test_units_need_no_blank_line_around_them(unit):
 
 def test_code_that_is_not_closed_goes_to_the_end():
     for fence in ("```", "~~~", "<pre>"):
-        assert cut(f"One. Two.\n{fence}\nIt ends. Or not.\n\nHere too.") == [
-            "One.",
-            "Two.",
-            f"{fence}\nIt ends. Or not.\n\nHere too.",
-        ]
+        code = f"{fence}\nIt ends. Or not.\n\nHere too."
+        assert cut(f"One. Two.\n{code}") == ["One.", "Two.", code]
 
 
 def test_what_follows_a_closed_table_is_text():
@@ -134,15 +131,10 @@ def test_a_list_of_one_that_is_longer_than_a_sentence_may_be_is_a_paragraph():
 def test_what_only_looks_like_a_unit_is_text():
     assert cut("It was in May\n2019. The next.") == ["It was in May\n2019.", "The next."]
     assert cut("Title\n=====\nOne. Two.") == ["Title\n=====", "One.", "Two."]
-    assert cut("    An indented line. It\nbegins a paragraph.") == [
-        "An indented line.",
-        "It\nbegins a paragraph.",
-    ]
-    assert cut("One | two. It\nis or | is not. Yes.") == [
-        "One | two.",
-        "It\nis or | is not.",
-        "Yes.",
-    ]
+    indented = cut("    An indented line. It\nbegins a paragraph.")
+    assert indented == ["An indented line.", "It\nbegins a paragraph."]
+    barred = cut("One | two. It\nis or | is not. Yes.")
+    assert barred == ["One | two.", "It\nis or | is not.", "Yes."]
     assert cut("One\n---\nTwo\n***\nThree") == ["One\n---", "Two\n***", "Three"]
 
 

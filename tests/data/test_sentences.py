@@ -74,11 +74,8 @@ def test_neighbouring_sentences_keep_the_text_between_them_and_a_mark_shows_what
 def test_a_passage_is_of_its_document_and_others_are_left_out():
     sentences = cut(["One. Two.", "Three.", "Four. Five."], "sentences")
     keeps = [False, False, True, False, True]
-    found = passages(sentences, np.array(keeps))
-    assert [(p.document, p.text, p.ranges) for p in found] == [
-        (1, "Three.", ((0, 6),)),
-        (2, "Five.", ((6, 11),)),
-    ]
+    found = [(p.document, p.text, p.ranges) for p in passages(sentences, np.array(keeps))]
+    assert found == [(1, "Three.", ((0, 6),)), (2, "Five.", ((6, 11),))]
     assert passages(sentences, [False] * 5) == []
 
 
@@ -96,12 +93,10 @@ def test_neighbours_are_of_the_same_document():
 @pytest.mark.parametrize("keeps", [[True], [[True, False]], [True] * 3])
 def test_a_truth_value_for_each_sentence_is_needed(keeps):
     sentences = cut(["One. Two."], "sentences")
-    for function in (
-        lambda: passages(sentences, keeps),
-        lambda: with_neighbours(sentences, keeps, 1),
-    ):
-        with pytest.raises(ValueError, match="keeps"):
-            function()
+    with pytest.raises(ValueError, match="keeps"):
+        passages(sentences, keeps)
+    with pytest.raises(ValueError, match="keeps"):
+        with_neighbours(sentences, keeps, 1)
 
 
 class Whole:

@@ -244,16 +244,9 @@ def test_relevant_snippets_without_a_text_are_refused():
 
 
 def test_where_nothing_shows_the_order_of_the_retrievers_equal_ranks_go_by_name():
-    query = JudgedQuery(
-        "q",
-        [
-            Snippet("answer", hits=(Hit("a", 0),)),
-            Snippet("first", hits=(Hit("a", 1),)),
-            Snippet("second", hits=(Hit("b", 5),)),
-        ],
-        [True, False, False],
-    )
+    given = [("answer", "a", 0), ("first", "a", 1), ("second", "b", 5)]
+    snippets = [Snippet(text, hits=(Hit(name, rank),)) for text, name, rank in given]
     with pytest.warns(UserWarning, match="fewer"):
-        made = without_relevant(query, 2)
-    assert [s.text for s in made.snippets] == ["first", "second"]
+        made = without_relevant(JudgedQuery("q", snippets, [True, False, False]), 2)
+    assert texts(made) == ["first", "second"]
     assert [s.hits for s in made.snippets] == [(Hit("a", 0),), (Hit("b", 0),)]

@@ -73,11 +73,11 @@ def test_the_seed_gives_the_sample_and_the_order_of_the_questions():
 
 
 def test_a_second_person_sees_the_same_snippets_in_the_same_order(tmp_path):
-    one = Judging(queries(5, 30), tmp_path / "ann.jsonl", by="Ann")
-    other = Judging(queries(5, 30), tmp_path / "ben.jsonl", by="Ben")
-    assert one.sample == other.sample
-    one.close()
-    other.close()
+    samples = []
+    for name in ("ann", "ben"):
+        with closing(Judging(queries(5, 30), tmp_path / f"{name}.jsonl", by=name)) as judging:
+            samples.append(judging.sample)
+    assert samples[0] == samples[1]
 
 
 def test_every_unmarked_snippet_is_as_likely_to_be_shown():
@@ -106,29 +106,18 @@ def test_a_question_is_written_once_the_person_goes_on_from_it(begin, out):
     assert [q.id for q in read_jsonl(out)] == ["q0", "q1"]  # in the order of the file
 
 
-def test_it_goes_on_where_it_was(out):
-    judging = Judging(queries(5, 20, marked=[1]), out)
-    sample, n = judging.sample, len(judging.sample.shown[2])
-    mark(judging, 2, [True] * n)
-    mark(judging, 3, [None] + [False] * (n - 1), done=False)
-    judging.close()
-    again = Judging(queries(5, 20, marked=[1]), out)
-    assert again.sample == sample
-    assert again.n_done == 1
-    assert again.question(number_of(again, 3))["marks"] == [None] + [False] * (n - 1)
-    assert again.question(number_of(again, 3))["version"] == 1
-    again.close()
-
-
-def test_questions_that_are_added_to_the_file_come_after_those_that_were_judged(out):
+def test_it_goes_on_where_it_was_and_asks_what_is_added_to_the_file_after_that(out):
     judging = Judging(queries(3, 20), out, by="Ann")
-    before = judging.sample
+    before, unsure = judging.sample, [None] + [False] * (len(judging.sample.shown[0]) - 1)
     mark(judging, 1, [True] * len(before.shown[1]))
+    mark(judging, 0, unsure, done=False)
     written = judging.judged()
     judging.close()
     for more in (queries(8, 20), queries(8, 20), queries(9, 20)):  # it grows, goes on, grows again
         judging = Judging(more, out, by="Ann")
         assert judging.sample.order[:3] == before.order
+        asked = judging.question(number_of(judging, 0))
+        assert (asked["marks"], asked["version"], judging.n_done) == (unsure, 1, len(written))
         assert sorted(judging.sample.order) == [*range(len(more))]
         assert {len(shown) for shown in judging.sample.shown} == {len(before.shown[0])}
         assert judging.judged() == read_jsonl(out) == written
@@ -316,23 +305,14 @@ def test_another_file_in_the_journals_place_is_refused(other, out):
     "change",
     [
         "UPDATE plan SET fields = 'null'",
-        "UPDATE plan SET fields = '{'",
-        "DELETE FROM plan",
         "UPDATE plan SET fields = json_remove(fields, '$.shown')",
-        "UPDATE plan SET fields = json_remove(fields, '$.seed')",
-        "UPDATE plan SET fields = json_set(fields, '$.order', 7)",
         "UPDATE plan SET fields = json_set(fields, '$.order[0]', 99)",
-        "UPDATE plan SET fields = json_set(fields, '$.shown[0]', 7)",
         "UPDATE plan SET fields = json_set(fields, '$.shown[0][0]', 99)",
         "UPDATE plan SET fields = json_remove(fields, '$.shown[0]')",
         "UPDATE events SET question = 99",
         "UPDATE events SET question = -1",
-        "UPDATE events SET question = 'x'",
         "UPDATE events SET marks = NULL",
-        "UPDATE events SET marks = '['",
         "UPDATE events SET marks = '[true]'",
-        "UPDATE events SET marks = '[1, 1, 1, 1]'",
-        "ALTER TABLE events DROP COLUMN done",
         "DROP TABLE events",
     ],
 )

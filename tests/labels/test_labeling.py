@@ -86,7 +86,6 @@ def test_a_blank_fact_is_refused_before_the_llm_is_asked(server, query, split):
     ("trouble", "reply", "reason"),
     [
         (None, "I would say yes.", "unreadable: 'I would say yes.'"),
-        (None, '{"reasoning": "", "verdict": "yes or no"}', "unreadable"),
         (None, '{"reasoning": "", "verdict": true}', "unreadable"),
         (None, '{"verdict": "no", "verdict": "yes"}', "unreadable"),
         ("refusal", "", "refused"),

@@ -36,9 +36,8 @@ RELEVANT = (False, True, True, False, False, False)
 def numbers_of(body):
     fields = fields_of(body)
     assert list(fields) == ["query", "fact", "sentences"]
-    numbers = [
-        s["number"] for s in fields["sentences"] if fields["fact"].lower() in s["text"].lower()
-    ]
+    fact = fields["fact"].lower()
+    numbers = [s["number"] for s in fields["sentences"] if fact in s["text"].lower()]
     return json.dumps({"reasoning": "These do.", "sentences": numbers})
 
 
@@ -56,10 +55,8 @@ def test_the_llm_is_asked_once_a_document_for_the_numbers_of_its_sentences(serve
     labelled = label_by_llm(QUERIES, model(server), split="sentences", concurrency=1)
     first, second = labelled.judged
     assert (first.relevant, second.relevant) == (RELEVANT, ())
-    assert [s.text for s in first.snippets] == [
-        *("It rains.", "Wait six hours.", "Six hours it is.", "Bye."),
-        *(" \n", "No hours."),
-    ]
+    texts = ["It rains.", "Wait six hours.", "Six hours it is.", "Bye.", " \n", "No hours."]
+    assert [s.text for s in first.snippets] == texts
     assert (first.split, first.id, first.group) == (NAME, "wait", "medical")
     assert first.snippets[5].hits == QUERIES[0].snippets[2].hits
     asked = [fields_of(body)["sentences"] for body in server.bodies]
@@ -70,12 +67,10 @@ def test_the_llm_is_asked_once_a_document_for_the_numbers_of_its_sentences(serve
 
 
 def test_a_document_with_many_sentences_takes_several_calls_of_fifty(server):
-    text = " ".join(
-        f"Line {i} is {'six hours' if i in (49, 50, 119) else 'dull'}." for i in range(120)
-    )
-    [query] = label_by_llm(
-        [AnsweredQuery("q", [text, text], "six hours")], model(server), split="sentences"
-    ).judged
+    words = ["six hours" if i in (49, 50, 119) else "dull" for i in range(120)]
+    text = " ".join(f"Line {i} is {word}." for i, word in enumerate(words))
+    asked = [AnsweredQuery("q", [text, text], "six hours")]
+    [query] = label_by_llm(asked, model(server), split="sentences").judged
     assert [i for i, r in enumerate(query.relevant) if r] == [49, 50, 119, 169, 170, 239]
     sizes = sorted(len(fields_of(body)["sentences"]) for body in server.bodies)
     assert sizes == [20, 50, 50]  # equal requests are sent once
@@ -85,12 +80,10 @@ def test_a_document_with_many_sentences_takes_several_calls_of_fifty(server):
     "reply",
     [
         "The second.",
-        '{"reasoning": "", "sentences": 2}',
         '{"reasoning": "", "sentences": [0]}',
         '{"reasoning": "", "sentences": [5]}',
         '{"reasoning": "", "sentences": ["2"]}',
         '{"reasoning": "", "sentences": [true]}',
-        '{"reasoning": ""}',
     ],
 )
 def test_a_query_with_a_reply_that_cannot_be_read_is_unlabelled(server, reply):

@@ -10,6 +10,7 @@ from calibrations import calibration_of
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from llama_index.core import MockEmbedding, VectorStoreIndex
+from llama_index.core.llms import MockLLM
 from llama_index.core.schema import TextNode
 from lookup import LookupScorer
 from openinference.instrumentation.langchain import LangChainInstrumentor
@@ -82,15 +83,24 @@ def test_the_spans_of_a_langchain_retriever_are_read_with_annotations(langchain_
     assert read(written(tmp_path, *found, span)) == [expected]
 
 
-def test_the_spans_of_a_llama_index_retriever_are_read_with_annotations(
-    llama_index_instrumentor, tracing, tmp_path
-):
-    nodes = [TextNode(id_=text[:1], text=text) for text in TEXTS]
-    index = VectorStoreIndex(nodes, embed_model=MockEmbedding(embed_dim=4))
+@pytest.fixture
+def llama_index_spans(llama_index_instrumentor, tracing):
     exporter, provider = tracing
     llama_index_instrumentor.instrument(tracer_provider=provider)
+    return exporter.get_finished_spans
+
+
+@pytest.fixture
+def index():
+    nodes = [TextNode(id_=text[:1], text=text) for text in TEXTS]
+    return VectorStoreIndex(nodes, embed_model=MockEmbedding(embed_dim=4))
+
+
+def test_the_spans_of_a_llama_index_retriever_are_read_with_annotations(
+    llama_index_spans, index, tmp_path
+):
     returned = index.as_retriever(similarity_top_k=3).retrieve("Who?")
-    spans = spans_by_name(exporter.get_finished_spans())
+    spans = spans_by_name(llama_index_spans())
     span = spans["VectorIndexRetriever.retrieve"]
     [one] = read(written(tmp_path, *spans.values(), *marks(span, 0, 1, 0)))
     snippets = [Snippet(n.text, n.id_, retrieval_score=n.score) for n in returned]
@@ -129,10 +139,8 @@ def test_a_file_of_phoenix_is_read_with_the_annotation_of_a_person_first():
 @pytest.mark.parametrize("name", ["ConformalRetriever", "search"])
 @pytest.mark.parametrize("prefix", ["conformal_", "x_", None])
 def test_what_a_conformal_retriever_kept_is_refused(prefix, name, langchain_spans, tmp_path):
-    retriever = ConformalRetriever(
-        retriever=Fixed(), filter=conformal_filter(), metadata_prefix=prefix
-    )
-    retriever.with_config(run_name=name).invoke("Who?")
+    given = {"filter": conformal_filter(), "metadata_prefix": prefix}
+    ConformalRetriever(retriever=Fixed(), **given).with_config(run_name=name).invoke("Who?")
     spans = spans_by_name(langchain_spans())
     kept = marks(spans[name], 1, 1)
     for exported_spans in (spans, {name: spans[name]}):
@@ -143,21 +151,11 @@ def test_what_a_conformal_retriever_kept_is_refused(prefix, name, langchain_span
     assert one.relevant == (True, False, True)
 
 
-def test_what_a_conformal_postprocessor_kept_is_refused(
-    llama_index_instrumentor, tracing, tmp_path
-):
-    from llama_index.core.llms import MockLLM
-
-    nodes = [TextNode(id_=text[:1], text=text) for text in TEXTS]
-    index = VectorStoreIndex(nodes, embed_model=MockEmbedding(embed_dim=4))
-    exporter, provider = tracing
-    llama_index_instrumentor.instrument(tracer_provider=provider)
-    index.as_query_engine(
-        llm=MockLLM(),
-        similarity_top_k=3,
-        node_postprocessors=[ConformalPostprocessor(filter=conformal_filter())],
-    ).query("Who?")
-    spans = spans_by_name(exporter.get_finished_spans())
+def test_what_a_conformal_postprocessor_kept_is_refused(llama_index_spans, index, tmp_path):
+    filters = [ConformalPostprocessor(filter=conformal_filter())]
+    options = {"similarity_top_k": 3, "node_postprocessors": filters}
+    index.as_query_engine(llm=MockLLM(), **options).query("Who?")
+    spans = spans_by_name(llama_index_spans())
     ours = spans["ConformalPostprocessor._postprocess_nodes"]
     with pytest.raises(ValueError, match=r"conformal.*retriever inside"):
         read(written(tmp_path, *spans.values(), *marks(ours, 1)))
@@ -194,14 +192,11 @@ def span(i="1", n=2, **attributes):
           *marks(span(), 1, 0)], "input.value is '{}'"),
         ([span(**{"retrieval.documents.1.document.content": 7}), *marks(span(), 1, 0)],
          "content is 7"),
-        ([span(**{"retrieval.documents.1.document.score": "x"}), *marks(span(), 1, 0)],
-         "score is 'x'"),
         ([span(**{"retrieval.documents.1.document.score": 10**400}), *marks(span(), 1, 0)],
          "score is 1000"),
         ([span(**{"retrieval.documents.1.document.metadata": "{1: 2, 'source': []}"}),
           *marks(span(), 1, 0)], r"source has \[\]"),
         ([span(["1"]), *marks(span(), 1, 0)], r"span_id has \['1'\]"),
-        ([span() | {"parent_id": {"id": 1}}, *marks(span(), 1, 0)], "parent_id has {'id': 1}"),
         ([span(), *marks(span(), 1, 0, name=["relevance"])], r"name has \['relevance'\]"),
         ([span(), *marks(span(), 1, 0, document_position=10**400)], "document_position is 1000"),
         ([span(**{"retrieval.documents.9.document.content": "x"}), *marks(span(), 1, 0)],

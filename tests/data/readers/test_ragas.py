@@ -1,4 +1,4 @@
-"""RAGAS evaluation sets: files that RAGAS wrote, see files/make_ragas.py."""
+"""RAGAS evaluation sets: files that RAGAS wrote, see files/README.md."""
 
 from __future__ import annotations
 

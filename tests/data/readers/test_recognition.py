@@ -143,12 +143,6 @@ def test_a_file_that_is_not_utf_8_text_or_not_there_is_named(tmp_path):
         read(tmp_path / "none.json")
 
 
-def test_line_breaks_in_a_csv_stay_as_they_are(tmp_path):
-    path = tmp_path / "rows.csv"
-    path.write_bytes(b'query,text,relevant\r\nq,"a\r\nb\rc\nd",1\r\n')
-    assert read(path)[0].snippets[0].text == "a\r\nb\rc\nd"
-
-
 def test_objects_that_are_nested_too_deeply_are_refused():
     attributes, runs = {}, []
     for _ in range(5000):

@@ -31,6 +31,10 @@ def files(tmp_path):
     return tmp_path
 
 
+def texts_in(folder):
+    return {"queries": folder / "queries.tsv", "corpus": folder / "corpus.tsv"}
+
+
 def snippet(id, *hits, text=""):
     return Snippet(text, id=id, retrieval_score=hits[0].score, hits=hits)
 
@@ -40,9 +44,8 @@ def test_qrels_and_a_run_are_read_by_hand(files):
     assert first == JudgedQuery(
         "301",  # the text is unknown
         [
-            snippet("FT-1", Hit("retriever", 0, 12.5)),
-            snippet("FT-2", Hit("retriever", 1, 11.5)),
-            snippet("FT-7", Hit("retriever", 2, 10.0)),
+            snippet(f"FT-{name}", Hit("retriever", rank, score))
+            for rank, (name, score) in enumerate([(1, 12.5), (2, 11.5), (7, 10.0)])
         ],
         [True, False, False],
         id="301",
@@ -53,22 +56,14 @@ def test_qrels_and_a_run_are_read_by_hand(files):
 
 
 def test_texts_come_from_files_of_their_own(files):
-    first, *_ = read_trec(
-        files / "qrels.txt",
-        files / "run.txt",
-        queries=files / "queries.tsv",
-        corpus=files / "corpus.tsv",
-        min_score=2,
-        k=2,
-    )
+    given = (files / "qrels.txt", files / "run.txt")
+    first, *_ = read_trec(*given, **texts_in(files), min_score=2, k=2)
     assert (first.query, first.k, first.missed) == ("Who?", 2, 0)
-    assert [(s.text, s.document) for s in first.snippets] == [
-        ("Ann\tdid.", "FT-1"),
-        ("It rains.", "FT-2"),
-    ]
+    found = [(s.text, s.document) for s in first.snippets]
+    assert found == [("Ann\tdid.", "FT-1"), ("It rains.", "FT-2")]
     (files / "queries.jsonl").write_text('{"_id": 301, "text": "Who?"}\n')
     with pytest.raises(ValueError, match=r"queries\.jsonl lacks query '302'"):
-        read_trec(files / "qrels.txt", files / "run.txt", queries=files / "queries.jsonl")
+        read_trec(*given, queries=files / "queries.jsonl")
 
 
 def test_equal_ranks_go_by_score_as_in_trec_eval(files):
@@ -84,9 +79,8 @@ def test_qrels_alone_are_relevant_snippets_for_judge_retriever(files):
         JudgedQuery.from_ids("Who?", ["FT-1", "FT-4"], id="301"),
         JudgedQuery.from_ids("Was früh?", ["FT-3"], id="302"),
     ]
-    texts = {"queries": files / "queries.tsv", "corpus": files / "corpus.tsv"}
     with pytest.warns(UserWarning, match="left out"):
-        first, _ = read_trec(files / "qrels.txt", **texts)
+        first, _ = read_trec(files / "qrels.txt", **texts_in(files))
     assert first == JudgedQuery(
         "Who?", [Snippet("Ann\tdid.", "FT-1"), Snippet("Bob.", "FT-4")], [True, True], id="301"
     )
@@ -126,12 +120,7 @@ def test_a_broken_line_is_refused_with_file_and_line(name, line, message, files)
     with (files / name).open("a") as file:
         file.write(line)
     with pytest.raises(ValueError, match=message):
-        read_trec(
-            files / "qrels.txt",
-            files / "run.txt",
-            queries=files / "queries.tsv",
-            corpus=files / "corpus.tsv",
-        )
+        read_trec(files / "qrels.txt", files / "run.txt", **texts_in(files))
 
 
 def test_a_run_alone_is_not_judged(files):
