@@ -135,7 +135,7 @@ def label_dataset(
     prompt = prompt or Prompt.load("label_sentences" if split else "label")
     check_count(concurrency, "concurrency")
     make = partial(_labelling, make_llm, patience, prompt, split, concurrency)
-    each, log = {"num_cpus": 1}, cache and os.path.abspath(cache)
+    each, log = {"num_cpus": 1}, None if cache is None else os.path.abspath(cache)
     return _done(
         "label", make, source, out, queries_per_part, actors, requests_per_minute, each, log
     )

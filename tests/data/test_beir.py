@@ -39,23 +39,21 @@ def beir(tmp_path):
     return tmp_path
 
 
-def snippet(id, text, *hits, score=None):
-    return Snippet(text, id=id, document=id, retrieval_score=score, hits=hits)
+TEXTS = {"d1": "Liver Alcohol strains it.", "d2": "Everest is high.", "d4": "Four."}
+
+
+def snippet(id, *hits, score=None):
+    return Snippet(TEXTS[id], id=id, document=id, retrieval_score=score, hits=hits)
 
 
 def test_a_folder_is_read_by_hand(beir):
     first, second, third = read_beir(beir, "run.tsv")
-    assert first == JudgedQuery(
-        "Is alcohol bad?",
-        [  # by rank, not in the order of the file
-            snippet("d1", "Liver Alcohol strains it.", Hit(RETRIEVER, 0, 0.75), score=0.75),
-            snippet("d2", "Everest is high.", Hit(RETRIEVER, 1, 0.5), score=0.5),
-            snippet("d4", "Four.", Hit(RETRIEVER, 2, 0.25), score=0.25),
-        ],
-        [True, False, True],
-        id="q1",
-        missed=0,
-    )
+    found = [  # by rank, not in the order of the file
+        snippet(id, Hit(RETRIEVER, rank, 0.75 - rank / 4), score=0.75 - rank / 4)
+        for rank, id in enumerate(TEXTS)
+    ]
+    marks = [True, False, True]
+    assert first == JudgedQuery("Is alcohol bad?", found, marks, id="q1", missed=0)
     assert (second.query, second.group) == ("Wie früh?", "deutsch")
     assert (second.relevant, second.missed) == ((False,), 1)
     assert (third.snippets, third.missed) == ((), 1)
@@ -64,19 +62,15 @@ def test_a_folder_is_read_by_hand(beir):
 def test_several_runs_are_united_by_reciprocal_rank_fusion(beir):
     (beir / "dense.tsv").write_text("q1\td4\t1\t0.9\nq1\td2\t2\t0.8\nq3\td2\t1\t\n")
     first, second, third = read_beir(beir, {"bm25": "run.tsv", "dense": "dense.tsv"})
-    assert first == JudgedQuery(
-        "Is alcohol bad?",
-        [  # 1/61 + 1/63, 1/62 + 1/62 and 1/61
-            snippet("d4", "Four.", Hit("bm25", 2, 0.25), Hit("dense", 0, 0.9)),
-            snippet("d2", "Everest is high.", Hit("bm25", 1, 0.5), Hit("dense", 1, 0.8)),
-            snippet("d1", "Liver Alcohol strains it.", Hit("bm25", 0, 0.75)),
-        ],
-        [True, False, True],
-        id="q1",
-        missed=0,
-    )
+    found = [  # 1/61 + 1/63, 1/62 + 1/62 and 1/61
+        snippet("d4", Hit("bm25", 2, 0.25), Hit("dense", 0, 0.9)),
+        snippet("d2", Hit("bm25", 1, 0.5), Hit("dense", 1, 0.8)),
+        snippet("d1", Hit("bm25", 0, 0.75)),
+    ]
+    marks = [True, False, True]
+    assert first == JudgedQuery("Is alcohol bad?", found, marks, id="q1", missed=0)
     assert (second.missed, third.missed) == (1, 0)  # what either run has is not missed
-    assert third.snippets == (snippet("d2", "Everest is high.", Hit("dense", 0)),)
+    assert third.snippets == (snippet("d2", Hit("dense", 0)),)
     by_path = read_beir(beir, [beir / "run.tsv", "dense.tsv"])
     assert by_path[0].snippets[0].hits == (Hit("run", 2, 0.25), Hit("dense", 0, 0.9))
 

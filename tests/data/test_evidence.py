@@ -111,20 +111,12 @@ def test_evidence_stays_with_what_another_retriever_returns_and_sentences_are_re
 
 
 @pytest.mark.parametrize(
-    ("evidence", "error", "field"),
-    [
-        ([("a", 3, 3)], ValueError, "evidence"),
-        ([("a", -1, 3)], ValueError, "evidence"),
-        ([("a", 0, 2.5)], TypeError, "evidence"),
-        ([(7, 0, 2)], TypeError, "evidence"),
-        ([("a", 0, True)], TypeError, "evidence"),
-        ([("a", 0)], TypeError, "evidence"),
-        (["abc"], TypeError, "evidence"),
-    ],
+    "evidence",
+    [("a", 3, 3), ("a", -1, 3), ("a", 0, 2.5), ("a", 0, True), (7, 0, 2), ("a", 0), "abc"],
 )
-def test_evidence_that_is_no_range_is_refused(evidence, error, field):
-    with pytest.raises(error, match=field):
-        judged(*evidence)
+def test_evidence_that_is_no_range_is_refused(evidence):
+    with pytest.raises((TypeError, ValueError), match="evidence"):
+        judged(evidence)
 
 
 def test_judgements_of_whole_snippets_and_ranges_outside_their_text_are_refused():

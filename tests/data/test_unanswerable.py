@@ -45,11 +45,8 @@ def united(lists, relevant, **fields):
 def test_ranks_have_no_gap_and_scores_stay():
     query = one_list("bd", id="7", group="g", missed=2)
     made = without_relevant(query, 3)
-    assert [s.hits for s in made.snippets] == [
-        (Hit("retriever", 0, 9.0),),
-        (Hit("retriever", 1, 7.0),),
-        (Hit("retriever", 2, 5.0),),
-    ]
+    hits = [(Hit("retriever", rank, score),) for rank, score in enumerate([9.0, 7.0, 5.0])]
+    assert [s.hits for s in made.snippets] == hits
     assert (texts(made), made.relevant) == (["a", "c", "e"], (False, False, False))
     assert [s.retrieval_score for s in made.snippets] == [9.0, 7.0, 5.0]
     assert (made.id, made.group, made.missed, made.answerable) == ("7", "g", 0, False)
@@ -75,16 +72,11 @@ def test_snippets_with_the_very_text_of_a_relevant_one_go_too():
 
 def test_each_list_is_cut_to_its_own_depth_and_united_again():
     lists = {"a": ["x", "y", "z", "u"], "b": ["z", "w", "x", "v"]}
-    query = united(lists, "z", k=8, retriever=hybrid(4, 4))
-    made = without_relevant(query, {"a": 3, "b": 2})
+    made = without_relevant(united(lists, "z", k=8, retriever=hybrid(4, 4)), {"a": 3, "b": 2})
     # a: x y u, b: w x. x: 1/61 + 1/62, w: 1/61, y: 1/62, u: 1/63
     assert texts(made) == ["x", "w", "y", "u"]
     assert made.snippets[0].hits == (Hit("a", 0, 100.0), Hit("b", 1, 98.0))
-    assert made.snippets[0].retrieval_score == 1 / 61 + 1 / 62
     assert made.snippets[3].hits == (Hit("a", 2, 97.0),)
-    assert (made.retriever, made.k) == (hybrid(3, 2), 5)
-    both = without_relevant(query, 2)
-    assert (texts(both), both.retriever, both.k) == (["x", "w", "y"], hybrid(2, 2), 4)
 
 
 def test_depths_count_of_a_retriever_that_found_nothing():
@@ -96,19 +88,27 @@ def test_depths_count_of_a_retriever_that_found_nothing():
 @given(
     lists=st.lists(st.permutations("abcdefghijkl"), min_size=1, max_size=3),
     relevant=st.sets(st.sampled_from("abcdefghijkl"), max_size=4),
-    k=st.integers(1, 8),
+    depths=st.tuples(*[st.integers(1, 8)] * 3),
 )
-def test_a_query_looks_as_if_the_relevant_ones_had_never_been_there(lists, relevant, k):
-    named = {name: found[: 4 + k] for name, found in zip("bac", lists, strict=False)}
-    made = without_relevant(united(named, relevant), k)
-    rest = {name: [t for t in found if t not in relevant][:k] for name, found in named.items()}
-    assert all(len(found) == k for found in rest.values())
+def test_a_query_looks_as_if_the_relevant_ones_had_never_been_there(lists, relevant, depths):
+    k = dict(zip("bac", depths, strict=True))
+    k = {name: k[name] for name, _ in zip("bac", lists, strict=False)}
+    named = {name: found[: 4 + k[name]] for name, found in zip(k, lists, strict=True)}
+
+    def asked(depths):
+        return Hybrid({name: Retrieval("BM25()", n) for name, n in depths.items()})
+
+    deep = {name: len(found) for name, found in named.items()}
+    made = without_relevant(united(named, relevant, retriever=asked(deep)), k)
+    rest = {n: [t for t in found if t not in relevant][: k[n]] for n, found in named.items()}
+    assert {name: len(found) for name, found in rest.items()} == k
     expected = fuse({name: [(t, None) for t in found] for name, found in rest.items()})
     assert texts(made) == [*expected]
     assert [[h[:2] for h in s.hits] for s in made.snippets] == [
         [h[:2] for h in hits] for hits in expected.values()
     ]
     assert [s.retrieval_score for s in made.snippets] == [*map(fusion, expected.values())]
+    assert (made.retriever, made.k) == (asked(k), sum(k.values()))
 
 
 @pytest.mark.parametrize("names", ["ab", "cab", "dbca"])
@@ -206,9 +206,8 @@ def test_lists_are_as_long_as_retrieved():
     (one, other), asked = made_of(judged, 4)
     assert texts(one) == ["a", "a", "c", "e"]
     assert texts(other) == ["a", "b", "a", "c"]  # nothing is relevant in what is retrieved
-    assert {(q.k, q.retriever, q.answerable, q.missed) for q in (one, other)} == {
-        (4, "mine", False, 0)
-    }
+    fields = {(q.k, q.retriever, q.answerable, q.missed) for q in (one, other)}
+    assert fields == {(4, "mine", False, 0)}
     assert asked == [2]  # as many as are relevant
 
 

@@ -57,13 +57,8 @@ def test_a_snippet_is_relevant_if_the_llm_says_yes(server):
     assert (labelled.usage.requests, labelled.usage.unanswered) == (5, 0)
     facts = [(fields_of(body)["query"], fields_of(body)["fact"]) for body in server.bodies]
     assert facts == [("How long to wait?", "six hours")] * 3 + [("yeast eats sugar",) * 2] * 2
-    assert labelled.labels == {
-        "source": "LLM",
-        "llm": "judge",
-        "prompt": Prompt.load("label").hash,
-        "queries": 3,
-        "queries_without_verdict": 0,
-    }
+    labels = {"source": "LLM", "llm": "judge", "prompt": Prompt.load("label").hash}
+    assert labelled.labels == labels | {"queries": 3, "queries_without_verdict": 0}
 
 
 def test_blank_snippets_are_irrelevant_and_equal_ones_are_asked_about_once(server):

@@ -6,6 +6,7 @@ A folder is BEIR. A file or a table is what its first line, or the names of its 
 import json
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,24 +20,18 @@ from conformal_retrievers.data.readers.records import Record, columns, first_lin
 
 
 class Format(NamedTuple):
-    """A format of records, and the options that it takes."""
+    """A format of records."""
 
     name: str
     fits: Callable[[set[str]], bool]  # recognises it by the names of its fields
-    reader: Callable[..., list[JudgedQuery]]
-    options: tuple[str, ...] = ()
+    reader: Callable[..., list[JudgedQuery]]  # its parameters are the options that it takes
 
 
 FORMATS = (
     Format("RAGAS", ragas.fits, ragas.read_ragas),
-    Format("LangSmith", langsmith.fits, langsmith.read_langsmith, ("query", "relevant")),
-    Format(
-        "OpenInference",
-        openinference.fits,
-        openinference.read_openinference,
-        ("relevant", "min_score"),
-    ),
-    Format("a table", table.fits, table.read_frame, ("query", "relevant", "min_score")),
+    Format("LangSmith", langsmith.fits, langsmith.read_langsmith),
+    Format("OpenInference", openinference.fits, openinference.read_openinference),
+    Format("a table", table.fits, table.read_frame),
 )
 KNOWN = (
     "JSON lines of write_jsonl, Parquet of write_parquet, a BEIR folder, TREC qrels, RAGAS "
@@ -134,7 +129,7 @@ def _read(source: Any, options: dict[str, Any]) -> list[JudgedQuery]:
         if isinstance(source, (str, Path)) and Path(source).suffix == ".txt":
             raise ValueError(f"{error}. If these are plain questions, {QUESTIONS}") from None
         raise
-    _check_options(kind.name, options, kind.options)
+    _check_options(kind.name, options, signature(kind.reader).parameters)
     try:
         return kind.reader(records, **options)
     except RecursionError:

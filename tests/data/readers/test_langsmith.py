@@ -28,13 +28,8 @@ DOCUMENTS = [
     Document("Wann? 🥐", id="b", metadata={"relevance_score": 0.25}),
     Document("It rains."),
 ]
-SNIPPETS = with_hits(
-    [
-        Snippet("Ann did.", id="a", document="s", position=3),
-        Snippet("Wann? 🥐", id="b", retrieval_score=0.25),
-        Snippet("It rains."),
-    ]
-)
+ANN = Snippet("Ann did.", id="a", document="s", position=3)
+SNIPPETS = with_hits([ANN, Snippet("Wann? 🥐", "b", retrieval_score=0.25), Snippet("It rains.")])
 
 
 class Fixed(BaseRetriever):
@@ -113,11 +108,9 @@ def test_runs_are_judged_by_the_examples_that_they_refer_to(sent, tmp_path):
     reference = example({"question": "Who?"}, outputs, metadata={"group": "people"})
     assert read([reference])[0].group == "people"
     run.reference_example_id = reference.id
-    assert read(written(tmp_path, run, reference)) == [
-        JudgedQuery(
-            "Who?", SNIPPETS, [True, False, False], id=str(run.id), group="people", missed=1
-        )
-    ]
+    fields = {"id": str(run.id), "group": "people", "missed": 1}
+    expected = JudgedQuery("Who?", SNIPPETS, [True, False, False], **fields)
+    assert read(written(tmp_path, run, reference)) == [expected]
 
 
 def test_runs_without_a_judgement_are_left_out_with_a_warning(sent, tmp_path):
@@ -135,13 +128,12 @@ def test_runs_without_a_judgement_are_left_out_with_a_warning(sent, tmp_path):
 def test_examples_are_relevant_snippets_for_judge_retriever(tmp_path):
     texts = example({"question": "Who?"}, {"answer": "Ann", "contexts": ["Ann did.", "So?"]})
     ids = example({"question": "Why?"}, {"relevant_ids": ["a", 2]})
-    documents = example(
-        {"question": "When?"}, {"documents": [one.model_dump(mode="json") for one in DOCUMENTS[:1]]}
-    )
+    dumped = DOCUMENTS[0].model_dump(mode="json")
+    documents = example({"question": "When?"}, {"documents": [dumped]})
     first, second, third = read(written(tmp_path, texts, ids, documents))
     assert first == JudgedQuery("Who?", ["Ann did.", "So?"], [True, True], id=str(texts.id))
     assert second == JudgedQuery.from_ids("Why?", ["a", "2"], id=str(ids.id))
-    assert third.snippets == (Snippet("Ann did.", id="a", document="s", position=3),)
+    assert third.snippets == (ANN,)
     assert {q.missed for q in (first, second, third)} == {None}
 
 
@@ -215,9 +207,8 @@ def test_feedback_that_does_not_judge_each_document_is_refused(change, message, 
 def test_feedback_of_two_keys_is_ambiguous(sent, tmp_path):
     [run] = sent(Fixed())
     one, other = ({"a": 1, "b": 0, "2": 0}, {"a": 0, "b": 1, "2": 0})
-    path = written(
-        tmp_path, run, feedback_on(run, value=one), feedback_on(run, key="gold", value=other)
-    )
+    gold = feedback_on(run, key="gold", value=other)
+    path = written(tmp_path, run, feedback_on(run, value=one), gold)
     with pytest.raises(ValueError, match="'relevance' and 'gold'"):
         read(path)
     [query] = read(path, relevant="gold")
@@ -226,6 +217,9 @@ def test_feedback_of_two_keys_is_ambiguous(sent, tmp_path):
         read([run, feedback_on(run, value=one), feedback_on(run, value=one)])
     with pytest.raises(ValueError, match="none of 1 runs"):
         read([run, feedback_on(run, score=1)], relevant="relevance")
+
+
+KEPT = {"page_content": "x", "metadata": {"conformal_score": 0.1}}
 
 
 @pytest.mark.parametrize(
@@ -238,11 +232,7 @@ def test_feedback_of_two_keys_is_ambiguous(sent, tmp_path):
         ({"question": "?"}, {"documents": "x"}, "documents is 'x'"),
         ({"question": "?"}, {"relevant_ids": [None]}, "relevant_ids"),
         ({"x": "?", "y": "?"}, {"documents": ["x"]}, "query=FIELD"),
-        (
-            {"question": "?"},
-            {"documents": [{"page_content": "x", "metadata": {"conformal_score": 0.1}}]},
-            "conformal_score",
-        ),
+        ({"question": "?"}, {"documents": [KEPT]}, "conformal_score"),
     ],
 )
 def test_a_broken_example_is_refused_with_line_and_field(inputs, outputs, message, tmp_path):
