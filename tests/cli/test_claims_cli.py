@@ -99,8 +99,6 @@ def test_evaluate_leaves_out_the_answers_of_the_calibration(files):
     ("name", "options", "code"),
     [
         ("answers", ("--alpha", 2), 2),
-        ("answers", ("--share", 0), 2),
-        ("answers", ("--delta", 2), 2),
         ("missing", (), 2),
         ("bad", (), 1),
     ],

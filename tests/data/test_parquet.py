@@ -193,7 +193,6 @@ def test_a_column_that_a_file_has_twice_is_named(read, tmp_path):
     [
         ({"scores": [["a", "b"], [], ["c"]]}, "scores has the type string"),
         ({"scores": [0.1, 0.2, 0.3]}, "scores has the type double; give a list"),
-        ({"relevant": [True, False, True]}, "relevant has the type bool; give a list"),
         ({"scores": [[0.1], [], [0.3]]}, "scores of row 0 has 1 entries, but relevant has 2"),
         ({"relevant": [[True, None], [], [True]]}, "relevant has a null"),
         ({"missed": [0.5, 1, 2]}, "missed is not of the type int64"),

@@ -39,7 +39,6 @@ def asked(snippets, **fields):
         (ValueError, "1 snippets but 2 judgements", lambda: JudgedQuery("q", ["a"], [1, 0])),
         (ValueError, r"relevant\[1\] is 2", lambda: JudgedQuery("q", ["a", "b"], [1, 2])),
         (ValueError, r"relevant\[0\] is 0.5", lambda: JudgedQuery("q", ["a"], [0.5])),
-        (ValueError, r"relevant\[0\] is 'no'", lambda: JudgedQuery("q", ["a"], ["no"])),
         (ValueError, r"relevant\[0\] is nan", lambda: ScoredQuery([0.1], [math.nan])),
         (ValueError, "scores has shape", lambda: ScoredQuery([0.1], [True, False])),
         (ValueError, "scores has shape", lambda: ScoredQuery([[0.1]], [True])),

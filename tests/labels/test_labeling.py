@@ -198,7 +198,6 @@ def test_rouge_l_of_ascii_is_that_of_rouge_score(text, reference):
 @pytest.mark.parametrize(
     ("text", "reference", "expected"),
     [
-        ("The cat sat.", "the cat is fat", 4 / 7),
         ("Der Löwe schläft", "Löwe: schläft!", 4 / 5),
         ("e\u0301te\u0301", "Été", 1),
         ("हिन्दी में", "हिन्दी भाषा", 1 / 2),
@@ -207,8 +206,6 @@ def test_rouge_l_of_ascii_is_that_of_rouge_score(text, reference):
         ("กิน", "กน", 1 / 2),  # a vowel above belongs to its consonant
         ("កា។", "កា", 1),  # a full stop of the script is no token
         ("한국어 문장", "문장", 2 / 3),
-        ("?", "?", 0),
-        ("", "a", 0),
     ],
 )
 def test_rouge_l_counts_the_words_of_any_script(text, reference, expected):
