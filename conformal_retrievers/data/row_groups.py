@@ -77,18 +77,13 @@ def row_groups(
         ):
             names = file.schema_arrow.names
             given = [column for column in names if not column.startswith("__index_level_")]
-            for column in given:
-                if column not in known:
-                    raise ValueError(
-                        f"{name}: {column:.80} is an unknown column; drop it, or correct its name"
-                    )
-                if given.count(column) > 1:
-                    raise ValueError(f"{name}: {column} occurs twice as a column; drop one")
-            for column in needed:
-                if column not in given:
-                    raise ValueError(
-                        f"{name}: the column {column} is missing; it has {', '.join(given):.200}"
-                    )
+            for wrong, why in (
+                ([c for c in given if c not in known], "unknown; drop it, or correct its name"),
+                ([c for c in given if given.count(c) > 1], "there twice; drop one"),
+                ([c for c in needed if c not in given], f"missing beside {', '.join(given):.200}"),
+            ):
+                if wrong:
+                    raise ValueError(f"{name}: the column {wrong[0]:.80} is {why}")
             for i in range(file.num_row_groups):
                 yield f"{name}, row group {i}", file.read_row_group(i, columns=given)
 

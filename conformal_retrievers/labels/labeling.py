@@ -27,7 +27,7 @@ from conformal_retrievers.extras import require
 from conformal_retrievers.labels.sentences import ask_numbers
 from conformal_retrievers.llm.ask import LLM, ask_verdicts
 from conformal_retrievers.llm.cache import Cache
-from conformal_retrievers.llm.prompt import Prompt, Request
+from conformal_retrievers.llm.prompt import Prompt
 from conformal_retrievers.llm.reply import VERDICT, Usage
 
 logger = logging.getLogger("conformal_retrievers")
@@ -135,11 +135,24 @@ def label_by_llm(
     options: dict[str, Any] = {"concurrency": concurrency, "cache": cache, "progress": progress}
     options |= {"before": announce, "give_up": True}
     cuts = [cut(query.snippets, split) for query in queries] if split else []
+    facts = [_fields(query) for query in queries]
     verdicts: Sequence[bool | str | list[bool]]
     if split:
-        verdicts, usage = ask_numbers(llm, prompt, _documents(queries, cuts), **options)
+        documents = [
+            (fields, [document.text[start:end] for start, end in ranges])
+            for fields, sentences in zip(facts, cuts, strict=True)
+            for document, ranges in zip(sentences.documents, sentences.ranges, strict=True)
+            if document.text.strip()
+        ]
+        verdicts, usage = ask_numbers(llm, prompt, documents, **options)
     else:
-        verdicts, usage = ask_verdicts(llm, _requests(queries, prompt), **options)
+        requests = [
+            prompt.request({**fields, "snippet": s.text}, schema=VERDICT)
+            for fields, query in zip(facts, queries, strict=True)
+            for s in query.snippets
+            if s.text.strip()
+        ]
+        verdicts, usage = ask_verdicts(llm, requests, **options)
     judged, unlabelled = [], []
     verdict = iter(verdicts)
     for i, query in enumerate(queries):
@@ -159,29 +172,6 @@ def label_by_llm(
     labels: dict[str, JsonValue] = {"source": "LLM", "llm": llm.name, "prompt": prompt.hash}
     labels |= {"queries": len(judged), "queries_without_verdict": len(unlabelled)}
     return Labelled(tuple(judged), labels, tuple(unlabelled), usage)
-
-
-def _requests(queries: Sequence[AnsweredQuery], prompt: Prompt) -> list[Request]:
-    return [
-        prompt.request({**fields, "snippet": s.text}, schema=VERDICT)
-        for query in queries
-        for fields in [_fields(query)]
-        for s in query.snippets
-        if s.text.strip()
-    ]
-
-
-def _documents(
-    queries: Sequence[AnsweredQuery], cuts: Sequence[Sentences]
-) -> list[tuple[dict[str, str], list[str]]]:
-    """Return the fields of each snippet that is not blank, and its sentences."""
-    return [
-        (fields, [document.text[start:end] for start, end in ranges])
-        for query, sentences in zip(queries, cuts, strict=True)
-        for fields in [_fields(query)]
-        for document, ranges in zip(sentences.documents, sentences.ranges, strict=True)
-        if document.text.strip()
-    ]
 
 
 def _fields(query: AnsweredQuery) -> dict[str, str]:

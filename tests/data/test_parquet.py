@@ -184,7 +184,7 @@ def test_a_column_that_a_file_has_twice_is_named(read, tmp_path):
     columns = [["q"], ["q"], [[True]], [[0.5]], [[0.6]], [["a"]]]
     names = ["id", "query", "relevant", "scores", "scores", "text"]
     pq.write_table(pa.table([pa.array(one) for one in columns], names), tmp_path / "t.parquet")
-    with pytest.raises(ValueError, match=r"t\.parquet: scores occurs twice as a column"):
+    with pytest.raises(ValueError, match=r"t\.parquet: the column scores is there twice"):
         read(tmp_path / "t.parquet")
 
 
@@ -196,7 +196,7 @@ def test_a_column_that_a_file_has_twice_is_named(read, tmp_path):
         ({"scores": [[0.1], [], [0.3]]}, "scores of row 0 has 1 entries, but relevant has 2"),
         ({"relevant": [[True, None], [], [True]]}, "relevant has a null"),
         ({"missed": [0.5, 1, 2]}, "missed is not of the type int64"),
-        ({"mised": [1, 2, 3]}, "mised is an unknown column"),
+        ({"mised": [1, 2, 3]}, "the column mised is unknown"),
         ({"scores": None}, "the column scores is missing"),
         ({"split": ["a", "b", "a"]}, "split is 'a' and 'b'"),
         ({"document_of": [[0, None], [], [0]]}, r"document_of\[1\] is nan"),

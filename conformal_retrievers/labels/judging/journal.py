@@ -10,8 +10,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
-APPLICATION = 0x63724A4D  # "crJM": the application id in the header of the SQLite file
-VERSION = 1
 TABLES = (
     "CREATE TABLE plan (fields TEXT)",
     "CREATE TABLE events (number INTEGER PRIMARY KEY, question INTEGER, marks TEXT, done INTEGER, "
@@ -59,30 +57,22 @@ class Journal:
             self._file.execute("PRAGMA synchronous = EXTRA")
             self._file.execute("BEGIN EXCLUSIVE")  # the lock stays until the file is closed
             (tables,) = self._file.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            header = [
-                self._file.execute(f"PRAGMA {name}").fetchone()[0]
-                for name in ("application_id", "user_version")
-            ]
             if not tables:
-                self._file.execute(f"PRAGMA application_id = {APPLICATION}")
-                self._file.execute(f"PRAGMA user_version = {VERSION}")
                 for table in TABLES:
                     self._file.execute(table)
                 self._file.execute("INSERT INTO plan VALUES (?)", [json.dumps(plan)])
-            elif header != [APPLICATION, VERSION]:
-                raise ValueError(header)
             (fields,) = self._file.execute("SELECT fields FROM plan").fetchone()
             self._file.execute("COMMIT")
             return dict(json.loads(fields))
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error):
+        except (sqlite3.Error, TypeError, ValueError, RecursionError) as error:
+            if "locked" in str(error):
+                raise BlockingIOError(
+                    f"{self.path}: another process has this journal of marks; judge in its page, "
+                    "or give another --out"
+                ) from None
+            if isinstance(error, sqlite3.OperationalError) and "no such" not in str(error):
                 raise OSError(f"{self.path}: cannot use the journal of marks ({error})") from None
-            raise BlockingIOError(
-                f"{self.path}: another process has this journal of marks; judge in its page, or "
-                "give another --out"
-            ) from None
-        except (sqlite3.DatabaseError, TypeError, ValueError, RecursionError):
-            raise ValueError(f"{self.path} is not a journal of marks of this version") from None
+            raise ValueError(f"{self.path} is not a journal of marks") from None
 
     def append(self, event: Event) -> None:
         """Store an event; raise OSError if that fails, and then it is not stored."""
