@@ -236,8 +236,8 @@ MUTANTS = {
     ],
     "data/jsonl.py": [
         (
-            "json.loads(line, object_pairs_hook=files.without_repetition)",
-            "json.loads(line)",
+            "json.loads(text, object_pairs_hook=files.without_repetition)",
+            "json.loads(text)",
             "the second of two judgements of a snippet counts",
         ),
     ],
