@@ -89,15 +89,9 @@ def test_a_calibration_of_the_command_line_is_that_of_the_library(files, tmp_pat
     command = ("calibrate", files / "judged.jsonl", "--alpha", "0.1", *RANK, *options)
     done = run(*command)
     found = Calibration.load(out)
-    expected = calibrate(
-        read_jsonl(files / "judged.jsonl"),
-        RankScorer("toy"),
-        alpha=0.1,
-        guarantee="all",
-        count_missed=True,
-        by_group=True,
-        labels={"source": "judged.jsonl"},
-    )
+    given = {"alpha": 0.1, "guarantee": "all", "count_missed": True, "by_group": True}
+    given["labels"] = {"source": "judged.jsonl"}
+    expected = calibrate(read_jsonl(files / "judged.jsonl"), RankScorer("toy"), **given)
     assert found == replace(expected, created=found.created)
     assert retrieval_in(out) == {"retriever": "toy", "k": 5}
     assert done.stdout.split()[-1].endswith("c.json")

@@ -49,14 +49,8 @@ def test_a_gate_of_the_command_line_is_that_of_the_library(files, tmp_path):
     options = ("--delta", "0.1", "--by-group")
     command = ("gate", files / "judged.jsonl", *sources(files), "--alpha", "0.1", *options)
     done = run(*command, *out(tmp_path, "g"))
-    expected = calibrate_gate(
-        read_jsonl(files / "judged.jsonl"),
-        read_sources(files),
-        alpha=0.1,
-        delta=0.1,
-        by_group=True,
-        labels={"source": "judged.jsonl"},
-    )
+    given = {"alpha": 0.1, "delta": 0.1, "by_group": True, "labels": {"source": "judged.jsonl"}}
+    expected = calibrate_gate(read_jsonl(files / "judged.jsonl"), read_sources(files), **given)
     made = Calibration.load(tmp_path / "g.json")
     assert replace(made, created=expected.calibration.created) == expected.calibration
     assert one_line(done.stdout).startswith(one_line(expected.statement))
@@ -87,11 +81,8 @@ def test_show_has_the_share_of_each_source_that_is_silenced_at_each_alpha(files)
 @pytest.mark.parametrize("command", ["evaluate", "diagnose"])
 def test_a_gate_is_measured_as_the_library_measures_it(command, files):
     given = (command, files / "gate.json", files / "new-judged.jsonl", *sources(files, "new-"))
-    expected = evaluate_gate(
-        Gate.load(files / "gate.json"),
-        read_jsonl(files / "new-judged.jsonl"),
-        read_sources(files, "new-"),
-    )
+    gate, judged = Gate.load(files / "gate.json"), read_jsonl(files / "new-judged.jsonl")
+    expected = evaluate_gate(gate, judged, read_sources(files, "new-"))
     assert one_line(run(*given).stdout).startswith(one_line(str(expected)))
     found = as_json(*given)
     assert found["left_out"] == 0
@@ -148,13 +139,8 @@ def both(files):
 
 
 def test_a_filter_is_calibrated_behind_the_gate(files, both):
-    expected = calibrate(
-        read_jsonl(files / "judged.jsonl"),
-        RANK,
-        alpha=0.3,
-        gate=Gate.load(files / "gate.json"),
-        labels={"source": "judged.jsonl"},
-    )
+    given = {"gate": Gate.load(files / "gate.json"), "labels": {"source": "judged.jsonl"}}
+    expected = calibrate(read_jsonl(files / "judged.jsonl"), RANK, alpha=0.3, **given)
     assert replace(both, created=expected.created) == expected
     assert both.gate == Gate.load(files / "gate.json").calibration
     facts = as_json("show", files / "both.json")
@@ -164,10 +150,8 @@ def test_a_filter_is_calibrated_behind_the_gate(files, both):
 
 def test_a_filter_that_holds_a_gate_is_measured_with_it(files, both):
     gate = Gate.of(both.gate)
-    new = [
-        *read_jsonl(files / "new-judged.jsonl"),
-        *[replace(q, answerable=True) for q in read_jsonl(files / "new-easy.jsonl")],
-    ]
+    easy = [replace(q, answerable=True) for q in read_jsonl(files / "new-easy.jsonl")]
+    new = [*read_jsonl(files / "new-judged.jsonl"), *easy]
     write_jsonl(new, files / "mixed.jsonl")
     expected = evaluate(both, score_queries(RANK, new, gate=gate))
     found = as_json("evaluate", files / "both.json", files / "mixed.jsonl")["evaluation"]

@@ -54,22 +54,16 @@ def small_row_groups():
         yield
 
 
-FLOATS = st.floats(allow_nan=False)
+FLOATS, PLACES = st.floats(allow_nan=False), st.integers(0, 9) | st.none()
 TEXTS = st.text(max_size=3)
 NAMES = st.sampled_from(["dense", "bm25"])
 HITS = st.lists(st.builds(Hit, NAMES, st.integers(0, 9), FLOATS | st.none()), max_size=2).map(
     lambda hits: tuple({hit.retriever: hit for hit in hits}.values())
 )
+OF_BOTH = {"id": TEXTS | st.none(), "group": NAMES | st.none()}
+OF_BOTH["missed"] = st.none() | st.integers(0, 2)
 SNIPPETS = st.lists(
-    st.builds(
-        Snippet,
-        TEXTS,
-        TEXTS | st.none(),
-        TEXTS | st.none(),
-        st.integers(0, 9) | st.none(),
-        FLOATS | st.none(),
-        HITS,
-    ),
+    st.builds(Snippet, TEXTS, *[TEXTS | st.none()] * 2, PLACES, FLOATS | st.none(), HITS),
     max_size=3,
     unique_by=lambda snippet: snippet.id,
 )
@@ -78,17 +72,11 @@ SNIPPETS = st.lists(
 @st.composite
 def judged(draw):
     snippets = draw(SNIPPETS)
-    return JudgedQuery(
-        draw(TEXTS),
-        snippets,
-        [draw(st.booleans()) for _ in snippets],
-        id=draw(TEXTS | st.none()),
-        group=draw(NAMES | st.none()),
-        missed=draw(st.none() | st.integers(0, 2)),
-        k=draw(st.none() | st.integers(3, 9)),
-        evidence=draw(st.lists(st.just(("d", 1, 2)), max_size=2)),
-        split=draw(NAMES | st.none()),
-    )
+    fields = {"k": st.none() | st.integers(3, 9), "split": NAMES | st.none()}
+    fields["evidence"] = st.lists(st.just(("d", 1, 2)), max_size=2)
+    marks = [draw(st.booleans()) for _ in snippets]
+    drawn = draw(st.fixed_dictionaries(OF_BOTH | fields))
+    return JudgedQuery(draw(TEXTS), snippets, marks, **drawn)
 
 
 @given(st.lists(judged(), max_size=4))
@@ -109,9 +97,7 @@ def scored(draw, split=None, tokens=False):
     return ScoredQuery(
         numbers(st.floats()),
         numbers(st.booleans()).astype(bool),
-        id=draw(TEXTS | st.none()),
-        group=draw(NAMES | st.none()),
-        missed=draw(st.none() | st.integers(0, 2)),
+        **draw(st.fixed_dictionaries(OF_BOTH)),
         tokens=numbers(st.integers(0, 5)) if tokens else None,
         hits={name: HitColumns(numbers(st.integers(0, 5)), numbers(st.floats())) for name in names},
         split=split,

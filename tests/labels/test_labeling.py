@@ -18,14 +18,9 @@ from conformal_retrievers.llm.prompt import Prompt
 
 # --- by an LLM ------------------------------------------------------------------------------------
 
+WAIT = ["Wait six hours, no less.", "Everest is high.", "After six hours take one."]
 QUERIES = [
-    AnsweredQuery(
-        "How long to wait?",
-        ["Wait six hours, no less.", "Everest is high.", "After six hours take one."],
-        "six hours",
-        id="wait",
-        group="medical",
-    ),
+    AnsweredQuery("How long to wait?", WAIT, "six hours", id="wait", group="medical"),
     AnsweredQuery("yeast eats sugar", ["Because yeast eats sugar.", "Bread is baked."], id="yeast"),
     AnsweredQuery("Nothing was found for this.", [], "nothing", id="empty"),
 ]
@@ -128,17 +123,11 @@ def chunk(text: str, document: str) -> Snippet:
 
 
 # ROUGE-L against the answer: 1, 2/3, 0 from the right documents; 0, 2/3, 2/5, 0 from wrong ones.
+FIRST = [*(chunk(text, "right") for text in ("a b", "b", "x")), chunk("x", "wrong")]
+OTHER = [chunk("c", "w"), chunk("d a b", "w"), chunk("y", "v")]
 SOURCED = [
-    AnsweredQuery(
-        "q",
-        [chunk("a b", "right"), chunk("b", "right"), chunk("x", "right"), chunk("x", "wrong")],
-        "a b",
-        documents=["right", "also right"],
-        id="1",
-    ),
-    AnsweredQuery(
-        "p", [chunk("c", "w"), chunk("d a b", "w"), chunk("y", "v")], "c d", documents=["r"]
-    ),
+    AnsweredQuery("q", FIRST, "a b", documents=["right", "also right"], id="1"),
+    AnsweredQuery("p", OTHER, "c d", documents=["r"]),
 ]
 
 

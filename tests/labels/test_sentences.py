@@ -20,14 +20,9 @@ from conformal_retrievers.llm.openai import openai_llm
 from conformal_retrievers.llm.prompt import Prompt
 
 RAIN = "It rains. Wait six hours. Six hours it is. Bye."
+FOUND = [Snippet(RAIN, id="a"), Snippet(" \n", id="b"), Snippet("No hours.", id="c")]
 QUERIES = [
-    AnsweredQuery(
-        "How long?",
-        with_hits([Snippet(RAIN, id="a"), Snippet(" \n", id="b"), Snippet("No hours.", id="c")]),
-        "six hours",
-        id="wait",
-        group="medical",
-    ),
+    AnsweredQuery("How long?", with_hits(FOUND), "six hours", id="wait", group="medical"),
     AnsweredQuery("Nothing was found.", [], "nothing", id="empty"),
 ]
 RELEVANT = (False, True, True, False, False, False)

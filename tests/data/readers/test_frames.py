@@ -69,11 +69,9 @@ def test_without_ranks_the_order_is_not_taken_for_ranks():
 
 def test_a_relevant_row_without_a_rank_was_missed():
     run = frame()[["query_id", "query", "id", "rank"]]
-    qrels = pd.DataFrame(
-        [("q1", "Wann?", "a", 1), ("q1", "Wann?", "b", 0), ("q1", "Wann?", "z", 1),
-         ("q1", "Wann?", "y", 0), ("q2", "Who?", "7", 1)],
-        columns=["query_id", "query", "id", "relevant"],
-    )  # fmt: skip
+    rows = [("q1", "Wann?", *one) for one in (("a", 1), ("b", 0), ("z", 1), ("y", 0))]
+    names = ["query_id", "query", "id", "relevant"]
+    qrels = pd.DataFrame([*rows, ("q2", "Who?", "7", 1)], columns=names)
     merged = run.merge(qrels, how="outer", on=["query_id", "query", "id"])
     first, second = read(merged)
     assert ([s.id for s in first.snippets], first.relevant, first.missed) == (
@@ -163,16 +161,9 @@ def test_documents_of_phoenix_are_read_under_its_names():
     index = pd.MultiIndex.from_tuples(
         [("s1", 0), ("s1", 1)], names=["context.span_id", "document_position"]
     )  # as get_retrieved_documents returns them
-    retrieved = pd.DataFrame(
-        {
-            "context.trace_id": ["t", "t"],
-            "input": ["Who?", "Who?"],
-            "document": ["Ann did.", "It rains."],
-            "document_score": [0.9, 0.8],
-            "document_metadata": [{"source": "s"}, None],
-        },
-        index=index,
-    )
+    rows = [("Who?", "Ann did.", 0.9, {"source": "s"}), ("Who?", "It rains.", 0.8, None)]
+    names = ["input", "document", "document_score", "document_metadata"]
+    retrieved = pd.DataFrame(rows, columns=names, index=index)
     judged = retrieved.assign(label=["relevant", "unrelated"]).reset_index()
     [one] = read(judged, relevant="label")
     found = [Snippet("Ann did.", retrieval_score=0.9), Snippet("It rains.", retrieval_score=0.8)]

@@ -72,12 +72,8 @@ def spans_by_name(spans):
 def test_the_spans_of_a_langchain_retriever_are_read_with_annotations(langchain_spans, tmp_path):
     Fixed().invoke("Who?")
     [span] = exported(langchain_spans())
-    expected = JudgedQuery(
-        "Who?",
-        with_hits([Snippet(text, text[:1], "s", 3) for text in TEXTS]),
-        [True, False, True],
-        id=span["context"]["span_id"].removeprefix("0x"),
-    )
+    found, id = [Snippet(t, t[:1], "s", 3) for t in TEXTS], span["context"]["span_id"][2:]
+    expected = JudgedQuery("Who?", with_hits(found), [True, False, True], id=id)
     found = marks(span, 1, 0, True)
     assert read(written(tmp_path, span, *found)) == [expected]
     assert read(written(tmp_path, *found, span)) == [expected]
@@ -119,17 +115,13 @@ def test_a_file_of_phoenix_is_read_with_the_annotation_of_a_person_first():
     for line in PHOENIX.read_text("utf-8").splitlines():
         record = json.loads(line)
         (annotations if "document_position" in record else spans).append(record)
-    nested = {
-        SpanAttributes.INPUT_VALUE: "Wann?",
-        "retrieval": {
-            "documents": [
-                {"document": {"id": "a", "content": "Um 7.\n🥐", "score": 0.75,
-                              "metadata": '{"source": "page", "start_index": 7}'}},
-                {"document": {"id": "b", "content": "Nie.", "score": 0.5,
-                              "metadata": {"source": "page", "start_index": 7}}},
-            ]
-        },
-    }  # fmt: skip
+    metadata = {"source": "page", "start_index": 7}
+    documents = [
+        {"id": "a", "content": "Um 7.\n🥐", "score": 0.75, "metadata": json.dumps(metadata)},
+        {"id": "b", "content": "Nie.", "score": 0.5, "metadata": metadata},
+    ]
+    nested = {"retrieval": {"documents": [{"document": one} for one in documents]}}
+    nested[SpanAttributes.INPUT_VALUE] = "Wann?"
     assert read([spans[0] | {"attributes": nested}, *annotations]) == [expected]
     columns = {f"attributes.{name}": value for name, value in spans[0]["attributes"].items()}
     columns["context.span_id"] = "1" * 16  # a row of get_spans_dataframe
