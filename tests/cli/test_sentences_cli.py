@@ -90,7 +90,8 @@ def test_judgements_without_evidence_are_refused(files, tmp_path):
 def test_a_splitter_of_ones_own_is_not_run(files, tmp_path):
     calibration = calibrate(queries(30), OverlapScorer("pieces"), alpha=0.1, split=by_line)
     calibration.save(tmp_path / "lines.json")
-    assert "split" in error_of("evaluate", tmp_path / "lines.json", files / "new.jsonl")
+    refused = error_of("evaluate", tmp_path / "lines.json", files / "new.jsonl")
+    assert "a function that the command line does not have" in refused
     write_jsonl(by_sentence(queries(40, start=1000), by_line), tmp_path / "cut.jsonl")
     shown = run("evaluate", tmp_path / "lines.json", tmp_path / "cut.jsonl").stdout
     assert "120 sentences" in shown

@@ -165,6 +165,13 @@ def test_numbers_in_the_metadata_are_compared_as_texts():
     assert (again.relevant, again.missed) == ((True, False, False), 1)  # "3" is an id of no page
 
 
+def test_judged_chunks_are_known_by_their_ids_where_a_field_is_compared():
+    judged = JudgedQuery("q", [Snippet("a", id="1"), Snippet("b", id="2")], [True, False])
+    retrieved = [found(("other", "1", {"source": "s"}), ("b", "2", {"source": "s"}))]
+    (again,) = judge_retrieved([judged], retrieved, key="source")
+    assert (again.relevant, again.missed) == ((True, False), 0)
+
+
 def test_a_warning_tells_once_that_ids_name_documents():
     two = [(f"{i}", f"{i}", {"page": i // 2}) for i in range(4)]
     judged = [JudgedQuery.from_ids(f"q{i}", [str(i)], id=f"q{i}") for i in range(2)]

@@ -96,7 +96,7 @@ def folder(request, tmp_path):
 def fields(tmp_path, text="a\nb\n", scorer="s", per_part=1):
     (tmp_path / "a.jsonl").write_text(text)
     survey = surveyed(str(tmp_path / "a.jsonl"), per_part)
-    return manifest_of("score", {"scorer": scorer}, [survey], per_part)
+    return manifest_of("score", {"relative": False, "scorer": scorer}, [survey], per_part)
 
 
 def test_a_folder_is_continued_with_the_same_source_and_scorer_only(folder, tmp_path):
