@@ -22,11 +22,9 @@ if TYPE_CHECKING:
         calibrate_gate,
         plan,
     )
+    from conformal_retrievers.data import Evidence, JudgedQuery, ScoredQuery, Snippet
+    from conformal_retrievers.data import read, write_jsonl
     from conformal_retrievers.data.columns import ScoredQueries
-    from conformal_retrievers.data.jsonl import write_jsonl
-    from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet
-    from conformal_retrievers.data.ranges import Evidence
-    from conformal_retrievers.data.readers.reading import read
     from conformal_retrievers.evaluation import compare, diagnose, evaluate
     from conformal_retrievers.filtering import ConformalFilter
     from conformal_retrievers.llm import LLM
@@ -78,44 +76,19 @@ __all__ = [
     "write_jsonl",
 ]
 
-_NAMES = {
-    "calibration.calibrating": ["calibrate"],
-    "calibration.calibration": ["Calibration"],
-    "calibration.checks": ["CalibrationMismatch"],
-    "calibration.gate": ["Gate"],
-    "calibration.gating": ["calibrate_gate"],
-    "calibration.planning": ["plan"],
-    "data.columns": ["ScoredQueries"],
-    "data.jsonl": ["write_jsonl"],
-    "data.queries": ["JudgedQuery", "ScoredQuery", "Snippet"],
-    "data.ranges": ["Evidence"],
-    "data.readers.reading": ["read"],
-    "results": ["Filtered", "NothingKept"],
-    "evaluation": ["compare", "diagnose", "evaluate"],
-    "filtering": ["ConformalFilter"],
-    "llm": ["LLM"],
-    "monitoring": ["Monitor"],
-    "sentence_filter": ["SentenceFilter"],
-    "scoring": [
-        "CrossEncoderScorer",
-        "EmbeddingScorer",
-        "FunctionScorer",
-        "LLMScorer",
-        "LearnedScorer",
-        "RetrievalScorer",
-        "Scorer",
-        "score_queries",
-    ],
-}
-_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
+# A module imports from its own room or one before, so to look into these first loads no more.
+_ROOMS = ["data", "llm", "scoring", "data.columns", "calibration", "results", "filtering"]
+_ROOMS += ["sentence_filter", "evaluation", "monitoring"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
-    globals()[name] = value
-    return value
+    if name in __all__:
+        for room in _ROOMS:
+            module = import_module(f"{__name__}.{room}")
+            if hasattr(module, name):
+                globals()[name] = getattr(module, name)
+                return globals()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -5,6 +5,7 @@ relevant snippets they miss.
 """
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from pydantic import JsonValue
 
@@ -60,20 +61,12 @@ def _llm(labels: Mapping[str, JsonValue]) -> str:
     return f"the LLM {labels['llm']!r}" if labels.get("llm") else "an LLM"
 
 
-def _sampled(labels: Mapping[str, JsonValue], items: str) -> Iterator[str]:
+def _sampled(labels: Mapping[str, Any], items: str) -> Iterator[str]:
     """Yield what a person who saw a sample of the unmarked items did not see."""
-    sample, audit = labels.get("sample"), labels.get("audit")
-    if not (isinstance(sample, dict) and isinstance(audit, dict)):
+    try:
+        share = float(labels["sample"]["share"])
+        missed = Interval(*map(float, labels["audit"]["remaining_miss_rate"]))
+    except (KeyError, TypeError, ValueError):  # no sample, nothing known of it, or other facts
         return
-    share, missed = sample.get("share"), _interval(audit.get("remaining_miss_rate"))
-    if not isinstance(share, (int, float)) or share >= 1 or missed is None:
-        return
-    yield say("sampled", items=items, share=percent(share, exact=True), missed=missed)
-
-
-def _interval(rate: JsonValue) -> Interval | None:
-    """Return a stored rate, or None if it is none or unknown."""
-    if not isinstance(rate, list) or len(rate) != 3:
-        return None
-    ends = [float(end) for end in rate if isinstance(end, (int, float))]
-    return Interval(*ends) if len(ends) == 3 else None
+    if share < 1:
+        yield say("sampled", items=items, share=percent(share, exact=True), missed=missed)

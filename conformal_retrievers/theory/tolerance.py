@@ -103,11 +103,9 @@ def binomial_lower(kept: int, n: int, delta: float) -> float:
     >>> round(binomial_lower(9, n=10, delta=0.05), 3)
     0.606
     """
-    from scipy.special import bdtr
+    from scipy.special import betaincinv
 
-    if kept == 0:
-        return 0.0
-    return _largest(lambda p: 1 - float(bdtr(kept - 1, n, p)) <= delta)
+    return float(betaincinv(kept, n - kept + 1, delta)) if kept else 0.0
 
 
 def binomial_interval(successes: int, n: int, level: float = 0.95) -> Interval:
@@ -120,14 +118,10 @@ def binomial_interval(successes: int, n: int, level: float = 0.95) -> Interval:
     >>> print(binomial_interval(9, n=10))
     90.0 % [55.5, 99.7]
     """
-    from scipy.special import betaincinv
-
     if n == 0:
         return Interval(math.nan, 0.0, 1.0)
-    tail = (1 - level) / 2
-    low = float(betaincinv(successes, n - successes + 1, tail)) if successes else 0.0
-    high = float(betaincinv(successes + 1, n - successes, 1 - tail)) if successes < n else 1.0
-    return Interval(successes / n, low, high)
+    low, lost = (binomial_lower(k, n, (1 - level) / 2) for k in (successes, n - successes))
+    return Interval(successes / n, low, 1 - lost)
 
 
 def beta_binomial_cdf(m: int, a: int, b: int) -> NDArray[np.float64]:
