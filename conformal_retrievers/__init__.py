@@ -22,8 +22,14 @@ if TYPE_CHECKING:
         calibrate_gate,
         plan,
     )
-    from conformal_retrievers.data import Evidence, JudgedQuery, ScoredQuery, Snippet
-    from conformal_retrievers.data import read, write_jsonl
+    from conformal_retrievers.data import (
+        Evidence,
+        JudgedQuery,
+        ScoredQuery,
+        Snippet,
+        read,
+        write_jsonl,
+    )
     from conformal_retrievers.data.columns import ScoredQueries
     from conformal_retrievers.evaluation import compare, diagnose, evaluate
     from conformal_retrievers.filtering import ConformalFilter

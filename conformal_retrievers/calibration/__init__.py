@@ -9,22 +9,9 @@ from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.outlook import Plan
 from conformal_retrievers.calibration.planning import plan, smallest_alpha
 from conformal_retrievers.calibration.scorer import needed_scorers
-from conformal_retrievers.calibration.subjects import (
-    CLAIMS,
-    FLAGS,
-    QUERIES,
-    SENTENCES,
-    SNIPPETS,
-    OnUnscorable,
-    Subject,
-)
+from conformal_retrievers.calibration.subjects import OnUnscorable, Subject
 
 __all__ = [
-    "CLAIMS",
-    "FLAGS",
-    "QUERIES",
-    "SENTENCES",
-    "SNIPPETS",
     "Calibration",
     "CalibrationMismatch",
     "Gate",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.data.retrieved import check_not_only_relevant
 from conformal_retrievers.data.sentences import Split
+from conformal_retrievers.scoring.function import FunctionScorer
 from conformal_retrievers.scoring.scorer import (
     Scorer,
     check_not_fitted_on,
@@ -139,7 +141,10 @@ def calibrate(
         "gate": None if gate is None else gate.calibration,
     }
     # Before anything is paid for: refuses what would be refused after scoring.
-    unscored = Calibration.from_scores(_unscored(judged, gate), scorer="none yet", **rule)
+    unpaid = score_queries(FunctionScorer(lambda _, texts: [0.0] * len(texts), "none yet"), judged)
+    if gate is not None:
+        unpaid = [replace(scored, silenced=False) for scored in unpaid]
+    unscored = Calibration.from_scores(unpaid, scorer="none yet", **rule)
     check_copies(judged)
     if gate is not None:
         check_same_retrieval(gate.calibration, unscored, "judged")
@@ -169,22 +174,6 @@ def calibrate(
     )
     _warn_if_nothing_drops(calibration, scored)
     return calibration
-
-
-def _unscored(judged: Sequence[JudgedQuery], gate: Gate | None) -> list[ScoredQuery]:
-    """Return judged queries as they will be scored, all with the score 0."""
-    return [
-        ScoredQuery(
-            np.zeros(len(query.snippets)),
-            np.array(query.relevant, dtype=bool),
-            id=query.id,
-            group=query.group,
-            missed=query.missed,
-            split=query.split,
-            silenced=None if gate is None else False,
-        )
-        for query in judged
-    ]
 
 
 def _warn_if_nothing_drops(calibration: Calibration, scored: Sequence[ScoredQuery]) -> None:

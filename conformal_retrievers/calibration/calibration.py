@@ -13,7 +13,6 @@ from pydantic import JsonValue
 
 from conformal_retrievers.calibration import checks, file_schema
 from conformal_retrievers.calibration.file_schema import Record
-from conformal_retrievers.calibration.gate_in_front import check_silenced
 from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.statement import statement
 from conformal_retrievers.calibration.subjects import SENTENCES, SNIPPETS, SUBJECTS, OnUnscorable
@@ -87,7 +86,7 @@ class Calibration(Thresholds):
         checks.check_scored(queries, subject)
         if gate is not None and not isinstance(gate, Calibration):
             raise TypeError(f"gate is {gate!r:.60}; give gate.calibration")
-        check_silenced(queries, gate is not None)
+        checks.check_silenced(queries, gate is not None)
         checks.warn_if_reversed(reduced)
         checks.warn_if_path(name)
         known = (queries.sizes > 0) | (queries.missed > 0)

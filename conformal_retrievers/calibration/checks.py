@@ -177,6 +177,18 @@ def check_one_score(
         )
 
 
+def check_silenced(queries: ScoredQueries | ScoredQuery, silences: bool) -> None:
+    """Raise `CalibrationMismatch` unless queries were scored behind what silences some, or none.
+
+    What is silenced counts as dropped, so queries must be scored as they were calibrated.
+    """
+    if isinstance(queries, ScoredQuery):
+        queries = ScoredQueries.of([queries])
+    for i in np.flatnonzero(np.isnan(queries.silenced) == silences)[:1].tolist():
+        name = "not silenced" if silences else "silenced"
+        raise CalibrationMismatch(say(name, query=queries[i].name))
+
+
 def check_scorable(reduced: Reduced, scorer: str, on_unscorable: str) -> None:
     """Raise ValueError for a relevant NaN, unless it counts as kept and others have a score."""
     n, lost = len(reduced.queries.scores), reduced.first_lost

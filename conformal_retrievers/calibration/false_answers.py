@@ -1,4 +1,4 @@
-"""What a gate's calibration knows of unanswerable queries: how often it speaks on them.
+"""What a calibration of query scores knows of unanswerable queries: how many pass.
 
 The threshold follows from answerable queries alone, so of the m unanswerable queries of a source
 the number that it passes is binomial, and Clopper and Pearson's interval holds. Where the same
@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from conformal_retrievers.calibration.file_schema import GateDetails
+from conformal_retrievers.calibration.file_schema import QueryDetails
 from conformal_retrievers.calibration.thresholds import Thresholds
 from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.theory.intervals import Interval, percent
@@ -30,8 +30,8 @@ class Source(NamedTuple):
 
 
 def sources_of(calibration: Thresholds) -> list[Source]:
-    """Return the unanswerable queries of a gate's calibration, by source."""
-    details = GateDetails.model_validate(calibration.details)
+    """Return the unanswerable queries of a calibration of query scores, by source."""
+    details = QueryDetails.model_validate(calibration.details)
     known = {*details.answerable}
     return [
         Source(
@@ -45,14 +45,14 @@ def sources_of(calibration: Thresholds) -> list[Source]:
 
 
 def questions_in(calibration: Thresholds) -> frozenset[str]:
-    """Return the `query_digest` of each query that a gate's calibration was made from."""
-    details = GateDetails.model_validate(calibration.details)
+    """Return the `query_digest` of each query that a calibration of query scores was made from."""
+    details = QueryDetails.model_validate(calibration.details)
     unanswerable = (queries.questions for queries in details.unanswerable.values())
     return frozenset(details.answerable).union(*unanswerable)
 
 
 def silent_on(calibration: Thresholds, source: Source, level: float = 0.95) -> Interval:
-    """Return the share of a source's queries that the gate silences, with its interval."""
+    """Return the share of a source's queries that are silenced, with its interval."""
     silent = [
         not calibration.keep([score], group)[0]
         for score, group in zip(source.scores, source.groups, strict=True)

@@ -191,7 +191,7 @@ class Unanswerable(Fields):
         return self
 
 
-class GateDetails(Fields):
+class QueryDetails(Fields):
     """What only calibrations of gates have, as `calibrate_gate` writes it."""
 
     # By source.
@@ -205,7 +205,7 @@ DETAILS: dict[str, type[Fields]] = {
     "answers": AnswerDetails,
     "claims": ClaimDetails,
     "flags": FlagDetails,
-    "queries": GateDetails,
+    "queries": QueryDetails,
 }
 
 
@@ -247,12 +247,7 @@ def checked(fields: dict[str, Any], where: str) -> Record:
     """
     try:
         record = Record.model_validate(fields)
-        gate = record.gate
-        if gate is not None and (
-            gate.gate is not None or (gate.format, gate.version) != (KIND.format, KIND.version)
-        ):
-            raise ValueError(f"{where}: gate is not a gate's calibration; calibrate and save again")
-        for part in (record, gate) if gate else (record,):
+        for part in (record, record.gate) if record.gate else (record,):
             DETAILS[part.subject].model_validate(part.details)
             own = part.scorer_provenance or {}
             for name in {"score", "choice"} & {*own}:
@@ -277,15 +272,3 @@ def check_derived(where: str, stored: Record, derived: Record) -> None:
             f"{where}: its field {name!r} is {value!r:.60}, but the other fields give "
             f"{follows!r:.60}; calibrate and save again"
         )
-    relevant = np.sort(stored.queries.lowest)  # +inf, which is last, without a finite score
-    n = min(len(relevant), len(stored.lowest_scores))
-    if (np.array(stored.lowest_scores)[:n] > relevant[:n]).any():
-        raise ValueError(
-            f"{where}: its field 'lowest_scores' is above the relevant scores; calibrate again"
-        )
-    others = stored.n_without_relevant
-    for name, most in (("lowest_scores", len(stored.queries) + others), ("other_ids", others)):
-        if len(getattr(stored, name)) > most:
-            raise ValueError(
-                f"{where}: its field {name!r} has more than {most} entries; calibrate again"
-            )

@@ -11,12 +11,9 @@ from collections.abc import Sequence
 from math import floor
 from typing import Any
 
-import numpy as np
-
 from conformal_retrievers.calibration.checks import CalibrationMismatch
 from conformal_retrievers.calibration.subjects import QUERIES
-from conformal_retrievers.data.columns import ScoredQueries
-from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
+from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.scoring.scorer import query_digest
 from conformal_retrievers.theory.ranks import exact_alpha
 
@@ -87,24 +84,3 @@ def check_same_retrieval(gate: Any, calibration: Any, what: str) -> None:
                 f"{what} has {name} {ours!r}, but the gate was calibrated with {theirs!r}; "
                 "calibrate both on what the same retriever returns"
             )
-
-
-def check_silenced(queries: ScoredQueries | ScoredQuery, silences: bool) -> None:
-    """Raise `CalibrationMismatch` unless queries are scored with a gate iff there is one.
-
-    What a gate silences counts as dropped, so the queries must be scored as they were calibrated.
-    """
-    if isinstance(queries, ScoredQueries):
-        without = np.isnan(queries.silenced)
-        for i in np.flatnonzero(without if silences else ~without)[:1].tolist():
-            check_silenced(queries[i], silences)
-    elif silences and queries.silenced is None:
-        raise CalibrationMismatch(
-            f"{queries.name} was scored without the gate that the calibration holds; give "
-            "score_queries(scorer, judged, gate=gate)"
-        )
-    elif not silences and queries.silenced is not None:
-        raise CalibrationMismatch(
-            f"{queries.name} was scored with a gate, but the calibration holds none; give "
-            "score_queries(scorer, judged), or calibrate(..., gate=gate)"
-        )

@@ -252,8 +252,7 @@ def _learned(
             f"scorer is {scorer.name!r}, which scores snippets; give it in a list, or "
             "BestScore(scorer)"
         )
-    if isinstance(scorer, str) or not isinstance(scorer, Iterable | None):
-        raise TypeError(f"scorer is {scorer!r:.60}; give a QueryScorer, or a list of scorers")
+    checks.check_scorers(scorer)
     scorers = [*(scorer or ())]
     for part in scorers:
         if not isinstance(part, QueryScorer):

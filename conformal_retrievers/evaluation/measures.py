@@ -28,10 +28,10 @@ from conformal_retrievers.calibration.calibrating import score_as_calibrated
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import (
     CalibrationMismatch,
+    check_silenced,
     check_split,
     check_unique_ids,
 )
-from conformal_retrievers.calibration.gate_in_front import check_silenced
 from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.scorer import needed_scorers
 from conformal_retrievers.calibration.subjects import at_most

@@ -34,7 +34,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.gate_in_front import check_silenced
 from conformal_retrievers.calibration.guarantees import in_hashed_order, loss
 from conformal_retrievers.calibration.subjects import FILTERED, QUERIES
 from conformal_retrievers.data.files import Kind, explain, read_envelope, write_envelope
@@ -110,7 +109,7 @@ class Monitor:
         """
         checks.check_new([query.id], self.calibration.used_ids, self.calibration.subject)
         checks.check_split(self.calibration.split, query.split, "the query")
-        check_silenced(query, self.calibration.silences)
+        checks.check_silenced(query, self.calibration.silences)
         _, lost = self._tolerated, self._loss(query)
         with self._lock:
             if lost is not None:

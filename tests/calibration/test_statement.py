@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 from calibrations import calibration_of, every_guarantee, relevant
 
-from conformal_retrievers.calibration import CLAIMS, FLAGS, Calibration
+from conformal_retrievers.calibration import Calibration
+from conformal_retrievers.calibration.subjects import CLAIMS, FLAGS
 from conformal_retrievers.data.queries import ScoredQuery
 
 

@@ -12,15 +12,9 @@ from calibrations import calibration_of, relevant
 from lookup import LookupScorer
 
 from conformal_retrievers import ConformalFilter, Monitor, compare, diagnose, evaluate
-from conformal_retrievers.calibration import (
-    CLAIMS,
-    FLAGS,
-    SENTENCES,
-    SNIPPETS,
-    Calibration,
-    CalibrationMismatch,
-)
+from conformal_retrievers.calibration import Calibration, CalibrationMismatch
 from conformal_retrievers.calibration.checks import check_on_unscorable, check_same_scorer
+from conformal_retrievers.calibration.subjects import CLAIMS, FLAGS, SENTENCES, SNIPPETS
 from conformal_retrievers.claims import ClaimFilter, evaluate_claims
 from conformal_retrievers.data.sentences import Splitter
 from conformal_retrievers.lookback.classifier import FactualityClassifier
