@@ -8,8 +8,15 @@ probability is the share of the question's words in it, halved, plus half of tha
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+# What else `process` takes.
+OTHERS = {"title", "first_line_as_title", "batch_size", "always_select_title", "reorder", "top_k"}
+OTHERS |= {"language", "use_best_reranker_score", "zero_score_when_empty", "debug_messages"}
+OTHERS |= {"enable_warnings", "strip_sentences", "respect_sentence_boundaries"}
+OTHERS |= {"show_inference_progress", "preprocess_workers", "preprocess_batch_size"}
+OTHERS |= {"torch_dataloader_kwargs"}
 
 
 class OpenProvenceStandIn:
@@ -20,30 +27,15 @@ class OpenProvenceStandIn:
         self,
         question: str | Sequence[str],
         context: str | Sequence[str] | Sequence[Sequence[str]],
-        title: str | Sequence[str] | Sequence[Sequence[str]] | None = "first_sentence",
-        first_line_as_title: bool = False,
         *,
-        batch_size: int = 32,
         threshold: float | None = None,
-        always_select_title: bool = False,
-        reorder: bool = False,
-        top_k: int | None = None,
         sentence_splitter: Callable[[str], list[str]] | None = None,
-        language: str | None = None,
-        use_best_reranker_score: bool = True,
-        zero_score_when_empty: bool = True,
         show_progress: bool = True,
-        debug_messages: bool | Callable[[str], None] = False,
-        enable_warnings: bool = True,
-        strip_sentences: bool = False,
-        respect_sentence_boundaries: bool = False,
         return_sentence_metrics: bool = False,
         return_sentence_texts: bool = False,
-        show_inference_progress: bool | None = None,
-        preprocess_workers: int | None = None,
-        preprocess_batch_size: int | None = None,
-        torch_dataloader_kwargs: Mapping[str, Any] | None = None,
+        **others: Any,
     ) -> dict[str, Any]:
+        assert others.keys() <= OTHERS
         assert isinstance(question, str)  # one query with several documents: no more is imitated
         assert not isinstance(context, str)
         assert not show_progress  # which would print bars

@@ -219,12 +219,6 @@ def test_what_has_no_guarantee_behind_a_gate_is_refused(options, named):
         assert "Nothing is guaranteed of both" in both.statement
 
 
-def test_a_filter_by_group_needs_a_gate_by_group():
-    gate = calibrate_gate(GROUPED, (), FIRST, alpha=0.1, by_group=True)
-    assert calibrate(GROUPED, LAST, alpha=0.2, gate=gate, by_group=True).by_group
-    assert not calibrate(GROUPED, LAST, alpha=0.2, gate=gate).by_group
-
-
 def test_a_filter_is_calibrated_on_the_queries_of_its_gate():
     queries = [judged(f"q{i}", i, (float(i % 7),)) for i in range(60)]
     gate = calibrate_gate(queries[:40], (), FIRST, alpha=0.1)

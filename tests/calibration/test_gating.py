@@ -1,6 +1,7 @@
 """`calibrate_gate`: its two sides, the fit part, and its file."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from answerable import drawn
@@ -13,7 +14,6 @@ from conformal_retrievers import (
     CalibrationMismatch,
     ConformalFilter,
     FunctionScorer,
-    JudgedQuery,
     calibrate,
 )
 from conformal_retrievers.calibration import needed_scorers
@@ -31,6 +31,7 @@ def unanswerable(name, score, **fields):
 
 ANSWERABLE = [judged(f"q{i}", i / 20, (float(i),)) for i in range(20)]
 REMOVED = [unanswerable(f"q{i}", 0.5 + i / 20) for i in range(20)]
+STRIPPED = [replace(query, relevant=[False] * len(query.snippets)) for query in ANSWERABLE]
 OTHER = [unanswerable(f"o{i}", 5.0) for i in range(10)]
 OFFSETS = (("a", 0), ("b", 100))  # of the scores of two groups
 
@@ -166,6 +167,7 @@ def test_a_saved_gate_is_the_same_and_needs_its_models(tmp_path):
     [
         ({"alpha": 0}, ValueError, "alpha"),
         ({"unanswerable": {"removed": ANSWERABLE}}, ValueError, "removed.*relevant"),
+        ({"unanswerable": STRIPPED}, ValueError, r"'q0'.*without_answers"),
         ({"unanswerable": ["q"]}, TypeError, "unanswerable"),
         ({"unanswerable": None}, TypeError, "unanswerable"),
         ({"unanswerable": {"x": []}}, ValueError, "'x'"),
@@ -201,12 +203,3 @@ def test_the_file_of_a_filter_names_the_scorers_that_its_gate_needs():
     behind = calibrate(ANSWERABLE, LAST, alpha=0.2, gate=gate)
     assert needed_scorers(behind) == ["last", "first"]
     assert needed_scorers(gate.calibration) == ["first"]
-
-
-def test_unanswerable_queries_that_still_have_their_answer_are_refused():
-    stripped = [
-        JudgedQuery(q.query, q.snippets, [False] * len(q.snippets), id=q.id, retriever="mine")
-        for q in ANSWERABLE
-    ]
-    with pytest.raises(ValueError, match=r"'q0'.*without_answers"):
-        calibrate_gate(ANSWERABLE, stripped, FIRST, alpha=0.1)

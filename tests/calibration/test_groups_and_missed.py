@@ -45,39 +45,12 @@ def test_an_unknown_group_keeps_everything_with_a_p_value_of_1(guarantee, group)
     assert math.isnan(p[2])
 
 
-def test_without_by_group_the_group_does_not_matter():
-    queries = [relevant(i, group="ab"[i % 2]) for i in range(20)]
-    pooled = calibration_of(queries, 0.2)
-    assert {pooled.threshold(group) for group in ("a", "b", "c", None)} == {16.0}
-    assert pooled.knows("c")
-    apart = calibration_of(queries, 0.2, by_group=True)
-    assert (apart.threshold("a"), apart.threshold("b")) == (16.0, 17.0)
-
-
 def test_a_query_without_a_group_and_a_group_that_is_a_number_are_refused():
     queries = [relevant(1, group="g"), relevant(2, id="a")]
     with pytest.raises(ValueError, match="'a': group is None"):
         calibration_of(queries, 0.5, by_group=True)
     with pytest.raises(TypeError, match=r"group is 0\.3.*at\(0\.3\)"):
         two_groups().threshold(0.3)
-
-
-@pytest.mark.parametrize(
-    ("guarantee", "alpha", "threshold"),
-    [
-        # Shares of 4, 1, 3 and 4: 1/4 + 1 + 1/4 + 1/3 + 1/3 = 2.17 is the most that can be kept.
-        ("query-recall", 0.64, 0.4),  # 1.83 ≥ 1.8 > 1.5
-        ("query-recall", 0.57, 0.9),  # 2.15
-        ("query-recall", 0.56, math.inf),  # 2.2
-        # The highest are +inf, .2, +inf and +inf.
-        ("all", 0.8, 0.2),
-        ("all", 0.79, math.inf),
-    ],
-)
-def test_the_threshold_if_missed_snippets_count(guarantee, alpha, threshold):
-    calibration = calibration_of(alpha=alpha, guarantee=guarantee, count_missed=True)
-    assert calibration.threshold() == threshold
-    assert calibration.out_of_reach == (threshold == math.inf)
 
 
 def test_missed_snippets_are_units_but_not_relevant_scores():

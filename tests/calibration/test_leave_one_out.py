@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from calibrations import (
     GUARANTEES,
-    Drawn,
     alphas,
     calibration_of,
     counted,
@@ -28,7 +27,6 @@ from calibrations import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformal_retrievers import ConformalFilter
 from conformal_retrievers.calibration.guarantees import Units
 from conformal_retrievers.data.columns import ScoredQueries
 
@@ -49,17 +47,6 @@ def shares_left_out(queries, alpha, guarantee, count_missed=False):
         for i, query in enumerate(queries)
         if counted(query, count_missed)
     ]
-
-
-def test_three_queries_left_out_by_hand():
-    queries = [relevant(1, 4), relevant(2), relevant(3)]
-    # Two queries remain: the threshold needs a mass of 0.6 × 3 = 1.8 of 2.
-    others = [queries[:i] + queries[i + 1 :] for i in range(3)]
-    assert [threshold_of(two, 0.4, "query-recall") for two in others] == [3, 4, 4]
-    shares = shares_left_out(queries, 0.4, "query-recall")
-    assert shares == [Fraction(1, 2), 1, 1]  # 1/2 is lost, of 0.4 × 3 at most
-    assert shares_left_out(queries, 0.4, "all") == [0, 1, 1]
-    assert shares_left_out(queries, 0.4, "any") == [1, 1, 0]  # the lowest: 1, 2, 3
 
 
 @every_guarantee_of_queries
@@ -128,19 +115,6 @@ def test_unscorable_snippets_that_count_as_kept_leave_the_guarantee_exact(guaran
             as_kept = relevant(*np.where(calibration.keep(scores), -math.inf, math.inf))
             lost += 1 - covered(as_kept, guarantee, 0.0)
         assert lost <= Fraction(3, 10) * 11
-
-
-@every_guarantee
-def test_the_filter_keeps_what_the_units_say(guarantee, rng):
-    queries = [relevant(*rng.normal(size=rng.integers(1, 5)), missed=i % 2) for i in range(30)]
-    for i, fresh in enumerate(queries):
-        others = queries[:i] + queries[i + 1 :]
-        calibration = calibration_of(others, 0.2, guarantee)
-        ascending = [relevant(*np.sort(q.scores), missed=q.missed) for q in others]
-        assert calibration.threshold() == threshold_of(ascending, 0.2, guarantee)
-        filtered = ConformalFilter(Drawn(), calibration).decide(fresh.scores)
-        expected = np.flatnonzero(fresh.scores <= calibration.threshold())
-        assert filtered.kept.tolist() == expected.tolist()
 
 
 AT = [*np.arange(-1, 7, 0.5).tolist(), math.inf, -math.inf]

@@ -61,15 +61,6 @@ def test_enough_is_what_a_search_of_every_number_finds(alpha, within, delta):
     assert planned.enough == n - good
 
 
-@pytest.mark.parametrize("n", [1, 9, 19, 99])
-def test_the_smallest_alpha_by_hand(n):
-    for exact, options in (
-        (1 / (n + 1), {}),
-        (1 - 0.1 ** (1 / n), {"delta": 0.1, "guarantee": "all"}),
-    ):
-        assert exact <= smallest_alpha(n, **options) <= exact + 2e-6
-
-
 @every_guarantee
 @pytest.mark.parametrize("delta", [None, 0.1, 0.01])
 def test_the_smallest_alpha_is_the_inverse_of_the_plan(guarantee, delta):

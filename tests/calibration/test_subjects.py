@@ -13,7 +13,7 @@ from lookup import LookupScorer
 
 from conformal_retrievers import ConformalFilter, Monitor, compare, diagnose, evaluate
 from conformal_retrievers.calibration import Calibration, CalibrationMismatch
-from conformal_retrievers.calibration.checks import check_on_unscorable, check_same_scorer
+from conformal_retrievers.calibration.checks import check_same_scorer
 from conformal_retrievers.calibration.subjects import CLAIMS, FLAGS, SENTENCES, SNIPPETS
 from conformal_retrievers.claims import ClaimFilter, evaluate_claims
 from conformal_retrievers.data.sentences import Splitter
@@ -63,19 +63,6 @@ def test_alpha_and_delta_are_as_written_at_any_precision(subject):
         replace(calibration, delta="x")
 
 
-@pytest.mark.parametrize(
-    ("subject", "effect"),
-    [(SNIPPETS, "keep"), (SENTENCES, "keep"), (CLAIMS, "drop"), (FLAGS, "keep")],
-)
-def test_what_is_unscorable_is_kept_or_dropped_as_the_guarantee_needs(subject, effect):
-    assert subject.keep(np.array([math.nan]), 0.5).tolist() == [effect == "keep"]
-    for allowed in ("raise", effect):
-        check_on_unscorable(allowed, subject)
-    for refused in {"keep", "drop", "ignore", None} - {effect}:
-        with pytest.raises(ValueError, match="on_unscorable is"):
-            check_on_unscorable(refused, subject)
-
-
 class ClaimScorer:
     name = "lookup"
 
@@ -110,9 +97,6 @@ def test_each_filter_refuses_the_calibrations_of_other_subjects(expected, given)
 @pytest.mark.parametrize(
     ("use", "expected"),
     [
-        (lambda c: ConformalFilter(LookupScorer({}), c), SNIPPETS),
-        (lambda c: ClaimFilter(ClaimScorer(), c), CLAIMS),
-        (lambda c: FactualityFlag(CLASSIFIER, c), FLAGS),
         (lambda c: evaluate(c, []), SNIPPETS),
         (lambda c: diagnose(c, []), SNIPPETS),
         (lambda c: compare(c, c, [], rng=np.random.default_rng(0)), SNIPPETS),

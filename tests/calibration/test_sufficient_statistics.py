@@ -11,7 +11,7 @@ from calibrations import GUARANTEES, alphas, calibration_of, every_guarantee, th
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from conformal_retrievers import ScoredQuery
+from conformal_retrievers import Calibration, ScoredQuery
 from conformal_retrievers.calibration.sufficient_statistics import Reduced
 from conformal_retrievers.data.columns import ScoredQueries
 
@@ -95,8 +95,9 @@ def test_reversed_scores_warn_by_the_pairs_within_parts():
         ScoredQueries([0.9, 0.2, 0.5, 0.1], [1, 1, 0, 0], [0, 4]),  # one of four pairs in order
         ScoredQueries([5, 6, 6], [1, 0, 1], [0, 2, 3]),  # one and a half of two
     ]
-    with pytest.warns(UserWarning, match="AUC 0.42"):  # 2.5 of 6
-        calibration_of(Reduced.merged(map(Reduced.of, parts)))
+    with pytest.warns(UserWarning, match="AUC 0.42") as caught:  # 2.5 of 6
+        Calibration.from_scores(Reduced.merged(map(Reduced.of, parts)), alpha=0.4, scorer="s")
+    assert caught[0].filename == __file__.replace(".pyc", ".py")
 
 
 def threshold(queries, alpha, guarantee, count_missed):

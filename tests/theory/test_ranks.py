@@ -24,46 +24,15 @@ from conformal_retrievers.theory.ranks import (
     queries_needed,
 )
 
-FIVE = [0.5, 0.1, 0.7, 0.2, 0.4]
-
 
 def query_recall_threshold(scores, sizes, alpha):
     return mass_threshold(scores, Masses.of(sizes), alpha)
 
 
-def snippet_p_values(scores, at):
-    return p_values(np.sort(scores), p_value_steps(Masses.of([1] * len(scores))), at)
-
-
-@pytest.mark.parametrize(
-    ("alpha", "rank", "threshold"),
-    [
-        (0.2, 5, 0.7),  # ⌈6 × 0.8⌉ = ⌈4.8⌉ = 5
-        (0.5, 3, 0.4),  # 6 × 0.5 = 3, exactly
-        (0.4, 4, 0.5),  # ⌈3.6⌉
-        (0.9, 1, 0.1),  # ⌈0.6⌉
-        (0.1, 6, math.inf),  # ⌈5.4⌉ = 6, and there is no sixth score
-    ],
-)
-def test_the_threshold_of_five_scores_by_hand(alpha, rank, threshold):
-    assert conformal_rank(5, alpha) == rank
-    assert conformal_quantile(FIVE, alpha) == threshold
-    assert mass_threshold(FIVE, Masses.of([1] * 5), alpha) == threshold
-
-
-def test_the_p_values_of_five_scores_by_hand():
-    at = [0.0, 0.1, 0.15, 0.4, 0.7, 0.71, math.inf, -math.inf, math.nan]
-    # 5, 5, 4, 3, 1 and 0 of the five are not below; the new score counts as one more.
-    expected = [6 / 6, 6 / 6, 5 / 6, 4 / 6, 2 / 6, 1 / 6, 1 / 6, 6 / 6]
-    found = snippet_p_values(FIVE, at).tolist()
-    assert found[:-1] == expected
-    assert math.isnan(found[-1])
-
-
 def test_without_scores_everything_is_kept():
     assert conformal_quantile([], 0.5) == math.inf
     assert query_recall_threshold([], [], 0.5) == math.inf
-    assert snippet_p_values(np.empty(0), [0.3]).tolist() == [1.0]
+    assert p_values(np.empty(0), p_value_steps(Masses.of([])), [0.3]).tolist() == [1.0]
 
 
 def test_alpha_and_share_are_the_decimals_that_the_user_wrote():

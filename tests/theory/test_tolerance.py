@@ -215,12 +215,3 @@ def test_the_threshold_of_bets_is_that_of_trying_every_score(lists, alpha, delta
 
 def test_without_queries_the_threshold_of_bets_is_infinite():
     assert query_recall_tolerance([], 0.1, 0.1) == math.inf
-
-
-def test_the_threshold_of_bets_depends_on_the_order_of_the_queries(rng):
-    lists = [rng.normal(size=m) for m in rng.integers(1, 6, 80)]
-    shuffled = {
-        query_recall_tolerance([lists[i] for i in rng.permutation(80)], 0.2, 0.1) for _ in range(20)
-    }
-    assert len(shuffled) > 1  # so calibrations fix an order that does not depend on the scores
-    assert query_recall_tolerance(sorted(lists, key=max), 0.2, 0.1) < min(shuffled)
