@@ -57,12 +57,6 @@ def test_kept_sentences_come_back_in_their_documents():
     assert before == PAGES
 
 
-def test_a_passage_is_the_kept_ranges_of_the_text_with_a_mark_between_them():
-    for one in filter_of()("Which?", PAGES).passages:
-        text = PAGES[one.document].text
-        assert one.text == " … ".join(text[start:end] for start, end in one.ranges)
-
-
 def test_neighbours_are_kept_and_do_not_count_in_m1_and_m2():
     alone, pruned = filter_of()("Which?", PAGES), filter_of(neighbours=1)("Which?", PAGES)
     assert pruned.kept.tolist() == [0, 1, 2, 3, 4, 7, 8]  # not those of other documents
@@ -221,11 +215,6 @@ def test_invalid_options_are_refused_by_name(options, error, field):
 def test_neighbours_need_a_split():
     with pytest.raises(ValueError, match="split"):
         open_filter(calibrated_whole(), NUMBER, neighbours=1)
-    for make in (open_filter, ConformalFilter.of):
-        with pytest.raises(TypeError, match="'neighbors'"):
-            make(calibrated_whole(), NUMBER, neighbors=1)
-    with pytest.raises(TypeError, match="'neighbors'"):
-        SentenceFilter(NUMBER, calibrated(), neighbors=1)
 
 
 def test_scores_are_decided_on_with_their_sentences():
