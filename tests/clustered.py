@@ -16,7 +16,6 @@ from scipy.stats import norm
 
 from benchmarks.quantile import conformal_quantile
 from conformal_retrievers.data.queries import ScoredQuery
-from conformal_retrievers.theory.ranks import Masses, mass_threshold
 
 FALSE_ALARM = 1e-4  # of each seeded statistical test
 SD = math.sqrt(0.5)
@@ -40,45 +39,30 @@ def clustered_queries(rng, n_queries):
     ]
 
 
-def drawn_thresholds(rng, trials, n_queries, alpha, *, missed=0.0, shift=0.0):
-    """Return the thresholds (trials,) of many calibrations, for each guarantee.
-
-    Each relevant snippet is missed with probability `missed`, which gives it the score +inf.
-    `shift` (n_queries,) makes queries harder.
-    """
-    found = {name: np.empty(trials) for name in ("query-recall", "snippet", "all", "any")}
+def drawn_thresholds(rng, trials, n_queries, alpha):
+    """Return the thresholds (trials,) of many calibrations, for each guarantee."""
+    found = {name: np.empty(trials) for name in ("snippet", "all", "any")}
     for trial in range(trials):
         difficulty, sizes = difficulties_and_sizes(rng, n_queries)
-        scores = rng.normal(np.repeat(difficulty + shift, sizes), SD)
-        scores[rng.random(len(scores)) < missed] = math.inf
+        scores = rng.normal(np.repeat(difficulty, sizes), SD)
         starts = np.cumsum(sizes) - sizes
-        masses = Masses.of(np.repeat(sizes, sizes))
-        found["query-recall"][trial] = mass_threshold(scores, masses, alpha)
         found["snippet"][trial] = conformal_quantile(scores, alpha)
         found["all"][trial] = conformal_quantile(np.maximum.reduceat(scores, starts), alpha)
         found["any"][trial] = conformal_quantile(np.minimum.reduceat(scores, starts), alpha)
     return found
 
 
-def coverage(guarantee, threshold, *, missed=0.0):
-    """Return what thresholds (...,) cover of a new query, with `missed` of its snippets missed.
-
-    A threshold of +inf covers everything, as in the theorems.
-    """
+def coverage(guarantee, threshold):
+    """Return what thresholds (...,) cover of a new query; +inf covers everything."""
     t = np.asarray(threshold, dtype=np.float64)
     weights, size_chances = _law()
-    kept = (1 - missed) * norm.cdf(t[..., None] / SD - _grid())[..., None]  # of one snippet
+    kept = norm.cdf(t[..., None] / SD - _grid())[..., None]  # of one snippet
     by_size = {
         "query-recall": lambda: kept * np.ones(len(SIZES)),
-        "snippet": lambda: kept * SIZES,
         "all": lambda: kept**SIZES,
         "any": lambda: 1 - (1 - kept) ** SIZES,
     }[guarantee]()
-    total = (size_chances * by_size).sum(axis=-1) @ weights
-    if guarantee == "snippet":
-        total = total / (weights @ (size_chances @ SIZES))
-    covered = np.where(np.isposinf(t), 1.0, total)
-    return float(covered) if covered.ndim == 0 else covered
+    return np.where(np.isposinf(t), 1.0, (size_chances * by_size).sum(axis=-1) @ weights)
 
 
 def _grid():

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -84,39 +83,6 @@ def test_leaving_out_each_snippet_keeps_at_least_the_rank_of_them(queries, alpha
         assert kept == math.ceil(len(scores) * (1 - alpha))
 
 
-@every_guarantee_of_queries
-@given(data=st.data(), alpha=alphas, count_missed=st.booleans())
-def test_leaving_out_each_query_loses_at_most_alpha_within_each_group(
-    guarantee, data, alpha, count_missed
-):
-    queries = data.draw(judged(groups=True, missed=True))
-    calibration = calibration_of(
-        queries, float(alpha), guarantee, by_group=True, count_missed=count_missed
-    )
-    for group in calibration.n_units:
-        units = calibration.units(group)
-        assert [q.id for q in units.queries] == [
-            q.id for q in queries if q.group == group and (q.relevant.any() or q.missed)
-        ]
-        shares = shares_left_out(list(units.queries), alpha, guarantee, count_missed)
-        assert sum(1 - share for share in shares) <= alpha * len(shares)
-
-
-@every_guarantee_of_queries
-def test_unscorable_snippets_that_count_as_kept_leave_the_guarantee_exact(guarantee, rng):
-    for _ in range(20):
-        queries = [np.round(rng.normal(size=rng.integers(1, 4)), 1) for _ in range(11)]
-        for scores in queries:
-            scores[rng.random(len(scores)) < 0.2] = math.nan
-        lost = Fraction(0)
-        for i, scores in enumerate(queries):
-            others = [relevant(*other) for other in queries[:i] + queries[i + 1 :]]
-            calibration = calibration_of(others, 0.3, guarantee, on_unscorable="keep")
-            as_kept = relevant(*np.where(calibration.keep(scores), -math.inf, math.inf))
-            lost += 1 - covered(as_kept, guarantee, 0.0)
-        assert lost <= Fraction(3, 10) * 11
-
-
 AT = [*np.arange(-1, 7, 0.5).tolist(), math.inf, -math.inf]
 RUN_TIME_GROUPS = (None, "g", "h", "unseen")
 
@@ -162,12 +128,3 @@ def test_another_alpha_and_guarantee_are_those_of_calibrating_again(guarantee, d
             assert again.p_values(AT, group).tolist() == fresh.p_values(AT, group).tolist()
         assert (again.alpha, again.guarantee) == (fresh.alpha, fresh.guarantee)
     assert first.at(first.alpha) == first
-
-
-@every_guarantee
-@given(queries=judged(missed=True), alpha=alphas, random=st.randoms(use_true_random=False))
-def test_the_order_of_queries_does_not_matter(guarantee, queries, alpha, random):
-    one = Units(guarantee, ScoredQueries.of(queries), True)
-    other = Units(guarantee, ScoredQueries.of(random.sample(queries, len(queries))), True)
-    assert one.threshold(float(alpha), None) == other.threshold(float(alpha), None)
-    assert one.p_values(AT).tolist() == other.p_values(AT).tolist()

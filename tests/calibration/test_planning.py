@@ -18,14 +18,6 @@ from conformal_retrievers.calibration.planning import (
 
 
 @every_guarantee
-@pytest.mark.parametrize(("alpha", "n"), [(0.1, 9), (0.05, 19), (0.01, 99), (0.2, 4), (0.3, 3)])
-def test_the_numbers_without_delta(guarantee, alpha, n):
-    planned = plan(alpha, guarantee=guarantee)
-    assert (planned.feasible, planned.enough) == (n, None)
-    assert (planned.alpha, planned.delta, planned.guarantee) == (alpha, None, guarantee)
-
-
-@every_guarantee
 def test_the_planned_number_is_enough_to_calibrate_and_one_less_is_not(guarantee):
     n = plan(0.15, guarantee=guarantee).feasible
     queries = [relevant(float(i)) for i in range(n)]

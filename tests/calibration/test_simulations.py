@@ -10,20 +10,11 @@ import math
 
 import numpy as np
 import pytest
-from clustered import (
-    FALSE_ALARM,
-    coverage,
-    drawn_thresholds,
-)
+from clustered import FALSE_ALARM, coverage, drawn_thresholds
 from scipy.stats import beta, kstest, ttest_1samp
 
 K = 60
 TARGET = 0.9
-
-
-def fails(covered, target):
-    """Whether the mean of coverages is below the target."""
-    return ttest_1samp(covered, target, alternative="less").pvalue < FALSE_ALARM
 
 
 @pytest.fixture(
@@ -48,5 +39,5 @@ def test_the_coverage_of_whole_queries_follows_the_beta_law(thresholds, guarante
 def test_pooled_snippets_fall_short_for_queries(thresholds):
     # The easy queries, which have many relevant snippets, cover for the hard ones.
     covered = coverage("query-recall", thresholds["snippet"])
-    assert fails(covered, TARGET)
+    assert ttest_1samp(covered, TARGET, alternative="less").pvalue < FALSE_ALARM
     assert covered.mean() < 0.8
