@@ -84,8 +84,7 @@ class Calibration(Thresholds):
         checks.check_on_unscorable(on_unscorable, subject)
         checks.check_scorable(reduced, name, on_unscorable)
         checks.check_scored(queries, subject)
-        if gate is not None and not isinstance(gate, Calibration):
-            raise TypeError(f"gate is {gate!r:.60}; give gate.calibration")
+        checks.check_type(Calibration | None, "gate.calibration", gate=gate)
         checks.check_silenced(queries, gate is not None)
         checks.warn_if_reversed(reduced)
         checks.warn_if_path(name)

@@ -28,19 +28,22 @@ class CalibrationMismatch(ValueError):
     """A calibration was made with another scorer or splitter, or is about another subject."""
 
 
+def check_type(kind: Any, remedy: str, **given: object) -> None:
+    """Raise TypeError, naming it, for an argument of another type."""
+    for name, value in given.items():
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} is {value!r:.80}; give {remedy}")
+
+
 def check_subject(calibration: object, *expected: Subject) -> None:
     """Raise TypeError unless it is a calibration, `CalibrationMismatch` for another subject."""
-    about = getattr(calibration, "subject", None)
+    about: Any = getattr(calibration, "subject", None)
     if not isinstance(about, Subject):
-        raise TypeError(
-            f"calibration is {calibration!r:.60}; give a Calibration, such as "
-            "Calibration.load(path)"
-        )
+        raise TypeError(say("no calibration", given=calibration))
     if about not in expected:
         names = " or ".join(subject.name for subject in expected)
-        raise CalibrationMismatch(
-            about.says("elsewhere", subject=about, names=names, needed=expected[0])
-        )
+        facts = {"subject": about, "names": names, "needed": expected[0]}
+        raise CalibrationMismatch(about.says("elsewhere", **facts))
 
 
 def check_split(calibrated: str | None, split: str | None, what: str = "this filter") -> None:
@@ -61,10 +64,7 @@ def split_of(queries: Sequence[JudgedQuery] | Sequence[ScoredQuery]) -> str | No
     """Return what cut the queries' snippets, None for nothing; ValueError if they differ."""
     splits = {query.split for query in queries}
     if len(splits) > 1:
-        raise ValueError(
-            f"judged queries differ in split: {', '.join(sorted(map(repr, splits)))} (None: whole "
-            "snippets). Cut all of them in one way, with by_sentence"
-        )
+        raise ValueError(say("splits differ", splits=", ".join(sorted(map(repr, splits)))))
     return next(iter(splits), None)
 
 
@@ -95,18 +95,13 @@ def check_name(scorer: object) -> None:
 
 def check_flags(**flags: object) -> None:
     """Raise TypeError for an argument that is neither True nor False."""
-    for name, value in flags.items():
-        if not isinstance(value, (bool, np.bool_)):
-            raise TypeError(f"{name} is {value!r}; give True or False")
+    check_type((bool, np.bool_), "True or False", **flags)
 
 
 def check_scorers(scorer: object) -> None:
     """Raise TypeError unless it may be a scorer, an iterable of scorers or None."""
-    if isinstance(scorer, str) or not isinstance(scorer, Scorer | Iterable | None):
-        raise TypeError(
-            f"scorer is {scorer!r:.80}; give a scorer or a list of them, or leave it out to "
-            "learn one"
-        )
+    kinds = () if isinstance(scorer, str) else Scorer | Iterable | None
+    check_type(kinds, "a scorer or a list of them, or leave it out to learn one", scorer=scorer)
 
 
 def check_on_unscorable(on_unscorable: object, subject: Subject) -> None:
@@ -130,20 +125,14 @@ def check_unique_ids(ids: Iterable[str | None], unit: str = "query") -> None:
         return
     times = Counter(given)
     id = next(id for id, count in times.items() if count > 1)
-    raise ValueError(
-        f"{unit} id {id!r} occurs {times[id]} times. Remove the repetitions, or give each {unit} "
-        "its own id"
-    )
+    raise ValueError(say("repeated", unit=unit, id=id, times=times[id]))
 
 
 def check_new(ids: Iterable[str | None], calibrated: frozenset[str], subject: Subject) -> None:
     """Raise ValueError for a unit that the calibration was made from, by its id."""
     for id in ids:
         if id in calibrated:
-            raise ValueError(
-                f"{subject.unit} id {id!r} was used to calibrate, so it cannot be used to "
-                f"evaluate. Give {subject.units} that are new to the calibration"
-            )
+            raise ValueError(say("not new", id=id, subject=subject))
 
 
 def check_scored(queries: ScoredQueries, subject: Subject, other_ids: Sequence[str] = ()) -> None:
@@ -159,10 +148,7 @@ def check_missed(queries: ScoredQueries, count_missed: bool) -> None:
     """Raise ValueError if missed snippets are to count, and a query does not state their number."""
     unknown = np.count_nonzero(np.isnan(queries.missed))
     if count_missed and unknown:
-        raise ValueError(
-            f"count_missed is True, but {unknown} of {len(queries)} queries have no `missed`; give "
-            "each query its number, 0 if none was missed"
-        )
+        raise ValueError(say("missed unknown", unknown=unknown, n=len(queries)))
 
 
 def check_one_score(
@@ -171,10 +157,8 @@ def check_one_score(
     """Raise ValueError unless each unit has exactly one score, as claims and flags have."""
     single = (queries.sizes == 1).all() and not (queries.missed > 0).any()
     if guarantee != "all" or count_missed or not single:
-        raise ValueError(
-            f"guarantee is {guarantee!r} and count_missed is {count_missed} for {subject.name}; "
-            f"give 'all', False and one score for each {subject.unit}, without missed"
-        )
+        facts = {"guarantee": guarantee, "count_missed": count_missed, "subject": subject}
+        raise ValueError(say("one score", **facts))
 
 
 def check_silenced(queries: ScoredQueries | ScoredQuery, silences: bool) -> None:
@@ -209,10 +193,7 @@ def check_groups(queries: ScoredQueries, by_group: bool, subject: Subject) -> No
     if by_group and None in groups:
         id, place = queries.ids[groups.index(None)], groups.index(None)
         which = f"number {place + 1}" if id is None else repr(id)
-        raise ValueError(
-            f"{subject.unit} {which}: group is None, but by_group is True. Name the group of "
-            f"every {subject.unit}"
-        )
+        raise ValueError(say("no group", unit=subject.unit, which=which))
 
 
 def warn_if_reversed(reduced: Reduced) -> None:
@@ -244,10 +225,8 @@ def with_retrieval(
     for name in ("retriever", "k"):
         known = {given.get(name), *(getattr(query, name) for query in judged)} - {None}
         if len(known) > 1:
-            raise ValueError(
-                f"judged queries differ in {name}: {', '.join(sorted(map(repr, known)))}. A "
-                "calibration is about one retriever at one depth: calibrate for each"
-            )
+            values = ", ".join(sorted(map(repr, known)))
+            raise ValueError(say("retrievals differ", name=name, values=values))
         if known:
             facts[name] = known.pop()
     lists = [query.snippets for query in judged if query.snippets and retrieved(query)]
@@ -276,8 +255,7 @@ def json_copy(name: str, value: Mapping[str, JsonValue] | None) -> dict[str, Jso
 
     Raises TypeError unless it is a mapping or None, and ValueError unless it is JSON.
     """
-    if not isinstance(value, Mapping | None):
-        raise TypeError(f"{name} is {value!r:.80}; give a mapping, such as a dict")
+    check_type(Mapping | None, "a mapping, such as a dict", **{name: value})
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False, default=as_json).encode()
     except (TypeError, ValueError) as error:

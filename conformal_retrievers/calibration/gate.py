@@ -85,11 +85,8 @@ class Gate:
 
     def __post_init__(self) -> None:
         checks.check_subject(self.calibration, QUERIES)
-        if not isinstance(self.scorer, QueryScorer):
-            raise TypeError(
-                f"scorer is {self.scorer!r:.80}; give an object with a name and "
-                "score_query(query, snippets), such as BestScore(scorer)"
-            )
+        needed = "an object with a name and score_query(query, snippets), such as BestScore(scorer)"
+        checks.check_type(QueryScorer, needed, scorer=self.scorer)
         checks.check_same_scorer(self.scorer.name, calibrated=self.calibration.scorer)
 
     @classmethod
@@ -190,10 +187,7 @@ def lacks(scorer: Named, failed: Collection[str]) -> bool:
 
 def check_gate(gate: object) -> None:
     """Raise TypeError unless it is a gate."""
-    if not isinstance(gate, Gate):
-        raise TypeError(
-            f"gate is {gate!r:.60}; give a Gate, such as calibrate_gate(…) or Gate.load(path)"
-        )
+    checks.check_type(Gate, "a Gate, such as calibrate_gate(…) or Gate.load(path)", gate=gate)
 
 
 def gate_for(

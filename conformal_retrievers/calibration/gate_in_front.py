@@ -13,11 +13,12 @@ from typing import Any
 
 from conformal_retrievers.calibration.checks import CalibrationMismatch
 from conformal_retrievers.calibration.subjects import QUERIES
+from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.scoring.scorer import query_digest
 from conformal_retrievers.theory.ranks import exact_alpha
 
-APART = "Leave gate= out here and give it to the filter: then it loses up to its own alpha more"
+say = wording(__package__)
 
 
 def check_behind(
@@ -25,24 +26,16 @@ def check_behind(
 ) -> None:
     """Raise ValueError for a calibration that has no guarantee behind this gate."""
     if gate.subject != QUERIES:
-        raise ValueError(f"gate is about {gate.subject.name}; give one that calibrate_gate made")
+        raise ValueError(say("about another", subject=gate.subject))
     if guarantee == "snippet":
-        raise ValueError(f"guarantee is 'snippet' behind a gate, which silences queries. {APART}")
+        raise ValueError(f"{say('snippets behind')}. {say('apart')}")
     if delta is not None:
-        raise ValueError(
-            f"delta is {delta!r} behind a gate, where guarantees hold on average only. {APART}"
-        )
+        raise ValueError(f"{say('delta behind', delta=delta)}. {say('apart')}")
     if exact_alpha(alpha) <= exact_alpha(gate.alpha):
         nearest = gate.alpha + min(0.001, (1 - gate.alpha) / 2)
-        raise ValueError(
-            f"alpha is {alpha!r} behind a gate that is silent on up to {gate.alpha!r} of the "
-            f"answerable queries; give an alpha of {nearest:.6g} or more, or another gate"
-        )
+        raise ValueError(say("alpha behind", alpha=alpha, gate=gate, nearest=nearest))
     if by_group and not gate.by_group:
-        raise ValueError(
-            "by_group is True, but the gate may be silent more often in some groups; give "
-            "calibrate_gate by_group=True too"
-        )
+        raise ValueError(say("groups behind"))
 
 
 def check_same_queries(
@@ -62,11 +55,8 @@ def check_same_queries(
     if not by_group:
         parts = [(sum(silent.values()), len(answerable))]
     if others or any(lost > (n + 1) * exact_alpha(alpha) for lost, n in parts if n):
-        raise ValueError(
-            f"gate was calibrated on {gate.n_queries} queries, and {len(answerable) - len(others)} "
-            f"of the {len(answerable)} that calibrate the filter are among them; calibrate both on "
-            f"the same queries (on the command line, with the same --hold-out). {APART}"
-        )
+        facts = {"same": len(answerable) - len(others), "n": len(answerable)}
+        raise ValueError(f"{say('other queries', gate=gate, **facts)}. {say('apart')}")
 
 
 def answerable_in(gate: Any) -> frozenset[str]:
@@ -80,7 +70,5 @@ def check_same_retrieval(gate: Any, calibration: Any, what: str) -> None:
     for name in ("retriever", "k", "split"):
         ours, theirs = getattr(calibration, name), getattr(gate, name)
         if ours != theirs and (None not in (ours, theirs) or name == "split"):
-            raise CalibrationMismatch(
-                f"{what} has {name} {ours!r}, but the gate was calibrated with {theirs!r}; "
-                "calibrate both on what the same retriever returns"
-            )
+            facts = {"what": what, "name": name, "ours": ours, "theirs": theirs}
+            raise CalibrationMismatch(say("other retrieval", **facts))
