@@ -20,6 +20,7 @@ from pydantic import JsonValue
 
 from conformal_retrievers.calibration.file_schema import Added, Choice
 from conformal_retrievers.calibration.guarantees import Guarantee
+from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.llm.ask import with_bar
 from conformal_retrievers.scoring.hit_features import Sources, Values, sources_of
@@ -38,6 +39,7 @@ from conformal_retrievers.scoring.scorer import (
 )
 from conformal_retrievers.scoring.shared_scores import scored_once
 
+say = wording(__package__)
 FEWEST = 20  # judged queries with a relevant snippet, of which some fit
 SHARE = 4  # the fit part is one of so many
 MOST = 200  # queries in the fit part
@@ -190,15 +192,9 @@ def check_given(judged: Sequence[JudgedQuery], given: Sequence[Scorer]) -> None:
     without = [query for query in judged if query.snippets and not query.hits]
     with_hits = len(without) < sum(bool(query.snippets) for query in judged)
     if with_hits and without:
-        raise ValueError(
-            f"{without[0].name}: no snippet has a hit, but those of other queries have; judge all "
-            "queries with judge_retriever, or remove the hits and give scorer="
-        )
+        raise ValueError(say("some without hits", query=without[0]))
     if not with_hits and not given and item_of(judged) == "snippets":
-        raise ValueError(
-            "no snippet has a hit, so nothing is known to score by; judge with judge_retriever, "
-            "which keeps ranks and scores, or give scorer="
-        )
+        raise ValueError(say("no hits"))
 
 
 def _absolute(sources: Sources) -> Scorer:
@@ -206,11 +202,7 @@ def _absolute(sources: Sources) -> Scorer:
     scored = [(name, kind) for name, kind in sources.retrievers if kind != "rank"]
     if len(scored) != 1 or sources.scorers:
         names = [*sources.scorers, *(name for name, _ in sources.retrievers)]
-        raise ValueError(
-            f"guarantee is 'snippet', and {names} give no single score that does not depend on the "
-            "query's other snippets; give one scorer, such as RetrievalScorer(retriever), or use "
-            "'query-recall', 'all' or 'any'"
-        )
+        raise ValueError(say("no single score", names=names))
     ((name, kind),) = scored
     return RetrievalScorer(name, kind == "similarity")
 

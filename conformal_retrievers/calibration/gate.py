@@ -207,16 +207,11 @@ def gate_for(
         return None if calibrated is None else Gate.of(calibrated, scorers)
     check_gate(gate)
     if calibration.subject == ANSWERS:
-        raise checks.CalibrationMismatch(
-            "gate stands before a filter that is calibrated on answers, whose guarantee is about "
-            "all questions. Nothing holds for both together; leave the gate out"
-        )
+        raise checks.CalibrationMismatch(say("before answers"))
     check_same_retrieval(gate.calibration, calibration, "the filter's calibration")
     if calibrated is not None and gate.calibration != calibrated:
-        raise checks.CalibrationMismatch(
-            f"gate is {gate.calibration!r}, but the filter was calibrated behind {calibrated!r}; "
-            "leave gate= out, or calibrate the filter with this gate"
-        )
+        facts = {"given": gate.calibration, "calibrated": calibrated}
+        raise checks.CalibrationMismatch(say("another in front", **facts))
     return gate
 
 

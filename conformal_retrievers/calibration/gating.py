@@ -12,6 +12,7 @@ A question that is on both sides, once with its answers and once without, is in 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ from conformal_retrievers.calibration.fitting import split as split_by_hash
 from conformal_retrievers.calibration.gate import Gate
 from conformal_retrievers.calibration.guarantees import n_needed
 from conformal_retrievers.calibration.subjects import QUERIES
+from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.checks import check_names
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.copies import check_copies
@@ -43,6 +45,7 @@ from conformal_retrievers.scoring.scorer import (
 )
 from conformal_retrievers.theory.ranks import exact_alpha
 
+say = wording(__package__)
 SHARE = 3  # the fit part is one of so many
 JUDGED = "judged unanswerable"  # the source of queries with answerable=False among the others
 Queries = Mapping[str, Sequence[JudgedQuery]]  # unanswerable ones, by source
@@ -122,19 +125,13 @@ def calibrate_gate(
             for name, queries in sources.items()
         }
         if emptied := [name for name, queries in sources.items() if not queries]:
-            raise ValueError(
-                f"unanswerable[{emptied[0]!r}]: all of its questions fit the score; give more, "
-                "or a scorer"
-            )
+            raise ValueError(say("all fit", name=emptied[0]))
     check_not_fitted_on(own, _all(given, sources))
     known = [query for query in given if any(query.relevant)]
     unknown = [query for query in given if not any(query.relevant)]
     scores = query_scores(own, known, title="Scoring: answerable", progress=progress)
     if np.isnan(scores).all():
-        raise ValueError(
-            f"none of {len(known)} answerable queries has a score from {own.name!r}; give queries "
-            "with a relevant snippet, retrieved as the score needs them, such as with hits"
-        )
+        raise ValueError(say("no query score", n=len(known), scorer=own.name))
     digests = sorted({query_digest(query.query) for query in known})
     scored = ScoredQueries.of_units(scores, known)
     calibration = Calibration(
@@ -176,10 +173,7 @@ def by_source(
         check_names("unanswerable", source=name)
         listed = judged_queries(queries, f"unanswerable[{name!r}]")
         if not name or (not listed and isinstance(unanswerable, Mapping)):
-            raise ValueError(
-                f"unanswerable[{name!r}] has {len(listed)} queries; give each source a name and "
-                "one query or more"
-            )
+            raise ValueError(say("empty source", name=name, n=len(listed)))
         sources.setdefault(name, []).extend(listed)
     answers = {
         query_digest(query.query): {
@@ -192,15 +186,9 @@ def by_source(
         for query in queries:
             known = answers.get(query_digest(query.query), set())
             if known & {snippet.text for snippet in query.snippets}:
-                raise ValueError(
-                    f"unanswerable[{name!r}]: {query.name} has a snippet that is relevant for the "
-                    "same question; take the answers out with without_answers"
-                )
+                raise ValueError(say("still answered", name=name, query=query))
             if any(query.relevant):
-                raise ValueError(
-                    f"unanswerable[{name!r}]: {query.name} has a relevant snippet; give queries "
-                    "that nothing retrieved answers, such as without_answers returns"
-                )
+                raise ValueError(say("answered", name=name, query=query))
     return {name: queries for name, queries in sources.items() if queries}
 
 
@@ -244,14 +232,11 @@ def _learned(
     given: Sequence[JudgedQuery],
     sources: Queries,
     fit: Collection[str],
-    scorer: object,
+    scorer: Any,
 ) -> tuple[LearnedQueryScorer, Choice]:
     """Return the score that is learned on the fit part, or, without one, the prior alone."""
     if isinstance(scorer, Scorer):
-        raise TypeError(
-            f"scorer is {scorer.name!r}, which scores snippets; give it in a list, or "
-            "BestScore(scorer)"
-        )
+        raise TypeError(say("scores snippets", scorer=scorer))
     checks.check_scorers(scorer)
     scorers = [*(scorer or ())]
     for part in scorers:
