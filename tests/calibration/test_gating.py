@@ -79,13 +79,6 @@ def test_the_threshold_is_that_of_a_query_s_group():
         assert gate.decide(1e9, "c").decision == "speaks"
 
 
-def test_delta_takes_a_higher_rank():
-    queries = [judged(f"q{i}", i) for i in range(100)]
-    marginal = calibrate_gate(queries, (), FIRST, alpha=0.1)
-    sure = calibrate_gate(queries, (), FIRST, alpha=0.1, delta=0.1)
-    assert (marginal.calibration.threshold(), sure.calibration.threshold()) == (90, 94)
-
-
 @pytest.mark.parametrize(
     ("n", "others", "n_fit"),
     [

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pages import NAME, NUMBER, asked
 
-from conformal_retrievers import Calibration, FunctionScorer, ScoredQuery, calibrate
+from conformal_retrievers import Calibration, ScoredQuery, calibrate
 from conformal_retrievers.calibration.subjects import SENTENCES
 from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, with_hits
@@ -202,11 +202,3 @@ def test_snippets_without_hits_are_scored_by_what_they_share_with_the_query():
     assert calibration.scorer.startswith("learned(words; context=document+position, fit=")
     with pytest.raises(ValueError, match="hit"):
         calibrate(bare, alpha=0.1)
-
-
-def test_a_list_of_scorers_works_for_sentences_too():
-    rng = random.Random(0)
-    judged = [worded(i, rng) for i in range(120)]
-    length = FunctionScorer(lambda query, texts: [float(len(text)) for text in texts], "length")
-    choice = calibrate(judged, [length], alpha=0.2, split="sentences").choice
-    assert choice.adds["length"].with_it == choice.costs["learned"]
