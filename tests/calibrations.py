@@ -43,15 +43,6 @@ def calibration_of(queries=None, alpha=0.4, guarantee="query-recall", scorer="lo
     )
 
 
-class Drawn:
-    """A scorer without a model: the scores go to `decide`."""
-
-    name = "lookup"
-
-    def score(self, query, snippets):
-        raise NotImplementedError
-
-
 # Hundredths and thousandths, so that (n + 1)(1 − alpha) is often a whole number.
 alphas = st.one_of(
     st.integers(1, 99).map(lambda i: Fraction(i, 100)),

@@ -5,13 +5,11 @@ Install it with `apt-get install -y chromium`, or name another with CHROMIUM=PAT
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import select
 import shutil
 import subprocess
-import time
 
 import pytest
 
@@ -104,13 +102,6 @@ class Browser:
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
-    def wait(self, expression):
-        """Wait until an expression is true."""
-        end = time.monotonic() + SECONDS
-        while not self.js(expression):
-            assert time.monotonic() < end, f"{expression} stays false: {self.js(SEEN)}"
-            time.sleep(0.01)
-
     def press(self, *keys):
         """Press keys, one after the other, and wait until the page is done with each."""
         for name in keys:
@@ -119,10 +110,6 @@ class Browser:
             self.send("Input.dispatchKeyEvent", type="keyDown", text=text, **pressed)
             self.send("Input.dispatchKeyEvent", type="keyUp", **pressed)
             self.js("work")
-
-    def screenshot(self, path):
-        image = self.send("Page.captureScreenshot", format="png")["data"]
-        path.write_bytes(base64.b64decode(image))
 
     @property
     def requested(self):
@@ -135,6 +122,3 @@ class Browser:
         """What the page threw, logged, or was refused by its policy."""
         bad = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
         return [e["params"] for e in self.events if e.get("method") in bad]
-
-
-SEEN = "document.body.innerText"

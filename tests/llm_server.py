@@ -44,7 +44,7 @@ ANSWERS: dict[str | None, tuple[int, Any]] = {
     "malformed": (200, '{"id": "chatcmpl-1", "choices": [{"ind'),
     "wrong types": (200, {"choices": [{"message": {"content": 7}}], "usage": "none"}),
 }
-TROUBLES = {*ERRORS, *ANSWERS, "slow", "dropped", "drips", "no choices", "no logprobs", "stream"}
+TROUBLES = {*ERRORS, *ANSWERS, "slow", "dropped", "drips", "no choices", "stream"}
 TROUBLES |= {None, "refusal", "filtered", "cut off", "unreadable"}
 
 
@@ -217,7 +217,7 @@ class LLMServer:
         elif 1 in (body.get("max_tokens"), body.get("max_completion_tokens")):
             finish = "length"
         logprobs = None
-        if body.get("logprobs") and trouble != "no logprobs":
+        if body.get("logprobs"):
             tops = [{"token": t, "logprob": p, "bytes": None} for t, p in first.items()]
             tops = sorted(tops, key=lambda top: -top["logprob"])[: body["top_logprobs"]]
             logprobs = {"content": [{**tops[0], "top_logprobs": tops}], "refusal": None}

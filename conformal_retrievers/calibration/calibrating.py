@@ -20,6 +20,7 @@ from conformal_retrievers.calibration.guarantees import Guarantee, check_relativ
 from conformal_retrievers.calibration.scorer import scorer_for
 from conformal_retrievers.calibration.statement import why_none
 from conformal_retrievers.calibration.subjects import OnUnscorable
+from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.copies import check_copies
 from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
@@ -33,6 +34,8 @@ from conformal_retrievers.scoring.scorer import (
     relative_to_query,
     score_queries,
 )
+
+say = wording(__package__)
 
 
 def calibrate(
@@ -125,10 +128,7 @@ def calibrate(
         judged = by_sentence(judged, split)
     check_not_only_relevant(judged)
     if not any(query.snippets for query in judged):
-        raise ValueError(
-            f"judged has no snippets: the retriever returned nothing for all {len(judged)} "
-            "queries; check the retriever and its index"
-        )
+        raise ValueError(say("nothing returned", n=len(judged)))
     rule: dict[str, Any] = {
         "alpha": alpha,
         "guarantee": guarantee,
@@ -187,12 +187,7 @@ def _warn_if_nothing_drops(calibration: Calibration, scored: Sequence[ScoredQuer
     queries = [q for q in scored if calibration.threshold(q.group) < math.inf]
     droppable = any(not np.isnan(q.scores[~q.relevant]).all() for q in queries)
     if droppable and all(calibration.keep(q.scores, q.group).all() for q in queries):
-        warnings.warn(
-            f"the threshold drops none of the {calibration.subject.name} of the judged queries: no "
-            f"score of {calibration.scorer!r} is above it at alpha = {calibration.alpha:g}. Raise "
-            f"alpha, or use a scorer that separates relevant {calibration.subject.name} better",
-            stacklevel=3,
-        )
+        warnings.warn(say("drops none", c=calibration), stacklevel=3)
 
 
 def score_as_calibrated(

@@ -20,11 +20,13 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.theory import ranks, tolerance
 from conformal_retrievers.theory.ranks import Masses
 
+say = wording(__package__)
 Guarantee = Literal["query-recall", "snippet", "all", "any"]
 
 
@@ -54,20 +56,14 @@ def check_guarantee(guarantee: str, delta: float | None) -> float | None:
         known = ", ".join(map(repr, get_args(Guarantee)))
         raise ValueError(f"guarantee is {guarantee!r}; give one of {known}")
     if delta is not None and guarantee == "snippet":
-        raise ValueError(
-            f"delta is {delta!r} with guarantee 'snippet', but snippets cluster by query, so no "
-            "bound for independent snippets applies. Use 'query-recall', 'all' or 'any' with delta"
-        )
+        raise ValueError(say("delta of snippets", delta=delta))
     return None if delta is None else tolerance.check_delta(delta)
 
 
 def check_relative(guarantee: str, relative_to_query: bool, scorer: str) -> None:
     """Raise ValueError for "snippet" with scores that depend on the query's other snippets."""
     if relative_to_query and guarantee == "snippet":
-        raise ValueError(
-            f"guarantee is 'snippet', but {scorer!r} scores a snippet relative to the others of "
-            "its query, so snippets are not exchangeable. Use 'query-recall', 'all' or 'any'"
-        )
+        raise ValueError(say("relative snippets", scorer=scorer))
 
 
 def n_needed(guarantee: Guarantee, alpha: float, delta: float | None) -> int:

@@ -20,6 +20,7 @@ from pydantic import JsonValue
 from conformal_retrievers.calibration import checks, guarantees, subjects
 from conformal_retrievers.calibration.file_schema import Choice
 from conformal_retrievers.calibration.gate_in_front import check_behind
+from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.queries import JudgedQuery, as_scores
 from conformal_retrievers.data.retrieval import Retriever, as_retriever
@@ -29,6 +30,8 @@ from conformal_retrievers.theory.intervals import effective_n
 from conformal_retrievers.theory.ranks import exact_alpha
 from conformal_retrievers.theory.tolerance import tolerance_rank
 from conformal_retrievers.version import __version__
+
+say = wording(__package__)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -75,10 +78,8 @@ class Thresholds:
             return
         n, needed = self.n_units[None], self.n_needed
         if n < needed:
-            raise ValueError(
-                f"delta is {self.delta:g} with alpha {self.alpha:g}, which needs at least {needed} "
-                f"{self.subject.judged}; there are {n}. Add {needed - n}, or raise alpha or delta"
-            )
+            facts = {"needed": needed, "n": n, "lacking": needed - n}
+            raise ValueError(say("too few for delta", c=self, **facts))
 
     def threshold(self, group: str | None = None) -> float:
         """Return the threshold of a group, ±inf if it has no finite one.
@@ -251,13 +252,7 @@ class Thresholds:
         """
         if self.fewest is None or not 0 < n < (0.9 * self.fewest if passes else self.fewest):
             return False
-        warnings.warn(  # the same text and place: Python shows it once
-            f"a list is shorter than the {self.fewest} snippets or more of the calibration, so it "
-            f"passes as it is: {self.scorer!r} compares the snippets of a list, and means "
-            "something else in a short one. Retrieve at the calibrated depth, or judge queries "
-            "with lists as short as these, such as metadata filters give",
-            stacklevel=1,
-        )
+        warnings.warn(say("short list", c=self), stacklevel=1)  # the same text: shown once
         return True
 
     @property
@@ -326,7 +321,5 @@ class Thresholds:
 
     def _key(self, group: object) -> str | None:
         if group is not None and not isinstance(group, str):
-            raise TypeError(
-                f"group is {group!r}; give the name of a group (another alpha is .at({group!r}))"
-            )
+            raise TypeError(say("group of another type", group=group))
         return group if self.by_group else None

@@ -4,9 +4,11 @@ A paragraph of that file is `name: sentence`, with {facts} in the sentence, or a
 """
 
 from collections.abc import Callable
+from functools import cache
 from importlib.resources import files
 
 
+@cache
 def sentences_of(package: str) -> dict[str, str]:
     """Return the sentences of a package by name, each in one line."""
     text = files(package).joinpath("wording.txt").read_text(encoding="utf-8")
