@@ -10,6 +10,7 @@ import os
 import select
 import shutil
 import subprocess
+import time
 
 import pytest
 
@@ -102,6 +103,13 @@ class Browser:
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
+    def wait(self, expression):
+        """Wait until an expression is true."""
+        end = time.monotonic() + SECONDS
+        while not self.js(expression):
+            assert time.monotonic() < end, f"{expression} stays false: {self.js(SEEN)}"
+            time.sleep(0.01)
+
     def press(self, *keys):
         """Press keys, one after the other, and wait until the page is done with each."""
         for name in keys:
@@ -122,3 +130,6 @@ class Browser:
         """What the page threw, logged, or was refused by its policy."""
         bad = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
         return [e["params"] for e in self.events if e.get("method") in bad]
+
+
+SEEN = "document.body.innerText"
