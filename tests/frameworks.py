@@ -7,15 +7,19 @@ from functools import cache
 from zlib import crc32
 
 import numpy as np
+import pytest
 from langchain_core.documents import BaseDocumentTransformer, Document
 from langchain_core.embeddings import Embeddings
+from langchain_core.runnables import RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStoreRetriever
 from llama_index.core import VectorStoreIndex
 from llama_index.core.base.base_retriever import BaseRetriever as LlamaIndexRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
-from llama_index.core.schema import TextNode
+from llama_index.core.schema import NodeWithScore, TextNode
+from llama_index.postprocessor import conformal as llama_index_conformal
 
-from conformal_retrievers import JudgedQuery, Snippet
+import langchain_conformal
+from conformal_retrievers import Calibration, ConformalFilter, JudgedQuery, ScoredQuery, Snippet
 from conformal_retrievers.cli.docstrings import docstring_corpus
 
 MODEL = "all-MiniLM-L6-v2"
@@ -137,3 +141,109 @@ class OfNodes(LlamaIndexRetriever):
 
     def _retrieve(self, query_bundle):
         return self.inside.retrieve(query_bundle)
+
+
+def index_retriever(k: int = K) -> LlamaIndexRetriever:
+    return vector_index().as_retriever(similarity_top_k=k)
+
+
+def by_ids(queries, field="id"):
+    """Return queries with a field of their relevant snippets as relevant ids."""
+    return [
+        JudgedQuery.from_ids(
+            q.query,
+            [getattr(s, field) for s, r in zip(q.snippets, q.relevant, strict=True) if r],
+            id=q.id,
+        )
+        for q in queries
+    ]
+
+
+# --- filters, and the components that they are in -------------------------------------------------
+
+
+def calibration_at(scorer, threshold=0.5, *, alpha=0.5, n=1, **fields) -> Calibration:
+    """Return a calibration of a scorer with that threshold."""
+    queries = [ScoredQuery([threshold], [True], **fields)] * n
+    return Calibration.from_scores(queries, alpha=alpha, scorer=scorer.name)
+
+
+def filter_at(scorer, threshold=0.5, **options) -> ConformalFilter:
+    return ConformalFilter(scorer, calibration_at(scorer, threshold), **options)
+
+
+class InCompressor:
+    """Makes a component, and asks it about texts, as one does in its framework."""
+
+    package, embeddings, argument = langchain_conformal, MiniLMEmbeddings, "embeddings"
+    component = langchain_conformal.ConformalCompressor
+
+    def given(self, texts):
+        """Return the texts, of which a dict has the ids, as they are retrieved."""
+        ids = texts if isinstance(texts, dict) else {text: text for text in texts}
+        return [Document(text, id=id, metadata={"own": 1}) for id, text in ids.items()]
+
+    def made(self, texts, **fields):
+        return self.component(**fields)
+
+    def opened(self, texts, calibration, **options):
+        return self.component.from_calibration(calibration, **options)
+
+    def ask(self, made, texts, query="q", callbacks=None):
+        return made.compress_documents(self.given(texts), query, callbacks)
+
+    async def aask(self, made, texts, query="q", callbacks=None):
+        return await made.acompress_documents(self.given(texts), query, callbacks)
+
+    async def kept(self, made, texts, query="q"):
+        """Return the texts that are kept, which are the same asynchronously."""
+        found = texts_of(self.ask(made, texts, query))
+        assert texts_of(await self.aask(made, texts, query)) == found
+        return found
+
+
+class InRetriever(InCompressor):
+    component = langchain_conformal.ConformalRetriever
+
+    def made(self, texts, **fields):
+        found = RunnableLambda(lambda query: self.given(texts))
+        return self.component(retriever=found, **fields)
+
+    def opened(self, texts, calibration, **options):
+        found = RunnableLambda(lambda query: self.given(texts))
+        return self.component.from_calibration(calibration, retriever=found, **options)
+
+    def ask(self, made, texts, query="q", callbacks=None):
+        return made.invoke(query, {"callbacks": callbacks})
+
+    async def aask(self, made, texts, query="q", callbacks=None):
+        return await made.ainvoke(query, {"callbacks": callbacks})
+
+
+class InPostprocessor(InCompressor):
+    package, embeddings, argument = llama_index_conformal, MiniLMEmbedding, "embed_model"
+    component = llama_index_conformal.ConformalPostprocessor
+
+    def given(self, texts):
+        documents = super().given(texts)
+        inside = [TextNode(text=d.page_content, id_=d.id, metadata=d.metadata) for d in documents]
+        return [NodeWithScore(node=node, score=0.5) for node in inside]
+
+    def ask(self, made, texts, query="q", callbacks=None):
+        return made.postprocess_nodes(self.given(texts), query_str=query)
+
+    async def aask(self, made, texts, query="q", callbacks=None):
+        return await made.apostprocess_nodes(self.given(texts), query_str=query)
+
+
+COMPONENTS = [InCompressor(), InRetriever(), InPostprocessor()]
+each_component = pytest.mark.parametrize("of", COMPONENTS, ids=lambda of: type(of).__name__)
+each_framework = pytest.mark.parametrize("of", COMPONENTS[::2], ids=["langchain", "llama-index"])
+
+
+def texts_of(kept) -> list[str]:
+    return [d.page_content if isinstance(d, Document) else d.node.get_content() for d in kept]
+
+
+def ids_of(kept) -> list[str]:
+    return [d.id if isinstance(d, Document) else d.node_id for d in kept]

@@ -26,7 +26,6 @@ from conformal_retrievers.data.sentences import Split, splitter
 
 Found = tuple[Snippet, Mapping[str, Any]]  # with the fields of its metadata
 Returned = tuple[Sequence[Sequence[Found]], Retrieval]  # for each question, by what was asked
-Retrieve = Callable[[Sequence[str]], Returned]
 Names = tuple[tuple[str, str], ...]  # what something relevant is looked for by: ("id", "7")
 SHOWN = 3  # names in a message
 PREFIX = 80  # characters of a text that are compared with others, or of an id in a message
@@ -44,17 +43,18 @@ class JudgeOptions(TypedDict, total=False):
 
 def retrieve_and_judge(
     judged: Iterable[JudgedQuery] | Iterable[str],
-    retrieve: Retrieve,
+    retrieve: Callable[..., Returned],
     *,
     key: str | None = None,
     split: Split | None = None,
+    **asking: Any,
 ) -> list[JudgedQuery]:
     """Return judged queries, or plain questions, with what is retrieved for each, judged.
 
     `judge_retriever` of both packages calls it. Queries have relevant snippets, relevant ids or
     evidence. `retrieve` returns for each of their texts a list, best first, of snippets with the
-    fields of their metadata, and what was asked for it. `key` is what snippets are recognised by,
-    see above; `split` cuts them into sentences, see `by_sentence`.
+    fields of their metadata, and what was asked for it; `asking` are its options. `key` is what
+    snippets are recognised by, see above; `split` cuts them into sentences, see `by_sentence`.
 
     Raises ValueError if no metadata have the field; if a query lacks what the key compares; if all
     relevant ids, ten or more, are in nothing that was retrieved for any query. Warns if more than
@@ -63,7 +63,7 @@ def retrieve_and_judge(
     """
     split = None if split is None else splitter(split)
     queries = with_questions(judged)
-    retrieved, asked = retrieve([query.query for query in queries])
+    retrieved, asked = retrieve([query.query for query in queries], **asking)
     queries = located(queries, [[snippet for snippet, _ in returned] for returned in retrieved])
     everything = [*chain.from_iterable(retrieved)]
     fields = _values(everything)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sized
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
@@ -23,6 +23,14 @@ class Retrieval:
 
     retriever: Name | Hybrid
     k: Annotated[int, Field(ge=1, strict=True)] | None = None
+
+    def returned(self, lists: Iterable[Sized], name: str | None) -> Retrieval:
+        """Return what was asked for lists, by a name if one is given.
+
+        One that is longer than k was asked for, too: a retriever may return more.
+        """
+        k = None if self.k is None else max([self.k, *map(len, lists)])
+        return Retrieval(name or self.retriever, k)
 
 
 class Hybrid(RootModel[dict[Name, Retrieval]]):

@@ -1,6 +1,6 @@
 """Plain questions with what was retrieved for them, judged by an LLM."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from inspect import signature
 from typing import TypedDict
@@ -8,7 +8,7 @@ from typing import TypedDict
 from typing_extensions import Unpack
 
 from conformal_retrievers.data.checks import all_of
-from conformal_retrievers.data.matching import Retrieve
+from conformal_retrievers.data.matching import Returned
 from conformal_retrievers.data.retrieved import with_questions
 from conformal_retrievers.data.sentences import Split
 from conformal_retrievers.labels.labeling import AnsweredQuery, Labelled, label_by_llm
@@ -28,20 +28,30 @@ class LabelOptions(TypedDict, total=False):
     most_calls: int | None
 
 
+class QuestionOptions(LabelOptions, total=False):
+    """The options of `label_retriever` of both packages."""
+
+    answers: Sequence[str | None] | None
+    name: str | None
+    max_concurrency: int | None
+
+
 def label_questions(
     questions: Iterable[str],
-    retrieve: Retrieve,
+    retrieve: Callable[..., Returned],
     llm: LLM,
     *,
     answers: Sequence[str | None] | None = None,
+    name: str | None = None,
+    max_concurrency: int | None = None,
     **options: Unpack[LabelOptions],
 ) -> Labelled:
     """Retrieve for each question, which becomes the query's id, and let an LLM judge it.
 
     `label_retriever` of both packages calls it. `retrieve` returns what was retrieved for each of
-    some questions, with the fields of its metadata, and what was asked for it. Questions are
-    different; an answer is None where there is no reference. The other options are those of
-    `label_by_llm`, which shows its progress here.
+    some questions, with the fields of its metadata, and what was asked for it, by `name` and so
+    many at a time. Questions are different; an answer is None where there is no reference. The
+    other options are those of `label_by_llm`, which shows its progress here.
 
     Raises TypeError for anything but texts and an LLM, and ValueError for a question that is blank
     or occurs twice, another number of answers, and as `label_by_llm`.
@@ -55,7 +65,7 @@ def label_questions(
             f"answers is {answers!r:.60} for {len(texts)} questions; give one for each, None where "
             "it is unknown"
         )
-    retrieved, asked = retrieve(texts)
+    retrieved, asked = retrieve(texts, name=name, max_concurrency=max_concurrency)
     queries = [
         AnsweredQuery(text, [snippet for snippet, _ in items], answer, id=text)
         for text, items, answer in zip(

@@ -15,7 +15,7 @@ from typing import Any
 from conformal_retrievers.llm.ask import LLM
 from conformal_retrievers.llm.prompt import Request
 from conformal_retrievers.llm.reply import Reply
-from conformal_retrievers.llm.wire import marks_of
+from conformal_retrievers.llm.wire import marks_of, model_name, name_of
 
 FIRST, LONGEST = 0.25, 60.0  # seconds between two tries
 
@@ -83,13 +83,22 @@ def framework_llm(
     calls: tuple[Callable[..., Any], Callable[..., Awaitable[Any]]],
     messages: Callable[[Request], Any],
     reply_of: Callable[[Any], Reply],
-    name: str,
     options: Callable[[Request], Mapping[str, Any]] | None,
+    name: str | None,
+    settings: Mapping[str, Any],
+    named: object = None,
 ) -> LLM:
     """Return a framework's model as an `LLM`, with its own retries and timeout, sync and async.
 
     `calls` ask it with messages and the `options` of a request, and `reply_of` reads its answer.
+    The default name is that of the model, or of what is `named` as it is, with its settings.
     """
+    name = name or name_of(
+        model_name(named or model),
+        temperature=getattr(model, "temperature", 0),
+        settings=settings,
+        options=options,
+    )
 
     def arguments(request: Request) -> Mapping[str, Any]:
         return options(request) if options else {}

@@ -224,7 +224,7 @@ def name_of(
     if model is None or options not in (None, openai_options):
         raise ValueError(
             "name is missing: the model has none, or options changes how it is asked; give "
-            "name='…' to llm_scorer or as_llm"
+            "name='…' to as_llm"
         )
     parts = f" {json.dumps(settings, sort_keys=True)}" if settings else ""
     warmth = "" if temperature == 0 else f", temperature={temperature}"

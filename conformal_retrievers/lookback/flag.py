@@ -226,6 +226,23 @@ def check_flag(flag: object, model: Any) -> None:
         )
 
 
+def local_model(llm: object, model: Any, tokenizer: Any, example: str) -> Any:
+    """Return the `LocalModel` of a framework's LLM, which has a model and a tokenizer.
+
+    Raises TypeError, with an example, for one that has not, since its attention is hidden.
+    """
+    from conformal_retrievers.lookback.model import LocalModel  # loads torch
+
+    if isinstance(llm, LocalModel):
+        return llm
+    if model is None or tokenizer is None:
+        raise TypeError(
+            f"llm is a {type(llm).__name__}, whose attention is hidden; give {example}, or a "
+            "LocalModel"
+        )
+    return LocalModel(model, tokenizer)
+
+
 @dataclass(frozen=True)
 class Answering:
     """Answers questions from texts with a `LocalModel`, and flags each answer.

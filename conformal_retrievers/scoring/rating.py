@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Literal, TypedDict, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
@@ -24,14 +24,6 @@ from conformal_retrievers.scoring.scorer import Scores
 By = Literal["rating", "probability-of-yes"]
 Answer = Reply | Unanswered
 Rated = tuple[float, str | None]  # a rating, or NaN and the reason
-
-
-class RatingOptions(TypedDict, total=False):
-    """The options of `llm_scorer` of both packages, as in `LLMScorer`."""
-
-    by: By
-    concurrency: int
-    cache: Cache | None
 
 
 RATING = object_schema({"reason": {"type": "string"}, "rating": {"type": "number"}})

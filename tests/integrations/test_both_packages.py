@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import re
 import threading
 import tracemalloc
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from frameworks import (
+    COMPONENTS,
     MODEL,
     K,
     MiniLMEmbedding,
     MiniLMEmbeddings,
     Reversed,
+    each_component,
+    each_framework,
+    filter_at,
     halves,
+    ids_of,
+    index_retriever,
     langchain_retriever,
     snippets,
-    vector_index,
 )
 from frameworks import judged as all_judged
 from langchain_classic.retrievers import ContextualCompressionRetriever
@@ -35,7 +38,6 @@ from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import (
     NodeRelationship,
     NodeWithScore,
-    QueryBundle,
     RelatedNodeInfo,
     TextNode,
 )
@@ -62,7 +64,9 @@ from llama_index.postprocessor.conformal import ConformalPostprocessor
 
 NAME = "cosine(all-MiniLM-L6-v2)"
 QUERY = JudgedQuery("q", ["near", "far"], [True, False], id="1")
+TEXTS = ["near", "far"]
 FOUND = RunnableLambda(lambda query: [Document("near"), Document("far")])
+CONFORMAL_FILTER = filter_at(LookupScorer({"near": 0.1, "far": 0.9}))
 
 
 @pytest.fixture(scope="module")
@@ -73,34 +77,18 @@ def file(tmp_path_factory):
     return path
 
 
-@pytest.fixture(scope="module")
-def conformal_filter():
-    calibration = Calibration.from_scores([ScoredQuery([0.5], [True])], alpha=0.5, scorer="lookup")
-    return ConformalFilter(LookupScorer({"near": 0.1, "far": 0.9}), calibration)
+async def kept_in_both(retriever, engine, question):
+    """Return the ids that both keep, sync and async."""
+    kept = ids_of(retriever.invoke(question))
+    assert ids_of(await retriever.ainvoke(question)) == kept
+    assert ids_of(engine.query(question).source_nodes) == kept
+    assert ids_of((await engine.aquery(question)).source_nodes) == kept
+    return kept
 
 
-def compressor_from(path, **options):
-    return ConformalCompressor.from_calibration(path, **options)
-
-
-def retriever_from(path, **options):
-    return ConformalRetriever.from_calibration(path, retriever=FOUND, **options)
-
-
-def postprocessor_from(path, **options):
-    if "embeddings" in options:
-        options["embed_model"] = options.pop("embeddings")
-    return ConformalPostprocessor.from_calibration(path, **options)
-
-
-EACH = pytest.mark.parametrize(
-    ("made_from", "embeddings"),
-    [
-        (compressor_from, MiniLMEmbeddings),
-        (retriever_from, MiniLMEmbeddings),
-        (postprocessor_from, MiniLMEmbedding),
-    ],
-)
+def engine_of(retriever, path, **options):
+    keep = ConformalPostprocessor.from_calibration(path, **options)
+    return RetrieverQueryEngine.from_args(retriever, llm=MockLLM(), node_postprocessors=[keep])
 
 
 # --- survivors ------------------------------------------------------------------------------------
@@ -118,10 +106,7 @@ async def test_both_frameworks_keep_the_same_snippets(tmp_path, alpha, guarantee
         path, retriever=langchain_retriever(), embeddings=MiniLMEmbeddings()
     )
     compressor = ConformalCompressor.from_calibration(path, embeddings=MiniLMEmbeddings())
-    postprocessor = ConformalPostprocessor.from_calibration(path, embed_model=MiniLMEmbedding())
-    engine = vector_index().as_query_engine(
-        llm=MockLLM(), similarity_top_k=K, node_postprocessors=[postprocessor]
-    )
+    engine = engine_of(index_retriever(), path, embed_model=MiniLMEmbedding())
     other = llama_index_conformal.embedding_scorer(MiniLMEmbedding())
     core = ConformalFilter(other, Calibration.load(path))
     by_text = {s.text: s for s in snippets()}
@@ -129,15 +114,9 @@ async def test_both_frameworks_keep_the_same_snippets(tmp_path, alpha, guarantee
         question = query.query
         found = langchain_retriever().invoke(question)
         decided = core(question, [by_text[d.page_content] for d in found])
-        survivors = {
-            "core": [found[i].id for i in decided.kept],
-            "retriever": [d.id for d in retriever.invoke(question)],
-            "retriever, async": [d.id for d in await retriever.ainvoke(question)],
-            "compressor": [d.id for d in compressor.compress_documents(found, question)],
-            "engine": [n.node_id for n in engine.query(question).source_nodes],
-            "engine, async": [n.node_id for n in (await engine.aquery(question)).source_nodes],
-        }
-        assert len(set(map(tuple, survivors.values()))) == 1, (question, survivors)
+        kept = await kept_in_both(retriever, engine, question)
+        assert kept == [found[i].id for i in decided.kept]
+        assert kept == ids_of(compressor.compress_documents(found, question))
 
 
 def by_words(query):
@@ -176,57 +155,39 @@ async def test_a_calibration_from_hits_is_all_that_either_needs(tmp_path, learne
     other = llama_index_conformal.HybridRetriever({"dense": dense, "words": Words()})
     path = tmp_path / "calibration.json"
     queries = langchain_conformal.judge_retriever(one, all_judged()[:70])
-    if learned:
-        calibrate(queries[30:], LearnedScorer.fit(queries[:30]), alpha=0.1).save(path)
-    else:
-        calibrate(queries, alpha=0.1).save(path)
+    fitted = [LearnedScorer.fit(queries[:30])] if learned else []
+    calibrate(queries[30 * learned :], *fitted, alpha=0.1).save(path)
     filtered = ConformalRetriever.from_calibration(path, retriever=one)
-    engine = RetrieverQueryEngine.from_args(
-        other, llm=MockLLM(), node_postprocessors=[ConformalPostprocessor.from_calibration(path)]
-    )
+    engine = engine_of(other, path)
     kept = found = 0
     for query in all_judged()[70:]:
-        survivors = [d.id for d in filtered.invoke(query.query)]
-        assert [d.id for d in await filtered.ainvoke(query.query)] == survivors
-        assert [n.node_id for n in engine.query(query.query).source_nodes] == survivors
-        assert [n.node_id for n in (await engine.aquery(query.query)).source_nodes] == survivors
+        survivors = await kept_in_both(filtered, engine, query.query)
         kept, found = kept + len(survivors), found + len(one.invoke(query.query))
     assert 0 < kept < found
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "scorer",
-    [
-        None,
-        BestScore(RetrievalScorer("dense", higher_is_better=True)),
-    ],
-    ids=["default", "best"],
+    "scorer", [None, BestScore(RetrievalScorer("dense", higher_is_better=True))]
 )
 async def test_both_frameworks_are_silent_on_the_same_queries(tmp_path, scorer):
-    def index(k):
-        return vector_index().as_retriever(similarity_top_k=k)
-
     one = langchain_conformal.HybridRetriever(
         {"dense": langchain_retriever(20), "short": langchain_retriever(5)}
     )
-    other = llama_index_conformal.HybridRetriever({"dense": index(20), "short": index(5)})
+    other = llama_index_conformal.HybridRetriever(
+        {"dense": index_retriever(20), "short": index_retriever(5)}
+    )
     queries = langchain_conformal.judge_retriever(one, all_judged()[:60])
     without = langchain_conformal.without_answers(one, all_judged()[:60])
     gate = calibrate_gate(queries, {"removed": without}, scorer, alpha=0.3)
     path = tmp_path / "calibration.json"
     calibrate(queries, FusionScorer(["dense", "short"]), alpha=0.5, gate=gate).save(path)
     filtered = ConformalRetriever.from_calibration(path, retriever=one)
-    engine = RetrieverQueryEngine.from_args(
-        other, llm=MockLLM(), node_postprocessors=[ConformalPostprocessor.from_calibration(path)]
-    )
+    engine = engine_of(other, path)
     silent = 0
     questions = [query.query for query in all_judged()[60:]]
     for question in [*questions, "zebra opera", "how long does rice boil"]:
-        survivors = [d.id for d in filtered.invoke(question)]
-        assert [d.id for d in await filtered.ainvoke(question)] == survivors
-        assert [n.node_id for n in engine.query(question).source_nodes] == survivors
-        assert [n.node_id for n in (await engine.aquery(question)).source_nodes] == survivors
+        survivors = await kept_in_both(filtered, engine, question)
         decided = gate(question, to_snippets(one.invoke(question)))
         assert decided.silent is (survivors == [])
         silent += decided.silent
@@ -235,66 +196,16 @@ async def test_both_frameworks_are_silent_on_the_same_queries(tmp_path, scorer):
 
 # --- many calls -----------------------------------------------------------------------------------
 
-TEXTS = [str(i) for i in range(20)]
-
-
-def same(query, texts):
-    return [float(text != query) for text in texts]
-
-
-def same_text(query, kept):
-    return [getattr(one, "page_content", None) or one.text for one in kept] == [query]
-
-
-BOTH = pytest.mark.parametrize(
-    ("component", "method", "given", "asked"),
-    [
-        (ConformalCompressor, "compress_documents", [Document(t) for t in TEXTS], str),
-        (
-            ConformalPostprocessor,
-            "postprocess_nodes",
-            [NodeWithScore(node=TextNode(text=t)) for t in TEXTS],
-            QueryBundle,
-        ),
-    ],
-)
-
-
-@pytest.fixture
-def keeps_the_same():
-    one = Calibration.from_scores([ScoredQuery([0.5], [True])], alpha=0.5, scorer="same")
-    return ConformalFilter(FunctionScorer(same, "same"), one)
-
-
-@pytest.mark.slow
-@BOTH
-async def test_32_threads_and_200_tasks_do_not_mix_their_queries(
-    component, method, given, asked, keeps_the_same
-):
-    made = component(filter=keeps_the_same)
-    queries = TEXTS * 320
-
-    def kept(query):
-        return same_text(query, getattr(made, method)(given, asked(query)))
-
-    async def akept(query):
-        return same_text(query, await getattr(made, f"a{method}")(given, asked(query)))
-
-    with ThreadPoolExecutor(32) as pool:
-        assert all(pool.map(kept, queries))
-    assert all(await asyncio.gather(*map(akept, queries[:200])))
-
 
 @pytest.mark.filterwarnings("ignore:of the last 10 queries")
 @pytest.mark.slow
-@BOTH
-async def test_memory_does_not_grow_with_calls(component, method, given, asked, keeps_the_same):
-    made = component(filter=keeps_the_same)
+@each_framework
+async def test_memory_does_not_grow_with_calls(of):
+    made = of.made(TEXTS, filter=CONFORMAL_FILTER)
 
     async def memory_after(calls):
         for i in range(calls):
-            getattr(made, method)(given, asked(f"query {i} of {calls}"))
-            await getattr(made, f"a{method}")(given, asked(f"query {i} of {calls}"))
+            await of.kept(made, TEXTS, f"query {i} of {calls}")
         gc.collect()
         return tracemalloc.get_traced_memory()[0]
 
@@ -307,82 +218,79 @@ async def test_memory_does_not_grow_with_calls(component, method, given, asked, 
 # --- from_calibration -----------------------------------------------------------------------------
 
 
-@EACH
-def test_options_of_the_filter_and_another_alpha_can_be_given(made_from, embeddings, file):
-    usual = made_from(file, embeddings=embeddings()).filter
+def opened(of, given, **options):
+    if "embeddings" in options:
+        options[of.argument] = options.pop("embeddings")
+    return of.opened(TEXTS, given, **options)
+
+
+@each_component
+def test_options_of_the_filter_and_another_alpha_can_be_given(of, file):
+    usual = opened(of, file, embeddings=of.embeddings()).filter
     assert (usual.on_empty, usual.on_unscorable, usual.group_of) == ("allow", "keep", None)
-    other = made_from(
-        Calibration.load(file),
-        embeddings=embeddings(),
-        alpha=0.2,
-        on_empty="raise",
-        on_unscorable="raise",
-        group_of=len,
-    ).filter
-    assert (other.on_empty, other.on_unscorable, other.group_of) == ("raise", "raise", len)
+    options = {"on_empty": "raise", "on_unscorable": "raise", "group_of": len}
+    given = Calibration.load(file)
+    other = opened(of, given, embeddings=of.embeddings(), alpha=0.2, **options).filter
+    assert {name: getattr(other, name) for name in options} == options
     assert (usual.calibration.alpha, other.calibration.alpha) == (0.1, 0.2)
     assert other.calibration.threshold() < usual.calibration.threshold()
     with pytest.raises(ValueError, match="alpha"):
-        made_from(file, embeddings=embeddings(), alpha=1.5)
-
-
-@EACH
-def test_an_unknown_option_is_named(made_from, embeddings, file):
+        opened(of, file, embeddings=of.embeddings(), alpha=1.5)
     with pytest.raises(TypeError, match="'on_emty'"):
-        made_from(file, embeddings=embeddings(), on_emty="raise")
+        opened(of, file, embeddings=of.embeddings(), on_emty="raise")
 
 
 def test_a_retriever_shows_the_alpha_that_it_was_made_with(file):
-    assert retriever_from(file, embeddings=MiniLMEmbeddings(), alpha=0.7).alpha == 0.7
-    assert retriever_from(file, embeddings=MiniLMEmbeddings()).alpha is None
+    for alpha in (0.7, None):
+        made = opened(COMPONENTS[1], file, embeddings=MiniLMEmbeddings(), alpha=alpha)
+        assert made.alpha == alpha
 
 
-@EACH
-def test_a_model_may_be_given_as_the_scorer(made_from, embeddings, file):
-    assert made_from(file, scorer=embeddings()).filter.scorer.name == NAME
+@each_component
+def test_a_model_may_be_given_as_the_scorer(of, file):
+    assert opened(of, file, scorer=of.embeddings()).filter.scorer.name == NAME
     scorer = FunctionScorer(len, NAME)
-    assert made_from(file, scorer=scorer).filter.scorer is scorer
+    assert opened(of, file, scorer=scorer).filter.scorer is scorer
 
 
-@EACH
-def test_a_missing_model_is_named(made_from, embeddings, file, monkeypatch):
+@each_component
+def test_a_missing_model_is_named(of, file, monkeypatch):
     monkeypatch.setattr(Settings, "_embed_model", MockEmbedding(embed_dim=4))  # another one
     with pytest.raises((CalibrationMismatch, ValueError), match=re.escape(NAME)):
-        made_from(file)
+        opened(of, file)
 
 
-@EACH
-def test_a_wrong_model_is_refused(made_from, embeddings, file):
-    wrong = MiniLMEmbedding if embeddings is MiniLMEmbeddings else MiniLMEmbeddings
+@each_component
+def test_a_wrong_model_is_refused(of, file):
+    wrong = MiniLMEmbedding if of.embeddings is MiniLMEmbeddings else MiniLMEmbeddings
     for options in ({"embeddings": "MiniLM"}, {"embeddings": wrong()}, {"scorer": len}):
         with pytest.raises(TypeError, match="model is"):
-            made_from(file, **options)
+            opened(of, file, **options)
     with pytest.raises(TypeError, match=r"model .*is a int"):
-        made_from(file, llm=5)
-    with pytest.raises((TypeError, AttributeError), match=embeddings.__name__):
-        made_from(file, llm=embeddings())
+        opened(of, file, llm=5)
+    with pytest.raises((TypeError, AttributeError), match=of.embeddings.__name__):
+        opened(of, file, llm=of.embeddings())
 
 
-@EACH
-def test_another_model_than_the_calibrated_one_is_refused(made_from, embeddings, file):
-    other = embeddings()
+@each_component
+def test_another_model_than_the_calibrated_one_is_refused(of, file):
+    other = of.embeddings()
     other.model_name = "another-model"
     with pytest.raises(CalibrationMismatch, match=r"all-MiniLM-L6-v2.*another-model"):
-        made_from(file, embeddings=other)
+        opened(of, file, embeddings=other)
     with pytest.raises(CalibrationMismatch):
-        made_from(file, scorer=FunctionScorer(len, "rating(a model)"))
+        opened(of, file, scorer=FunctionScorer(len, "rating(a model)"))
 
 
-@EACH
-def test_a_model_without_a_name_needs_one(made_from, embeddings, file):
-    nameless = embeddings()
+@each_component
+def test_a_model_without_a_name_needs_one(of, file):
+    nameless = of.embeddings()
     nameless.model_name = "unknown"
     with pytest.raises(ValueError, match=r"scorer=embedding_scorer\(.*name=") as refused:
-        made_from(file, embeddings=nameless)
-    assert embeddings.__name__ in str(refused.value)
-    package = langchain_conformal if embeddings is MiniLMEmbeddings else llama_index_conformal
-    scorer = package.embedding_scorer(nameless, name=NAME)
-    assert made_from(file, scorer=scorer).filter.scorer is scorer
+        opened(of, file, embeddings=nameless)
+    assert of.embeddings.__name__ in str(refused.value)
+    scorer = of.package.embedding_scorer(nameless, name=NAME)
+    assert opened(of, file, scorer=scorer).filter.scorer is scorer
 
 
 # --- judging --------------------------------------------------------------------------------------
@@ -393,15 +301,14 @@ def index():
 
 
 class Slow(BaseRetriever):
-    """Returns a node, once as many others are asked as the barrier waits for."""
+    """Asks a function."""
 
-    def __init__(self, barrier):
+    def __init__(self, found):
         super().__init__()
-        self.barrier = barrier
+        self.found = found
 
     def _retrieve(self, query_bundle):
-        self.barrier.wait()
-        return [NodeWithScore(node=TextNode(text="near"), score=0.5)]
+        return [NodeWithScore(node=TextNode(text=d.page_content)) for d in self.found("q")]
 
 
 def test_both_judge_queries_concurrently_and_in_order():
@@ -414,7 +321,7 @@ def test_both_judge_queries_concurrently_and_in_order():
 
     for package, retriever in (
         (langchain_conformal, RunnableLambda(found)),
-        (llama_index_conformal, Slow(barrier)),
+        (llama_index_conformal, Slow(found)),
     ):
         judged = package.judge_retriever(retriever, queries, name="mine", max_concurrency=3)
         assert [query.id for query in judged] == [query.id for query in queries]
@@ -441,9 +348,8 @@ def test_a_local_model_has_the_same_name_in_any_folder(tmp_path, monkeypatch):
 
 def test_judging_takes_what_is_returned_and_counts_what_is_missed():
     before = halves()[0][:10]
-    index = vector_index().as_retriever(similarity_top_k=K)
     one = langchain_conformal.judge_retriever(langchain_retriever(), before)
-    other = llama_index_conformal.judge_retriever(index, before, max_concurrency=1)
+    other = llama_index_conformal.judge_retriever(index_retriever(), before, max_concurrency=1)
     for old, judged, also in zip(before, one, other, strict=True):
         found = langchain_retriever().invoke(old.query)
         relevant = {s.id for s, r in zip(old.snippets, old.relevant, strict=True) if r}
@@ -456,34 +362,33 @@ def test_judging_takes_what_is_returned_and_counts_what_is_missed():
     assert any(query.missed for query in one)
 
 
-def filtered_by(conformal_filter):
-    return ConformalRetriever(retriever=FOUND, filter=conformal_filter)
+def filtered_by():
+    return ConformalRetriever(retriever=FOUND, filter=CONFORMAL_FILTER)
 
 
-def compressing(conformal_filter, *more):
-    compressor = ConformalCompressor(filter=conformal_filter)
+def compressing(*more):
+    compressor = ConformalCompressor(filter=CONFORMAL_FILTER)
     if more:
         compressor = DocumentCompressorPipeline(transformers=[*more, compressor])
     return ContextualCompressionRetriever(base_compressor=compressor, base_retriever=FOUND)
 
 
 @pytest.mark.parametrize(
-    "make",
+    "filtered",
     [
-        filtered_by,
-        lambda f: filtered_by(f).configurable_fields(alpha=ConfigurableField(id="alpha")),
-        lambda f: filtered_by(f).with_config(tags=["ours"]),
-        lambda f: filtered_by(f).with_retry(),
-        compressing,
-        lambda f: compressing(f, Reversed()),
+        filtered_by(),
+        filtered_by().configurable_fields(alpha=ConfigurableField(id="alpha")),
+        filtered_by().with_config(tags=["ours"]),
+        filtered_by().with_retry(),
+        compressing(),
+        compressing(Reversed()),
     ],
 )
-def test_a_filtered_retriever_is_refused(conformal_filter, make):
-    filtered = make(conformal_filter)
+def test_a_filtered_retriever_is_refused(filtered):
     with pytest.raises(ValueError, match=r"\.retriever or \.base_retriever"):
         langchain_conformal.judge_retriever(filtered, [QUERY])
     with pytest.raises(ValueError, match=r"\.retriever or \.base_retriever"):
-        ConformalRetriever(retriever=filtered, filter=conformal_filter)
+        ConformalRetriever(retriever=filtered, filter=CONFORMAL_FILTER)
 
 
 @pytest.mark.parametrize(
@@ -497,13 +402,13 @@ def test_a_filtered_retriever_is_refused(conformal_filter, make):
     ],
     ids=["store", "function", "index", "engine", "tool"],
 )
-def test_anything_but_a_retriever_is_refused(package, make, conformal_filter):
+def test_anything_but_a_retriever_is_refused(package, make):
     given = make()
     with pytest.raises(TypeError, match="retriever"):
         package.judge_retriever(given, [QUERY])
     if package is langchain_conformal:
         with pytest.raises(TypeError, match="as_retriever"):
-            ConformalRetriever(retriever=given, filter=conformal_filter)
+            ConformalRetriever(retriever=given, filter=CONFORMAL_FILTER)
 
 
 @pytest.mark.parametrize(

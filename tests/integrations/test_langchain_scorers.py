@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
-import httpx
 import numpy as np
 import pytest
 from frameworks import MiniLMEmbeddings, halves, langchain_retriever, snippets
 from langchain_classic.retrievers.document_compressors import CrossEncoderReranker
 from langchain_core.cross_encoders import BaseCrossEncoder
 from langchain_core.documents import BaseDocumentCompressor, Document
-from langchain_openai import ChatOpenAI
 
-from conformal_retrievers import CrossEncoderScorer, FunctionScorer, Snippet, calibrate
+from conformal_retrievers import CrossEncoderScorer, FunctionScorer, LLMScorer, Snippet, calibrate
 from conformal_retrievers.llm.wire import portable
 from conformal_retrievers.scoring import ascore_snippets, score_snippets
 from conformal_retrievers.scoring.bm25 import BM25Scorer
-from langchain_conformal import (
-    as_scorer,
-    embedding_scorer,
-    judge_retriever,
-    llm_scorer,
-    reranker_scorer,
-)
+from langchain_conformal import as_llm, as_scorer, embedding_scorer, judge_retriever
 from langchain_conformal.documents import to_snippets
 
 QUERY = "cat"
@@ -52,13 +45,9 @@ class BM25Reranker(BaseDocumentCompressor):
         return self.compress_documents(documents, query, callbacks)
 
 
-_BM25 = []
-
-
+@cache
 def bm25():
-    if not _BM25:
-        _BM25.append(BM25Scorer(s.text for s in snippets()))
-    return _BM25[0]
+    return BM25Scorer(s.text for s in snippets())
 
 
 class LocalCrossEncoder(BaseCrossEncoder):
@@ -82,23 +71,8 @@ def cross_encoder(tmp_path_factory):
     return LocalCrossEncoder(str(folder))
 
 
-@pytest.fixture
-async def chat_model(llm_server):
-    async with httpx.AsyncClient() as asynchronous:
-        with httpx.Client() as synchronous:
-            yield ChatOpenAI(
-                model="minilm",
-                base_url=llm_server.url,
-                api_key="none",
-                temperature=0,
-                max_retries=0,
-                http_client=synchronous,
-                http_async_client=asynchronous,
-            )
-
-
 @pytest.fixture(params=["embeddings", "cross-encoder", "chat model", "reranker", "function"])
-def model_and_scorer(request, cross_encoder, chat_model):
+def model_and_scorer(request, cross_encoder, models):
     """A model as a user has it, and the scorer that it should become."""
     if request.param == "embeddings":
         return MiniLMEmbeddings(), embedding_scorer(MiniLMEmbeddings())
@@ -106,7 +80,7 @@ def model_and_scorer(request, cross_encoder, chat_model):
         name = f"cross-encoder({portable(cross_encoder.model_name)})"
         return cross_encoder, CrossEncoderScorer(cross_encoder.score, name)
     if request.param == "chat model":
-        return chat_model, llm_scorer(chat_model)
+        return models()[0], LLMScorer(as_llm(models()[0]))
     if request.param == "reranker":
         return BM25Reranker(), FunctionScorer(float32_bm25, "reranker(bm25)")
     return FunctionScorer(float32_bm25, "mine"), FunctionScorer(float32_bm25, "mine")
@@ -128,7 +102,7 @@ async def test_any_model_is_a_scorer_synchronous_and_asynchronous(model_and_scor
 
 
 async def test_documents_are_recognised_even_if_a_reranker_loses_their_ids():
-    scorer = reranker_scorer(BM25Reranker())
+    scorer = as_scorer(BM25Reranker())
     texts = [snippets()[0].text, snippets()[1].text, snippets()[0].text]  # one of them twice
     given = [Snippet(text, id="same") for text in texts]
     expected = float32_bm25(QUERY, texts).tolist()
@@ -137,7 +111,7 @@ async def test_documents_are_recognised_even_if_a_reranker_loses_their_ids():
 
 
 def test_a_snippet_that_a_reranker_does_not_return_scores_infinity():
-    scorer = reranker_scorer(BM25Reranker(top_n=1))
+    scorer = as_scorer(BM25Reranker(top_n=1))
     scores = scorer.score(snippets()[3].text, snippets()[:5])
     assert [math.isfinite(score) for score in scores] == [False, False, False, True, False]
     assert sorted(scores)[1:] == [math.inf] * 4
@@ -148,7 +122,7 @@ def test_a_snippet_that_a_reranker_does_not_return_scores_infinity():
 
 async def test_a_blank_text_is_not_sent_and_cannot_be_scored():
     reranker = BM25Reranker()
-    scorer = reranker_scorer(reranker)
+    scorer = as_scorer(reranker)
     assert np.isnan(scorer.score(QUERY, [Snippet(" "), Snippet("")])).all()
     assert np.isnan(await scorer.ascore(QUERY, [Snippet("\n")])).all()
     assert reranker.calls == 0
@@ -170,7 +144,7 @@ class Writing(BaseDocumentCompressor):
 
 @pytest.mark.parametrize("relevance", [None, math.nan])
 def test_a_missing_relevance_scores_nan(relevance):
-    scorer = reranker_scorer(Writing(written={"relevance_score": relevance}), name="odd")
+    scorer = as_scorer(Writing(written={"relevance_score": relevance}), name="odd")
     assert np.isnan(scorer.score(QUERY, [Snippet("a")])).all()
 
 
@@ -178,7 +152,7 @@ def test_a_missing_relevance_scores_nan(relevance):
     "written", [{}, None, *({"relevance_score": r} for r in (10**400, "abc", "1", [0.5]))]
 )
 async def test_a_compressor_that_does_not_write_a_number_is_named(written):
-    scorer = reranker_scorer(Writing(written=written), name="odd")
+    scorer = as_scorer(Writing(written=written), name="odd")
     for texts in ("a", "ab"):
         with pytest.raises(ValueError, match="'odd'"):
             score_snippets(scorer, QUERY, [*map(Snippet, texts)])
@@ -189,12 +163,6 @@ async def test_a_compressor_that_does_not_write_a_number_is_named(written):
 def test_a_relevance_beyond_floats_is_refused():
     with pytest.raises(ValueError, match="relevance_score"):
         to_snippets([Document("a", metadata={"relevance_score": 10**400})])
-
-
-def test_a_reranker_without_a_model_name_needs_one():
-    with pytest.raises(ValueError, match="Writing has no model name.*name="):
-        as_scorer(Writing(written={}))
-    assert as_scorer(Writing(written={}), name="mine").name == "mine"
 
 
 def test_a_reranker_that_writes_no_relevance_is_refused_with_the_model_to_give():
@@ -210,7 +178,10 @@ def test_a_reranker_that_writes_no_relevance_is_refused_with_the_model_to_give()
     assert as_scorer(reranker.model).name == "cross-encoder(overlap)"
 
 
-def test_a_function_needs_a_name_to_be_a_scorer():
+def test_a_model_without_a_name_and_a_function_need_one_to_be_a_scorer():
+    with pytest.raises(ValueError, match="Writing has no model name.*name="):
+        as_scorer(Writing(written={}))
+    assert as_scorer(Writing(written={}), name="mine").name == "mine"
     with pytest.raises(TypeError, match=r"give embeddings.*FunctionScorer\(function, name="):
         as_scorer(float32_bm25)
     with pytest.raises(TypeError, match="give embeddings"):

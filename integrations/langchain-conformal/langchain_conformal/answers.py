@@ -54,12 +54,8 @@ def answer_queries(
     """
     if not isinstance(chain, Runnable):
         raise TypeError(f"chain is {chain!r:.60}; give a Runnable, such as prompt | chat")
-    return questions_for(
-        questions,
-        partial(documents_for, retriever),
-        to_snippets,
-        Chain(name or _name_of(chain), partial(_respond, chain), _cut),
-    )
+    asked = Chain(name or _name_of(chain), partial(_respond, chain), _cut)
+    return questions_for(questions, partial(documents_for, retriever), to_snippets, asked)
 
 
 def _name_of(chain: Runnable[Any, Any]) -> str:

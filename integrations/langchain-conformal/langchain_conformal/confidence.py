@@ -9,6 +9,7 @@ from langchain_core.runnables import Runnable, RunnableLambda
 from typing_extensions import NotRequired, TypedDict  # pydantic requires these below Python 3.12
 
 from conformal_retrievers.lookback import Answering, FactualityFlag, RagPrompt
+from conformal_retrievers.lookback.flag import local_model
 from langchain_conformal.documents import check_input
 
 
@@ -77,19 +78,10 @@ def confidence_runnable(
 
 
 def _local(llm: object) -> Any:
-    """Return the `LocalModel` of an LLM."""
-    from conformal_retrievers.lookback.model import LocalModel  # loads torch
-
-    if isinstance(llm, LocalModel):
-        return llm
     pipeline = getattr(getattr(llm, "llm", llm), "pipeline", None)  # a chat model's is inside
-    if pipeline is None:
-        raise TypeError(
-            f"llm is a {type(llm).__name__}, whose attention is hidden; give a "
-            "HuggingFacePipeline, a ChatHuggingFace around one, or a LocalModel"
-        )
     own = getattr(llm, "tokenizer", None)  # a chat model's, with a template
-    return LocalModel(pipeline.model, own or pipeline.tokenizer)
+    parts = getattr(pipeline, "model", None), own or getattr(pipeline, "tokenizer", None)
+    return local_model(llm, *parts, "a HuggingFacePipeline, a ChatHuggingFace around one")
 
 
 def _check_settings(llm: object) -> None:

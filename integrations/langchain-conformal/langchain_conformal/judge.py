@@ -1,4 +1,4 @@
-"""Judged queries as a LangChain retriever returns their documents."""
+"""Queries, judged by their user or an LLM, as a LangChain retriever returns their documents."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -12,14 +12,16 @@ from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.config import merge_configs
 from langchain_core.runnables.configurable import DynamicRunnable
 from langchain_core.vectorstores import VectorStoreRetriever
+from typing_extensions import Unpack
 
-from conformal_retrievers import JudgedQuery, Scorer
+from conformal_retrievers import LLM, JudgedQuery, Scorer
 from conformal_retrievers.data.hits import RETRIEVER
-from conformal_retrievers.data.matching import Returned, retrieve_and_judge
+from conformal_retrievers.data.matching import JudgeOptions, Returned, retrieve_and_judge
 from conformal_retrievers.data.retrieval import Hybrid, Retrieval
-from conformal_retrievers.data.sentences import Split
 from conformal_retrievers.data.union import check_asked, failure, judging
 from conformal_retrievers.filtering import RetrievalFilter
+from conformal_retrievers.labels import Labelled, label_questions
+from conformal_retrievers.labels.questions import QuestionOptions
 from conformal_retrievers.llm import wire
 from conformal_retrievers.scoring import QueryScorer, retrievers_of
 from langchain_conformal.around import with_scores
@@ -33,11 +35,7 @@ FILTERS = ("filter", "filters", "expr", "pre_filter", "where", "where_document")
 def judge_retriever(
     retriever: RetrieverLike,
     judged: Iterable[JudgedQuery] | Iterable[str],
-    *,
-    name: str | None = None,
-    key: str | None = None,
-    max_concurrency: int | None = None,
-    split: Split | None = None,
+    **options: Unpack[JudgeOptions],
 ) -> list[JudgedQuery]:
     """Retrieve for each judged query, and carry its judgements over to what was retrieved.
 
@@ -87,8 +85,46 @@ def judge_retriever(
         If nothing retrieved has more than half of ten relevant ids or more, or any of fewer; and if
         an id is that of several snippets, so that `missed` counts documents.
     """
-    ask = partial(retrieve, retriever, name=name, max_concurrency=max_concurrency)
-    return retrieve_and_judge(judged, ask, key=key, split=split)
+    return retrieve_and_judge(judged, partial(retrieve, retriever), **options)
+
+
+def label_retriever(
+    retriever: RetrieverLike, questions: Iterable[str], llm: LLM, **options: Unpack[QuestionOptions]
+) -> Labelled:
+    """Retrieve for each question, and let an LLM judge each of the documents.
+
+    Calibrate on `judged` of the result, with its `labels`, which say where the judgements come
+    from: `calibrate(labelled.judged, alpha=0.1, labels=labelled.labels)`. The guarantee is then
+    about what the LLM calls relevant. The queries have their questions as ids, and the snippets
+    their hits, as those of `judge_retriever`.
+
+    Parameters
+    ----------
+    retriever
+        The unfiltered retriever, as in `judge_retriever`.
+    questions
+        The texts of different questions, as users ask them.
+    llm
+        The judge, such as `as_llm(chat_model)`. It is asked once about each document of a question.
+    options
+        `name` and `max_concurrency`, as in `judge_retriever`. `answers`, the reference answer to
+        each question, None where there is none: documents are judged by whether they support it,
+        and by whether they answer the question where it is None. `split`, `prompt`, `concurrency`
+        and `cache`, as in `label_by_llm`: with a cache, an interrupted or repeated run asks only
+        for what it lacks. `progress`, by default True, prints the number of calls before the first,
+        and shows a progress bar, which needs the extra `cli` of `conformal-retrievers`; otherwise
+        the number is logged. If more calls are needed than `most_calls`, ValueError is raised with
+        their number, and none is made: give 0 to learn it.
+
+    Raises
+    ------
+    TypeError
+        For anything but a retriever, texts and an LLM.
+    ValueError
+        For a question that is blank or occurs twice, another number of answers, more calls than
+        `most_calls`, and as in `judge_retriever` and `label_by_llm`.
+    """
+    return label_questions(questions, partial(retrieve, retriever), llm, **options)
 
 
 def retrieve(retriever: RetrieverLike, questions: Sequence[str], **options: Any) -> Returned:
@@ -127,10 +163,7 @@ def documents_for(
     for text, outcome in zip(questions, retrieved, strict=True):
         if isinstance(outcome, Exception):
             raise failure(text, outcome) from outcome
-    asked = retrieval_of(retriever)
-    # A retriever may return more than it is asked for.
-    k = None if asked.k is None else max([asked.k, *map(len, retrieved)])
-    return retrieved, Retrieval(name or asked.retriever, k)
+    return retrieved, retrieval_of(retriever).returned(retrieved, name)
 
 
 def check_retriever(retriever: object) -> None:
@@ -174,8 +207,7 @@ def retrieval_of(retriever: RetrieverLike) -> Retrieval:
     if parts := parts_of(within):
         hybrid = Hybrid({name: retrieval_of(part) for name, part in parts.items()})
         return Retrieval(hybrid, hybrid.k)
-    settings = getattr(within, "search_kwargs", None)
-    settings = {**settings, **bound} if isinstance(settings, dict) else bound
+    settings = {**(getattr(within, "search_kwargs", None) or {}), **bound}
     k = settings.get("k", getattr(within, "k", None))
     if isinstance(within, VectorStoreRetriever):
         store = within.vectorstore

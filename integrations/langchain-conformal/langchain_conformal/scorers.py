@@ -14,7 +14,7 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 from langchain_core.retrievers import RetrieverLike
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import Runnable
 from typing_extensions import Self, Unpack
 
 from conformal_retrievers import Calibration, EmbeddingScorer, FunctionScorer, Scorer
@@ -23,7 +23,6 @@ from conformal_retrievers.llm import LLM, Reply, Request, wire
 from conformal_retrievers.llm.deadlines import framework_llm
 from conformal_retrievers.llm.prompt import short_hash
 from conformal_retrievers.scoring import CrossEncoderScorer, LLMScorer, QueryScorer
-from conformal_retrievers.scoring.rating import RatingOptions
 from conformal_retrievers.scoring.reranker import Placed, Reranking
 from conformal_retrievers.sentence_filter import OpenOptions, open_filter
 
@@ -44,16 +43,24 @@ AnyScorer: TypeAlias = Scorer | Embeddings | CrossEncoder | BaseChatModel | Base
 def as_scorer(model: AnyScorer, *, name: str | None = None) -> Scorer:
     """Return the scorer of embeddings, a cross-encoder, a chat model or a reranker.
 
-    A scorer is returned as it is; `FunctionScorer` makes one of a function. Raises TypeError for
-    anything else, and ValueError if there is no `name` and the model's is unknown. A cross-encoder
-    that returns probabilities may round the highest ones to 1, so that they tie.
+    A scorer is returned as it is; `FunctionScorer` makes one of a function. The score of a chat
+    model is that of `LLMScorer(as_llm(model))`, and a reranker's −relevance_score, with the default
+    name "reranker(<model name>)". A cross-encoder that returns probabilities may round the highest
+    ones to 1, so that they tie. Raises TypeError for anything else, also for LangChain's
+    CrossEncoderReranker, which writes no relevance_score, and ValueError if there is no `name` and
+    the model's is unknown.
     """
     if isinstance(model, Embeddings):
         return embedding_scorer(model, name=name)
     if isinstance(model, BaseChatModel):
-        return llm_scorer(model, name=name)
+        return LLMScorer(as_llm(model, name=name))
     if isinstance(model, BaseDocumentCompressor):
-        return reranker_scorer(model, name=name)
+        if name is None and isinstance(getattr(model, "model", None), CrossEncoder):
+            raise TypeError(
+                f"model is a {type(model).__name__}, which cuts at its top_n and writes no "
+                "relevance_score; give the cross-encoder in it: as_scorer(reranker.model)"
+            )
+        return RerankerScorer(model, name or wire.scorer_name("reranker", model, "as_scorer"))
     if isinstance(model, Scorer) and name is None:
         return model
     if isinstance(model, CrossEncoder) and not isinstance(model, Scorer):
@@ -80,25 +87,6 @@ def embedding_scorer(embeddings: Embeddings, *, name: str | None = None) -> Embe
     )
 
 
-def llm_scorer(
-    chat_model: BaseChatModel,
-    *,
-    options: Options | None = None,
-    name: str | None = None,
-    **rating: Unpack[RatingOptions],
-) -> LLMScorer:
-    """Return the scorer of a LangChain chat model: `LLMScorer` of `as_llm(chat_model)`.
-
-    Parameters
-    ----------
-    chat_model, options, name
-        As in `as_llm`.
-    rating
-        `by`, `concurrency` and `cache`, as in `LLMScorer`.
-    """
-    return LLMScorer(as_llm(chat_model, options=options, name=name), **rating)
-
-
 def as_llm(
     chat_model: BaseChatModel, *, options: Options | None = None, name: str | None = None
 ) -> LLM:
@@ -120,15 +108,8 @@ def as_llm(
             f"chat_model is a {type(chat_model).__name__}; give the chat model itself, without "
             "fallbacks"
         )
-
-    name = name or wire.name_of(
-        wire.model_name(chat_model),
-        temperature=getattr(chat_model, "temperature", 0),
-        settings=wire.settings_of(chat_model),
-        options=options,
-    )
-    calls = chat_model.invoke, chat_model.ainvoke
-    return framework_llm(chat_model, calls, _messages, _reply, name, options)
+    calls, settings = (chat_model.invoke, chat_model.ainvoke), wire.settings_of(chat_model)
+    return framework_llm(chat_model, calls, _messages, _reply, options, name, settings)
 
 
 def _messages(request: Request) -> list[BaseMessage]:
@@ -176,7 +157,7 @@ def decision_scorer(
     from langchain_core.decisions import Noul
 
     asked = {"relevant": Noul(instructions=question)}
-    config = RunnableConfig(max_concurrency=max_concurrency)
+    options: Any = {"config": {"max_concurrency": max_concurrency}, "return_exceptions": True}
     of_question = "" if question == QUESTION else f", question={short_hash(question)}"
     name = name or wire.scorer_name("decision", model, "decision_scorer") + of_question
 
@@ -190,30 +171,12 @@ def decision_scorer(
         return [nan if isinstance(a, Exception) else 1 - a.nouls["relevant"].noul for a in answers]
 
     def score(query: str, texts: list[str]) -> list[float]:
-        return scores(model.batch(requests(query, texts), config, return_exceptions=True))
+        return scores(model.batch(requests(query, texts), **options))
 
     async def ascore(query: str, texts: list[str]) -> list[float]:
-        asking = model.abatch(requests(query, texts), config, return_exceptions=True)
-        return scores(await asking)
+        return scores(await model.abatch(requests(query, texts), **options))
 
     return FunctionScorer(score, name, ascore)
-
-
-def reranker_scorer(
-    compressor: BaseDocumentCompressor, *, name: str | None = None
-) -> RerankerScorer:
-    """Return the scorer −relevance_score of a compressor that writes it, as rerankers do.
-
-    The default name is "reranker(<model name>)"; ValueError if the model's name is unknown, and
-    TypeError for LangChain's CrossEncoderReranker, which writes no relevance_score.
-    """
-    if name is None and isinstance(getattr(compressor, "model", None), CrossEncoder):
-        raise TypeError(
-            f"model is a {type(compressor).__name__}, which cuts at its top_n and writes no "
-            "relevance_score; give the cross-encoder in it: as_scorer(reranker.model)"
-        )
-    name = name or wire.scorer_name("reranker", compressor, "reranker_scorer")
-    return RerankerScorer(compressor, name)
 
 
 PLACE = "conformal_place"  # the metadata that identifies a reranked document: few keep the id

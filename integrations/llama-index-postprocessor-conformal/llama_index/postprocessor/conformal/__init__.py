@@ -11,16 +11,9 @@ from llama_index.postprocessor.conformal.events import (
     ConformalFilterEvent,
 )
 from llama_index.postprocessor.conformal.hybrid import HybridRetriever
-from llama_index.postprocessor.conformal.judge import judge_retriever
-from llama_index.postprocessor.conformal.label import label_retriever
+from llama_index.postprocessor.conformal.judge import judge_retriever, label_retriever
 from llama_index.postprocessor.conformal.nodes import NodeWithHits
-from llama_index.postprocessor.conformal.scorers import (
-    as_llm,
-    as_scorer,
-    embedding_scorer,
-    llm_scorer,
-    reranker_scorer,
-)
+from llama_index.postprocessor.conformal.scorers import as_llm, as_scorer, embedding_scorer
 from llama_index.postprocessor.conformal.tool import search_tool
 from llama_index.postprocessor.conformal.unanswerable import without_answers
 
@@ -28,5 +21,4 @@ __all__ = ["ClaimFilterQueryEngine", "ConfidenceQueryEngine", "ConformalClaimsEv
 __all__ += ["ConformalClaimsStartEvent", "ConformalEventHandler", "ConformalFilterEvent"]
 __all__ += ["ConformalPostprocessor", "HybridRetriever", "NodeWithHits"]
 __all__ += ["answer_queries", "as_llm", "as_scorer", "embedding_scorer", "judge_retriever"]
-__all__ += ["label_retriever", "llm_scorer", "reranker_scorer", "search_tool"]
-__all__ += ["without_answers"]
+__all__ += ["label_retriever", "search_tool", "without_answers"]

@@ -52,12 +52,8 @@ def answer_queries(
     """
     if not isinstance(chain, BaseSynthesizer | BaseQueryEngine):
         raise TypeError(f"chain is {chain!r:.60}; give a response synthesizer or a query engine")
-    return questions_for(
-        questions,
-        partial(nodes_for, retriever),
-        to_snippets,
-        Chain(name or _name_of(chain), partial(_respond, chain), _cut),
-    )
+    asked = Chain(name or _name_of(chain), partial(_respond, chain), _cut)
+    return questions_for(questions, partial(nodes_for, retriever), to_snippets, asked)
 
 
 def _name_of(chain: BaseSynthesizer | BaseQueryEngine) -> str:

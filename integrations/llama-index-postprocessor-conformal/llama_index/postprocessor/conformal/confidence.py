@@ -10,6 +10,7 @@ from llama_index.core.prompts.mixin import PromptMixinType
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
 from conformal_retrievers.lookback import WITHOUT_CONFIDENCE, Answering, FactualityFlag, RagPrompt
+from conformal_retrievers.lookback.flag import local_model
 from llama_index.postprocessor.conformal.nodes import to_snippets
 
 
@@ -62,7 +63,9 @@ class ConfidenceQueryEngine(BaseQueryEngine):
         group_of: Callable[[str], str | None] | None = None,
     ) -> None:
         self.engine, self.group_of = engine, group_of
-        self.answering = Answering(_local(llm), flag, max_new_tokens, generation, prompt)
+        parts = getattr(llm, "_model", None), getattr(llm, "_tokenizer", None)
+        local = local_model(llm, *parts, "a HuggingFaceLLM")
+        self.answering = Answering(local, flag, max_new_tokens, generation, prompt)
         _check_settings(llm, generation, prompt)
         super().__init__(engine.callback_manager)
 
@@ -85,21 +88,6 @@ class ConfidenceQueryEngine(BaseQueryEngine):
 
     def _get_prompt_modules(self) -> PromptMixinType:
         return {"query_engine": self.engine}
-
-
-def _local(llm: object) -> Any:
-    """Return the `LocalModel` of an LLM."""
-    from conformal_retrievers.lookback.model import LocalModel  # loads torch
-
-    if isinstance(llm, LocalModel):
-        return llm
-    model, tokenizer = getattr(llm, "_model", None), getattr(llm, "_tokenizer", None)
-    if model is None or tokenizer is None:
-        raise TypeError(
-            f"llm is a {type(llm).__name__}, whose attention is hidden; give a HuggingFaceLLM or a "
-            "LocalModel"
-        )
-    return LocalModel(model, tokenizer)
 
 
 def _check_settings(llm: object, generation: object, prompt: object) -> None:

@@ -1,4 +1,4 @@
-"""Judged queries as a LlamaIndex retriever returns their nodes."""
+"""Queries, judged by their user or an LLM, as a LlamaIndex retriever returns their nodes."""
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -8,12 +8,14 @@ from typing import Any
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import NodeWithScore
+from typing_extensions import Unpack
 
-from conformal_retrievers import JudgedQuery
-from conformal_retrievers.data.matching import Returned, retrieve_and_judge
+from conformal_retrievers import LLM, JudgedQuery
+from conformal_retrievers.data.matching import JudgeOptions, Returned, retrieve_and_judge
 from conformal_retrievers.data.retrieval import Retrieval
-from conformal_retrievers.data.sentences import Split
 from conformal_retrievers.data.union import failure, judging
+from conformal_retrievers.labels import Labelled, label_questions
+from conformal_retrievers.labels.questions import QuestionOptions
 from llama_index.postprocessor.conformal.hybrid import retrieval_of
 from llama_index.postprocessor.conformal.nodes import to_snippets
 
@@ -21,11 +23,7 @@ from llama_index.postprocessor.conformal.nodes import to_snippets
 def judge_retriever(
     retriever: BaseRetriever,
     judged: Iterable[JudgedQuery] | Iterable[str],
-    *,
-    name: str | None = None,
-    key: str | None = None,
-    max_concurrency: int | None = None,
-    split: Split | None = None,
+    **options: Unpack[JudgeOptions],
 ) -> list[JudgedQuery]:
     """Retrieve for each judged query, and carry its judgements over to what was retrieved.
 
@@ -75,8 +73,46 @@ def judge_retriever(
         If nothing retrieved has more than half of ten relevant ids or more, or any of fewer; and if
         an id is that of several snippets, so that `missed` counts documents.
     """
-    ask = partial(retrieve, retriever, name=name, max_concurrency=max_concurrency)
-    return retrieve_and_judge(judged, ask, key=key, split=split)
+    return retrieve_and_judge(judged, partial(retrieve, retriever), **options)
+
+
+def label_retriever(
+    retriever: BaseRetriever, questions: Iterable[str], llm: LLM, **options: Unpack[QuestionOptions]
+) -> Labelled:
+    """Retrieve for each question, and let an LLM judge each of the nodes.
+
+    Calibrate on `judged` of the result, with its `labels`, which say where the judgements come
+    from: `calibrate(labelled.judged, alpha=0.1, labels=labelled.labels)`. The guarantee is then
+    about what the LLM calls relevant. The queries have their questions as ids, and the snippets
+    their hits, as those of `judge_retriever`.
+
+    Parameters
+    ----------
+    retriever
+        The unfiltered retriever, as in `judge_retriever`.
+    questions
+        The texts of different questions, as users ask them.
+    llm
+        The judge, such as `as_llm(model)`. It is asked once about each node of a question.
+    options
+        `name` and `max_concurrency`, as in `judge_retriever`. `answers`, the reference answer to
+        each question, None where there is none: nodes are judged by whether they support it, and
+        by whether they answer the question where it is None. `split`, `prompt`, `concurrency` and
+        `cache`, as in `label_by_llm`: with a cache, an interrupted or repeated run asks only for
+        what it lacks. `progress`, by default True, prints the number of calls before the first, and
+        shows a progress bar, which needs the extra `cli` of `conformal-retrievers`; otherwise the
+        number is logged. If more calls are needed than `most_calls`, ValueError is raised with
+        their number, and none is made: give 0 to learn it.
+
+    Raises
+    ------
+    TypeError
+        For anything but a retriever, texts and an LLM.
+    ValueError
+        For a question that is blank or occurs twice, another number of answers, more calls than
+        `most_calls`, and as in `judge_retriever` and `label_by_llm`.
+    """
+    return label_questions(questions, partial(retrieve, retriever), llm, **options)
 
 
 def retrieve(retriever: BaseRetriever, questions: Sequence[str], **options: Any) -> Returned:
@@ -116,10 +152,7 @@ def nodes_for(
         # Each in a copy of the context, which holds LlamaIndex's current span.
         running = [threads.submit(copy_context().run, ask, text) for text in questions]
         retrieved = [one.result() for one in running]
-    asked = retrieval_of(retriever)
-    # A node that stands for several is returned as those: more than were asked for.
-    k = None if asked.k is None else max([asked.k, *map(len, retrieved)])
-    return retrieved, Retrieval(name or asked.retriever, k)
+    return retrieved, retrieval_of(retriever).returned(retrieved, name)
 
 
 def _fields(found: NodeWithScore) -> dict[str, Any]:

@@ -10,13 +10,11 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import LLM, ChatMessage, ChatResponse, MessageRole
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import NodeWithScore, TextNode
-from typing_extensions import Unpack
 
 from conformal_retrievers import EmbeddingScorer, LLMScorer, Scorer
 from conformal_retrievers import llm as core
 from conformal_retrievers.llm import wire
 from conformal_retrievers.llm.deadlines import framework_llm
-from conformal_retrievers.scoring.rating import RatingOptions
 from conformal_retrievers.scoring.reranker import Placed, Reranking
 
 Options = Callable[[core.Request], Mapping[str, Any]]
@@ -26,15 +24,17 @@ AnyScorer: TypeAlias = Scorer | BaseEmbedding | LLM | BaseNodePostprocessor
 def as_scorer(model: AnyScorer, *, name: str | None = None) -> Scorer:
     """Return the scorer of an embedding model, an LLM or a reranker.
 
-    A scorer is returned as it is; `FunctionScorer` makes one of a function. Raises TypeError for
-    anything else.
+    A scorer is returned as it is; `FunctionScorer` makes one of a function. The score of an LLM is
+    that of `LLMScorer(as_llm(model))`, and a reranker's minus the score that it gives a node, with
+    the default name "reranker(<model name>)". Raises TypeError for anything else, and ValueError if
+    there is no `name` and the model's is unknown.
     """
     if isinstance(model, BaseEmbedding):
         return embedding_scorer(model, name=name)
     if isinstance(model, LLM):
-        return llm_scorer(model, name=name)
+        return LLMScorer(as_llm(model, name=name))
     if isinstance(model, BaseNodePostprocessor):
-        return reranker_scorer(model, name=name)
+        return RerankerScorer(model, name or wire.scorer_name("reranker", model, "as_scorer"))
     if name is None and isinstance(model, Scorer):
         return model
     raise TypeError(
@@ -63,25 +63,6 @@ def embedding_scorer(
     )
 
 
-def llm_scorer(
-    model: LLM,
-    *,
-    options: Options | None = None,
-    name: str | None = None,
-    **rating: Unpack[RatingOptions],
-) -> LLMScorer:
-    """Return the scorer of a LlamaIndex LLM: `LLMScorer` of `as_llm(model)`.
-
-    Parameters
-    ----------
-    model, options, name
-        As in `as_llm`.
-    rating
-        `by`, `concurrency` and `cache`, as in `LLMScorer`.
-    """
-    return LLMScorer(as_llm(model, options=options, name=name), **rating)
-
-
 def as_llm(model: LLM, *, options: Options | None = None, name: str | None = None) -> core.LLM:
     """Return a LlamaIndex LLM as an `LLM` of the core, with its own `chat`, `achat` and retries.
 
@@ -105,14 +86,8 @@ def as_llm(model: LLM, *, options: Options | None = None, name: str | None = Non
             f"options is openai_options, but {type(model).__name__} has is_chat_model=False, whose "
             "endpoint does not accept them; set is_chat_model=True, or leave options out"
         )
-
-    name = name or wire.name_of(
-        wire.model_name(model.metadata),
-        temperature=getattr(model, "temperature", 0),
-        settings=_settings(model),
-        options=options,
-    )
-    return framework_llm(model, (model.chat, model.achat), _messages, _reply, name, options)
+    calls, settings, named = (model.chat, model.achat), _settings(model), model.metadata
+    return framework_llm(model, calls, _messages, _reply, options, name, settings, named)
 
 
 def _messages(request: core.Request) -> list[ChatMessage]:
@@ -144,15 +119,6 @@ def _settings(model: LLM) -> Mapping[str, Any]:
     settings = wire.settings_of(model, without={"is_chat_model", "context_window"})
     completes = getattr(model, "is_chat_model", None) is False
     return {**settings, "is_chat_model": False} if completes else settings
-
-
-def reranker_scorer(reranker: BaseNodePostprocessor, *, name: str | None = None) -> RerankerScorer:
-    """Return the scorer −score of a postprocessor that gives nodes a score, as rerankers do.
-
-    The default name is "reranker(<model name>)"; ValueError if the model's name is unknown.
-    """
-    name = name or wire.scorer_name("reranker", reranker, "reranker_scorer")
-    return RerankerScorer(reranker, name)
 
 
 @dataclass(frozen=True)

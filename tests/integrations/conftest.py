@@ -1,0 +1,40 @@
+"""Models over HTTP, and handlers of LlamaIndex, for one test each."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+from langchain_openai import ChatOpenAI
+from llama_index.core.instrumentation import get_dispatcher
+from llama_index.llms.openai_like import OpenAILike
+
+
+@pytest.fixture
+async def models(llm_server):
+    """Return a function from settings to the model of LangChain and of LlamaIndex.
+
+    Their HTTP clients are of this test's event loop; the frameworks' own outlive theirs.
+    """
+    async with httpx.AsyncClient() as asynchronous:
+        with httpx.Client() as synchronous:
+
+            def build(url=llm_server.url, **settings):
+                known = {"model": "minilm", "temperature": 0, "max_retries": 0, "api_key": "none"}
+                known |= {"http_client": synchronous, **settings}
+                like = {"is_chat_model": True, "is_function_calling_model": True}
+                like |= {"context_window": 100_000, "async_http_client": asynchronous}
+                return (
+                    ChatOpenAI(base_url=url, http_async_client=asynchronous, **known),
+                    OpenAILike(api_base=url, **like, **known),
+                )
+
+            yield build
+
+
+@pytest.fixture
+def handled():
+    """Return a function that adds a handler to LlamaIndex for this test."""
+    root = get_dispatcher()
+    before = [*root.event_handlers]
+    yield root.add_event_handler
+    root.event_handlers = before

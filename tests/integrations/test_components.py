@@ -1,0 +1,434 @@
+"""Compressor, retriever and postprocessor with scores from a dict, and rerankers of LlamaIndex."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import pickle
+from typing import Any
+
+import pytest
+from frameworks import (
+    COMPONENTS,
+    MiniLMEmbedding,
+    calibration_at,
+    each_component,
+    each_framework,
+    filter_at,
+    ids_of,
+    texts_of,
+)
+from langchain_core.documents import Document
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from langchain_tests.integration_tests import RetrieversIntegrationTests
+from llama_index.core import Settings
+from llama_index.core.callbacks import CallbackManager
+from llama_index.core.llms import MockLLM
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.schema import ImageNode, NodeWithScore, QueryBundle, TextNode
+from lookup import LookupScorer
+from pydantic import ValidationError
+
+from conformal_retrievers import (
+    Calibration,
+    ConformalFilter,
+    JudgedQuery,
+    RetrievalScorer,
+    ScoredQuery,
+    Snippet,
+)
+from conformal_retrievers.data.hits import RETRIEVER, Hit
+from conformal_retrievers.scoring import score_snippets
+from langchain_conformal import ConformalCompressor, ConformalRetriever, judge_retriever
+from llama_index.postprocessor.conformal import ConformalPostprocessor, as_scorer, embedding_scorer
+from llama_index.postprocessor.conformal.nodes import to_snippets
+
+SCORES = {"near": 0.1, "far": 0.9, "middle": 0.4, "odd": math.nan}
+TEXTS = [*SCORES]
+KEPT = ["near", "middle", "odd"]
+LOOKUP, RETRIEVAL = LookupScorer(SCORES), RetrievalScorer(higher_is_better=True)
+COMPRESSOR, IN_RETRIEVER, POSTPROCESSOR = COMPONENTS
+
+
+class Numbered(Document):
+    """A document class with a field of its own."""
+
+    number: int
+
+
+class Found(NodeWithScore):
+    number: int
+
+
+def own(of):
+    """Return objects of a class of the user, by a framework, which have nested metadata."""
+    metadata = {"conformal_score": "mine", "nested": {"pages": [1]}}
+    if of is COMPRESSOR:
+        return [Numbered(page_content=t, id=t, metadata=metadata, number=3) for t in TEXTS]
+    nodes = [TextNode(text=text, id_=text, metadata=metadata) for text in TEXTS]
+    return [Found(node=node, score=0.5, number=3) for node in nodes]
+
+
+async def both(made, given, query="q"):
+    """What a compressor or postprocessor keeps, which is the same asynchronously."""
+    if isinstance(made, ConformalCompressor):
+        kept = made.compress_documents(given, query)
+        assert await made.acompress_documents(given, query) == kept
+        return kept
+    kept = made.postprocess_nodes(given, query_str=query)
+    assert await made.apostprocess_nodes(given, query_str=query) == kept
+    return kept
+
+
+@pytest.fixture
+def compressor():
+    return COMPRESSOR.made(TEXTS, filter=filter_at(LOOKUP))
+
+
+@pytest.fixture
+def postprocessor():
+    return POSTPROCESSOR.made(TEXTS, filter=filter_at(LOOKUP))
+
+
+@pytest.fixture
+def retriever():
+    return IN_RETRIEVER.made(TEXTS, filter=filter_at(LOOKUP))
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("llama_index") / "calibration.json"
+    calibration_at(embedding_scorer(MiniLMEmbedding())).save(path)
+    return path
+
+
+# --- what is kept ---------------------------------------------------------------------------------
+
+
+@each_framework
+async def test_copies_keep_id_class_fields_and_metadata_and_inputs_are_unchanged(of):
+    made, given = of.made(TEXTS, filter=filter_at(LOOKUP)), own(of)
+    before = copy.deepcopy(given)
+    kept = await both(made, given[::-1])
+    assert texts_of(kept) == ids_of(kept) == KEPT[::-1]
+    assert await both(made, []) == []
+    for one in kept:
+        assert (type(one), one.number) == (type(given[0]), 3)
+        assert one.metadata["nested"] == {"pages": [1]}
+        if of is COMPRESSOR:
+            one.metadata["written"] = "afterwards"
+        else:
+            assert (one.score, one.metadata) == (0.5, given[0].metadata)
+            one.score = -1.0
+    assert given == before
+
+
+@each_framework
+async def test_an_iterator_is_filtered_like_a_list(of):
+    made = of.made(TEXTS, filter=filter_at(LOOKUP))
+    if of is COMPRESSOR:
+        listed = RunnableLambda(lambda query: iter(of.given(TEXTS)))
+        again = ConformalRetriever(retriever=listed, filter=made.filter)
+        found = [made.compress_documents(iter(of.given(TEXTS)), "q")]
+        found += [await made.acompress_documents(iter(of.given(TEXTS)), "q")]
+        found += [again.invoke("q"), await again.ainvoke("q")]
+    else:
+        found = [made.postprocess_nodes(iter(of.given(TEXTS)), QueryBundle("q"))]
+        found += [await made.apostprocess_nodes(iter(of.given(TEXTS)), query_str="q")]
+    assert [texts_of(one) for one in found] == [KEPT] * len(found)
+
+
+async def test_retriever_compressor_and_runnable_keep_the_same(retriever, compressor):
+    runnable = compressor.as_runnable()
+    expected, documents = retriever.invoke("q"), COMPRESSOR.given(TEXTS)
+    assert texts_of(expected) == KEPT
+    given = {"query": "q", "documents": documents}
+    for found in (
+        await retriever.ainvoke("q"),
+        retriever.batch(["q"])[0],
+        (retriever | RunnableLambda(list)).invoke("q"),
+        await both(compressor, documents),
+        runnable.invoke(given),
+        await runnable.ainvoke(given),
+        ({"query": RunnablePassthrough(), "documents": retriever.retriever} | runnable).invoke("q"),
+    ):
+        assert found == expected
+
+
+class TestTheRetrieverStandardsOfLangChain(RetrieversIntegrationTests):
+    """k belongs to the wrapped retriever: the constructor below passes it on."""
+
+    @property
+    def retriever_constructor(self):
+        def construct(k: int = 3) -> ConformalRetriever:
+            documents = COMPRESSOR.given(TEXTS)
+            found = RunnableLambda(lambda query, **kwargs: documents[: kwargs.get("k", k)])
+            return ConformalRetriever(retriever=found, filter=filter_at(LOOKUP, math.inf))
+
+        return construct
+
+    @property
+    def retriever_query_example(self) -> str:
+        return "q"
+
+
+def node(text: str, score: float | None = None) -> NodeWithScore:
+    return NodeWithScore(node=TextNode(text=text), score=score)
+
+
+def test_nodes_without_the_scores_that_were_calibrated_are_kept_with_a_remedy_for_nodes():
+    keep = ConformalPostprocessor(filter=filter_at(RetrievalScorer()))
+    unscored = pytest.warns(UserWarning, match="could not score any")
+    remedy = r"no scores.*in LlamaIndex as NodeWithScore\.score"
+    with pytest.warns(UserWarning, match=remedy), unscored:
+        assert len(keep.postprocess_nodes([*map(node, TEXTS)], query_str="q")) == len(TEXTS)
+
+
+async def test_metadata_is_not_scored(postprocessor):
+    given = [NodeWithScore(node=TextNode(text="near", metadata={"title": "far away"}))]
+    assert await both(postprocessor, given) == given
+
+
+async def test_pictures_and_blank_texts_cannot_be_scored_and_are_kept(file):
+    ours = ConformalPostprocessor.from_calibration(file, embed_model=MiniLMEmbedding())
+    given = [NodeWithScore(node=ImageNode(image_path="picture.png")), node(" "), node("other")]
+    assert await both(ours, given, "mountain") == given[:2]
+
+
+class BestFirst(RetrievalScorer):
+    """How far a similarity is from the best of its query: `turn` alone does not tell."""
+
+    def score(self, query, snippets):
+        scores = super().score(query, snippets)
+        return scores - scores.min()
+
+
+def test_the_hits_of_plain_nodes_are_those_of_one_retriever():
+    hits = [s.hits for s in to_snippets([node("a", 0.5), node("b", math.nan), node("c")])]
+    assert hits == [(Hit(RETRIEVER, 0, 0.5),), (Hit(RETRIEVER, 1),), (Hit(RETRIEVER, 2),)]
+
+
+@pytest.mark.parametrize(
+    ("scorer", "threshold", "unscored", "kept"),
+    [
+        (RETRIEVAL, -0.5, ["c"], ["b", "d", "c"]),
+        (BestFirst(higher_is_better=True), 0.15, [], ["b", "d"]),
+    ],
+)
+async def test_the_retrievers_own_score_and_that_of_a_subclass_decide(
+    scorer, threshold, unscored, kept
+):
+    ours = ConformalPostprocessor(filter=filter_at(scorer, threshold))
+    given = [node("a", 0.4), node("b", 0.6), node("d", 0.5), *map(node, unscored)]
+    assert texts_of(await both(ours, given)) == kept
+
+
+# --- metadata -------------------------------------------------------------------------------------
+
+
+def test_copies_have_score_and_p_value_as_plain_numbers(compressor):
+    given = [Document("near", metadata={"conformal_score": "mine", "page": 1}), Document("odd")]
+    near, odd = compressor.compress_documents(given, "q")
+    assert near.metadata == {"conformal_score": 0.1, "conformal_p_value": 1.0, "page": 1}
+    assert type(near.metadata["conformal_score"]) is float
+    assert type(near.metadata["conformal_p_value"]) is float
+    assert odd.metadata == {"conformal_score": None, "conformal_p_value": None}
+
+
+def test_a_p_value_is_of_the_group_of_the_query():
+    """Of the scores 0.1 … 0.9 of one group none is 1.5 or more, and of the other 1.1 … 1.9 five."""
+    given = [ScoredQuery([g + i / 10], [True], group=f"{g}") for g in (0, 1) for i in range(1, 10)]
+    of_groups = Calibration.from_scores(given, alpha=0.1, scorer="lookup", by_group=True)
+    grouped = ConformalFilter(LookupScorer({"a": 1.5}), of_groups, group_of=lambda query: query)
+    (kept,) = ConformalCompressor(filter=grouped).compress_documents([Document("a")], "1")
+    assert kept.metadata["conformal_p_value"] == pytest.approx(0.6)  # (1 + 5) / 10
+
+
+@pytest.mark.parametrize(("score", "name"), [(math.inf, "inf"), (-math.inf, "-inf")])
+def test_an_infinite_score_has_a_name_because_json_has_no_number_for_it(score, name):
+    everything = ConformalCompressor(filter=filter_at(LookupScorer({"a": score}), math.inf))
+    (kept,) = everything.compress_documents([Document("a")], "q")
+    assert kept.metadata["conformal_score"] == name
+    json.dumps(kept.metadata, allow_nan=False)
+
+
+async def test_a_document_may_have_lost_its_metadata(compressor):
+    given = Document("near")
+    given.metadata = None
+    (kept,) = await both(compressor, [given])
+    assert kept.metadata == {"conformal_score": 0.1, "conformal_p_value": 1.0}
+    found = RunnableLambda(lambda query: [given])
+    (judged,) = judge_retriever(found, [JudgedQuery("q", ["near"], [True])])
+    assert judged.relevant == (True,)
+
+
+@pytest.mark.parametrize(("prefix", "names"), [("cf.", {"cf.score", "cf.p_value"}), (None, set())])
+def test_the_prefix_of_metadata_can_be_chosen_or_switched_off(prefix, names):
+    made = ConformalCompressor(filter=filter_at(LOOKUP), metadata_prefix=prefix)
+    (kept,) = made.compress_documents([Document("near")], "q")
+    assert set(kept.metadata) == names
+
+
+# --- alpha ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alpha", [0, 1, 1.5, -0.1])
+def test_an_alpha_out_of_range_is_refused(alpha):
+    with pytest.raises(ValidationError, match="alpha is"):
+        IN_RETRIEVER.made(TEXTS, filter=filter_at(LOOKUP), alpha=alpha)
+
+
+async def test_a_retriever_can_have_another_alpha_than_its_calibration():
+    queries = [ScoredQuery([i / 20], [True]) for i in range(20)]
+    strict = ConformalFilter(
+        LOOKUP, Calibration.from_scores(queries, alpha=0.1, scorer=LOOKUP.name)
+    )
+    for alpha, kept in ((None, ["near", "far", "middle", "odd"]), (0.8, ["near", "odd"])):
+        made = IN_RETRIEVER.made(TEXTS, filter=strict, alpha=alpha)
+        assert await IN_RETRIEVER.kept(made, TEXTS) == kept
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "query", "error", "field"),
+    [
+        *(([], query, ValueError, "query") for query in (None, "", "  ")),
+        *((given, "q", TypeError, "documents|nodes") for given in (None, 3, "q")),
+        (Document("near"), "q", TypeError, "documents|nodes"),
+        (node("near"), "q", TypeError, "documents|nodes"),
+        (["text"], "q", TypeError, r"documents\[0\]|nodes\[0\]"),
+        ([TextNode(text="a")], "q", TypeError, r"documents\[0\]|nodes\[0\]"),
+    ],
+    ids=str,
+)
+async def test_an_invalid_argument_is_named(compressor, postprocessor, given, query, error, field):
+    bundle = None if query is None else QueryBundle(query)
+    with pytest.raises(error, match=field):
+        compressor.compress_documents(given, query)
+    with pytest.raises(error, match=field):
+        await compressor.acompress_documents(given, query)
+    with pytest.raises(error, match=field):
+        postprocessor.postprocess_nodes(given, bundle)
+    with pytest.raises(error, match=field):
+        await postprocessor.apostprocess_nodes(given, bundle)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "field"),
+    [
+        ("q", TypeError, "input"),
+        ({"query": "q"}, ValueError, "documents"),
+        ({"documents": []}, ValueError, "query"),
+    ],
+)
+async def test_the_runnable_names_what_is_missing_from_its_input(compressor, given, error, field):
+    runnable = compressor.as_runnable()
+    schema = runnable.get_input_jsonschema()
+    assert set(schema["$defs"]["CompressorInput"]["required"]) == {"query", "documents"}
+    with pytest.raises(error, match=field):
+        runnable.invoke(given)
+    with pytest.raises(error, match=field):
+        await runnable.ainvoke(given)
+
+
+@each_component
+def test_a_misspelt_keyword_is_an_error(of):
+    with pytest.raises(ValidationError, match="treshold"):
+        of.made(TEXTS, filter=filter_at(LOOKUP), treshold=0.3)
+
+
+def test_the_embedding_model_of_the_settings_is_the_default(file, monkeypatch):
+    monkeypatch.setattr(Settings, "_embed_model", MiniLMEmbedding())
+    assert ConformalPostprocessor.from_calibration(file).filter.calibration.scorer
+    monkeypatch.setattr(Settings, "_embed_model", None)
+    with pytest.raises(ValueError, match=r"Settings\.embed_model"):  # not the error of OpenAI's
+        ConformalPostprocessor.from_calibration(file)
+
+
+def test_an_llm_without_a_name_needs_one(file):
+    with pytest.raises(ValueError, match="name"):
+        ConformalPostprocessor.from_calibration(file, llm=MockLLM())
+
+
+# --- as a component of its framework --------------------------------------------------------------
+
+
+def two_scored(query="q"):
+    return [Document(t, metadata={"relevance_score": s}) for t, s in (("a", 0.4), ("b", 0.6))]
+
+
+def test_components_can_be_pickled_and_copied():
+    keep = filter_at(RetrievalScorer(), -0.5)
+    retriever = ConformalRetriever(retriever=RunnableLambda(two_scored), filter=keep)
+    for again in (retriever, pickle.loads(pickle.dumps(retriever))):
+        assert texts_of(again.invoke("q")) == ["b"]
+        assert again.filter.calibration == keep.calibration
+    for copied in (copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))):
+        compressor = copied(ConformalCompressor(filter=keep))
+        assert texts_of(compressor.compress_documents(two_scored(), "q")) == ["b"]
+        postprocessor = copied(ConformalPostprocessor(filter=keep))
+        nodes = [node("a", 0.4), node("b", 0.6)]
+        assert texts_of(postprocessor.postprocess_nodes(nodes, query_str="q")) == ["b"]
+
+
+def test_it_is_a_component_of_llama_index():
+    manager = CallbackManager([])
+    ours = ConformalPostprocessor(filter=filter_at(RETRIEVAL), callback_manager=manager)
+    assert ours.callback_manager is manager
+    schema = ConformalPostprocessor.model_json_schema()
+    assert schema["properties"]["filter"]["description"] == "The scorer with its calibration."
+    assert schema["properties"]["class_name"]["default"] == "ConformalPostprocessor"
+    assert schema["required"] == ["filter"]
+    shown = {"scorer": RETRIEVAL.name, "calibration": ours.filter.calibration.checksum}
+    assert json.loads(ours.to_json())["filter"] == shown
+
+
+def test_a_failed_pickle_leaves_it_unchanged(file):
+    ours = ConformalPostprocessor.from_calibration(file, embed_model=MiniLMEmbedding())
+    before = ours.filter
+    with pytest.raises(NotImplementedError):  # LlamaIndex wraps its models' methods in proxies
+        pickle.dumps(ours)
+    assert ours.filter is before
+
+
+# --- rerankers as scorers -------------------------------------------------------------------------
+
+
+class Reranker(BaseNodePostprocessor):
+    """Returns the longest texts first, `top_n` of them, with their length as the score."""
+
+    model: str = "length"
+    top_n: int = 100
+    written: Any = None
+
+    def _postprocess_nodes(self, nodes, query_bundle=None):
+        for one in nodes:
+            one.score = None if one.text == "none" else self.written or float(len(one.text))
+            if self.written == "id":
+                one.score, one.node.id_ = 1.0, "another"
+        return sorted(nodes, key=lambda one: -len(one.text))[: self.top_n]
+
+
+async def test_a_reranker_of_llama_index_is_a_scorer():
+    scorer = as_scorer(Reranker())
+    assert scorer.name == "reranker(length)"
+    given = [*map(node, ("aa", "aaaa", " ", "none", "aa"))]
+    ours = ConformalPostprocessor(filter=filter_at(scorer, -3.0))
+    assert texts_of(await both(ours, given)) == ["aaaa", " ", "none"]
+    assert scorer.relative_to_query
+
+
+async def test_a_snippet_that_the_reranker_does_not_return_is_dropped():
+    ours = ConformalPostprocessor(filter=filter_at(as_scorer(Reranker(top_n=1)), 0.0))
+    assert texts_of(await both(ours, [node("aa"), node("aaaa")])) == ["aaaa"]
+    with pytest.raises(ValueError, match="as_scorer"):
+        as_scorer(Reranker(model="unknown"))
+
+
+@pytest.mark.parametrize("written", ["id", 10**400, "abc", [0.5]])
+def test_a_reranker_that_does_not_give_each_node_a_number_is_named(written):
+    with pytest.raises(ValueError, match=r"'reranker\(length\)'"):
+        score_snippets(as_scorer(Reranker(written=written)), "q", [Snippet("a")])
