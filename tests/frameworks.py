@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cache
 from zlib import crc32
 
@@ -19,8 +20,16 @@ from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.postprocessor import conformal as llama_index_conformal
 
 import langchain_conformal
-from conformal_retrievers import Calibration, ConformalFilter, JudgedQuery, ScoredQuery, Snippet
+from conformal_retrievers import (
+    Calibration,
+    ConformalFilter,
+    Evidence,
+    JudgedQuery,
+    ScoredQuery,
+    Snippet,
+)
 from conformal_retrievers.cli.docstrings import docstring_corpus
+from conformal_retrievers.data.sentences import splitter
 
 MODEL = "all-MiniLM-L6-v2"
 SIZE = 384
@@ -156,6 +165,21 @@ def by_ids(queries, field="id"):
             id=q.id,
         )
         for q in queries
+    ]
+
+
+def with_evidence(queries):
+    """Return queries with the first sentence of each relevant snippet as evidence."""
+    return [
+        replace(
+            query,
+            evidence=tuple(
+                Evidence(s.id, *splitter("sentences")(s.text)[0])
+                for s, relevant in zip(query.snippets, query.relevant, strict=True)
+                if relevant
+            ),
+        )
+        for query in queries
     ]
 
 

@@ -13,11 +13,13 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache, partial
 from uuid import NAMESPACE_URL, uuid5
 
 import pytest
-from frameworks import SIZE, MiniLMEmbedding, MiniLMEmbeddings, snippets
+from frameworks import SIZE, K, MiniLMEmbedding, MiniLMEmbeddings, snippets
 from langchain_core.documents import Document
+from langchain_core.retrievers import BaseRetriever
 from langchain_core.vectorstores import InMemoryVectorStore
 from llama_index.core import StorageContext, VectorStoreIndex
 from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
@@ -147,6 +149,11 @@ def of_chroma(framework, client, space="cosine"):
     return index_of(ChromaVectorStore(collection))
 
 
+@cache
+def chroma_in_memory(framework, space="cosine"):
+    return of_chroma(framework, pytest.importorskip("chromadb").EphemeralClient(), space)
+
+
 def chroma(space):
     @contextmanager
     def opened(framework, folder):
@@ -263,3 +270,33 @@ def of_tenant(name, framework):
     if name.startswith("faiss"):
         return {"filter": {"tenant": TENANT}, "fetch_k": len(snippets())}
     return {"filter": {"tenant": TENANT}}
+
+
+# --- search for words -----------------------------------------------------------------------------
+
+
+class BM25(BaseRetriever):
+    """BM25 of bm25s in LangChain, over documents that have no ids."""
+
+    k: int = K
+
+    def _get_relevant_documents(self, query, *, run_manager):
+        tokenize, index = bm25()
+        found, _ = index.retrieve(tokenize(query), k=self.k, show_progress=False)
+        return [Document(snippets()[i].text) for i in found[0]]
+
+
+@cache
+def bm25():
+    import bm25s
+
+    index, tokenize = bm25s.BM25(), partial(bm25s.tokenize, show_progress=False)
+    index.index(tokenize([s.text for s in snippets()]), show_progress=False)
+    return tokenize, index
+
+
+def bm25_of_nodes():
+    from llama_index.retrievers.bm25 import BM25Retriever
+
+    nodes = [TextNode(text=s.text, id_=id_of(s)) for s in snippets()]
+    return BM25Retriever.from_defaults(nodes=nodes, similarity_top_k=K)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from frameworks import index_retriever, judged, langchain_retriever, snippets
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
@@ -13,6 +14,7 @@ from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.response_synthesizers import ResponseMode, get_response_synthesizer
 from llama_index.core.schema import QueryBundle
 from llama_index.llms.openai_like import OpenAILike
+from llm_server import LLMServer
 
 from conformal_retrievers import Snippet
 from conformal_retrievers.answers import calibrate_answers, evaluate_answers
@@ -21,8 +23,6 @@ from langchain_conformal import ConformalRetriever
 from langchain_conformal import answer_queries as langchain_queries
 from llama_index.postprocessor.conformal import ConformalPostprocessor
 from llama_index.postprocessor.conformal import answer_queries as llama_index_queries
-from tests.frameworks import judged, langchain_retriever, snippets, vector_index
-from tests.llm_server import LLMServer
 
 QUESTIONS = [query.query for query in judged()[:60]]
 NEEDED = {
@@ -55,16 +55,25 @@ def as_context(given):
     return "\n\n".join(document.page_content for document in given["context"])
 
 
-def langchain_chain(server):
-    chat = ChatOpenAI(model="toy", base_url=server.url, api_key="none", temperature=0)
+def langchain_chain(server, **settings):
+    given = {"base_url": server.url, "api_key": "none", "temperature": 0, **settings}
+    chat = ChatOpenAI(model="toy", **given)
     return RunnablePassthrough.assign(context=RunnableLambda(as_context)) | PROMPT | chat
 
 
-def synthesizer(server):
-    llm = OpenAILike(
-        model="toy", api_base=server.url, api_key="none", is_chat_model=True, context_window=100_000
-    )
-    return get_response_synthesizer(llm, response_mode=ResponseMode.COMPACT)
+def synthesizer(server, mode=ResponseMode.COMPACT, **settings):
+    given = {"api_base": server.url, "api_key": "none", "context_window": 100_000, **settings}
+    llm = OpenAILike(model="toy", is_chat_model=True, **given)
+    return get_response_synthesizer(llm, response_mode=mode)
+
+
+def in_langchain(server, questions=QUESTIONS, **settings):
+    chain = langchain_chain(server, **settings)
+    return langchain_queries(langchain_retriever(), questions, chain)
+
+
+def in_llama_index(server, questions=QUESTIONS, **settings):
+    return llama_index_queries(index_retriever(), questions, synthesizer(server, **settings))
 
 
 def test_a_langchain_chain_calibrates_its_filter_on_its_answers(server, tmp_path):
@@ -86,7 +95,7 @@ def test_a_langchain_chain_calibrates_its_filter_on_its_answers(server, tmp_path
 
 
 def test_a_llama_index_synthesizer_or_engine_calibrates_its_filter(server, tmp_path):
-    retriever = vector_index().as_retriever(similarity_top_k=8)
+    retriever = index_retriever()
     one = synthesizer(server)
     queries, answer = llama_index_queries(retriever, QUESTIONS, one)
     engine = RetrieverQueryEngine(retriever, response_synthesizer=one)
@@ -108,12 +117,7 @@ def test_a_llama_index_synthesizer_or_engine_calibrates_its_filter(server, tmp_p
 
 
 def test_both_packages_calibrate_alike(server):
-    made = [
-        langchain_queries(langchain_retriever(), QUESTIONS, langchain_chain(server)),
-        llama_index_queries(
-            vector_index().as_retriever(similarity_top_k=8), QUESTIONS, synthesizer(server)
-        ),
-    ]
+    made = in_langchain(server), in_llama_index(server)
     ours, theirs = (calibrate_answers(*of, alpha=0.1) for of in made)
     assert ours.threshold() == pytest.approx(theirs.threshold(), rel=1e-4)
 
@@ -158,33 +162,24 @@ def test_sentences_reach_the_chain_with_the_metadata_of_their_document():
 
 
 def test_chains_that_differ_in_settings_have_other_names(server):
-    def named(**settings):
-        chat = ChatOpenAI(model="toy", base_url=server.url, api_key="none", **settings)
-        return langchain_queries(langchain_retriever(), QUESTIONS[:1], PROMPT | chat).answer.name
+    def named(of, **settings):
+        return of(server, QUESTIONS[:1], **settings).answer.name
 
-    def node_named(mode=ResponseMode.COMPACT, **settings):
-        llm = OpenAILike(model="toy", api_base=server.url, api_key="none", **settings)
-        one = get_response_synthesizer(llm, response_mode=mode)
-        retriever = vector_index().as_retriever(similarity_top_k=8)
-        return llama_index_queries(retriever, QUESTIONS[:1], one).answer.name
-
-    names = [named(), named(temperature=1.0), named(max_tokens=5)]
-    nodes = [node_named(), node_named(temperature=1.0), node_named(ResponseMode.REFINE)]
-    assert len(set(names)) == len(set(nodes)) == 3
-    assert (named(), node_named()) == (names[0], nodes[0])
+    for of, others in (
+        (in_langchain, [{"temperature": 1.0}, {"max_tokens": 5}]),
+        (in_llama_index, [{"temperature": 1.0}, {"mode": ResponseMode.REFINE}]),
+    ):
+        names = [named(of), *(named(of, **other) for other in others)]
+        assert len(set(names)) == 3
+        assert named(of) == names[0]
 
 
 def test_a_blank_reply_is_no_answer_in_either_framework(server):
     server.reply = lambda body: ""
     try:
-        for made in (
-            langchain_queries(langchain_retriever(), QUESTIONS[:3], langchain_chain(server)),
-            llama_index_queries(
-                vector_index().as_retriever(similarity_top_k=8), QUESTIONS[:3], synthesizer(server)
-            ),
-        ):
+        for of in (in_langchain, in_llama_index):
             with pytest.raises(ValueError, match="all of the first 3 questions failed"):
-                calibrate_answers(*made, alpha=0.3)
+                calibrate_answers(*of(server, QUESTIONS[:3]), alpha=0.3)
     finally:
         server.reply = reply
 
@@ -193,7 +188,7 @@ def test_what_is_no_chain_is_named():
     with pytest.raises(TypeError, match="chain is 3; give a Runnable, such as prompt | chat"):
         langchain_queries(langchain_retriever(), QUESTIONS, 3)
     with pytest.raises(TypeError, match="chain is 3; give a response synthesizer or a query"):
-        llama_index_queries(vector_index().as_retriever(), QUESTIONS, 3)
+        llama_index_queries(index_retriever(), QUESTIONS, 3)
     nameless = RunnableLambda(lambda given: "yes")
     with pytest.raises(ValueError, match="chain has no model whose name is known; give name="):
         langchain_queries(langchain_retriever(), QUESTIONS, nameless)

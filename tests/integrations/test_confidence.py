@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from frameworks import texts_of
 from langchain_core.documents import Document
 from langchain_core.runnables import RunnableLambda
 from langchain_huggingface import ChatHuggingFace, HuggingFacePipeline
@@ -88,20 +89,31 @@ def network_of(folder, **settings):
     )
 
 
-async def test_the_answer_of_a_chain_has_its_confidence(model, flag, expected):
-    runnable = confidence_runnable(model, flag, max_new_tokens=5)
-    documents = {"question": QUESTION, "context": [Document(text) for text in CHUNKS]}
-    for message in (runnable.invoke(GIVEN), await runnable.ainvoke(documents)):
-        assert message.text == expected[0]
-        assert message.response_metadata["factuality"] == expected[1]
+async def in_chain(llm, flag, group=None, **options):
+    """Return the answer and its confidence, which are the same asynchronously."""
+    made = confidence_runnable(llm, flag, **{"max_new_tokens": 5, **options})
+    given = GIVEN | ({} if group is None else {"group": group})
+    message = made.invoke(given)
+    context = [Document(text) for text in CHUNKS]
+    assert await made.ainvoke(given | {"context": context}) == message
+    return message.text, message.response_metadata["factuality"]
 
 
-async def test_the_answer_of_an_engine_has_its_confidence(model, flag, expected):
-    engine = ConfidenceQueryEngine(engine_of(CHUNKS), model, flag, max_new_tokens=5)
-    for response in (engine.query(QUESTION), await engine.aquery(QUESTION)):
-        assert response.response == expected[0]
-        assert response.metadata["factuality"] == expected[1]
-        assert [node.text for node in response.source_nodes] == list(CHUNKS)
+async def in_engine(llm, flag, group=None, **options):
+    options = {"max_new_tokens": 5, "group_of": group and {QUESTION: group}.get, **options}
+    made = ConfidenceQueryEngine(engine_of(CHUNKS), llm, flag, **options)
+    response, again = made.query(QUESTION), await made.aquery(QUESTION)
+    assert (again.response, again.metadata) == (response.response, response.metadata)
+    assert texts_of(response.source_nodes) == [*CHUNKS]
+    return response.response, response.metadata["factuality"]
+
+
+each = pytest.mark.parametrize("asked", [in_chain, in_engine])
+
+
+@each
+async def test_an_answer_has_its_confidence(asked, model, flag, expected):
+    assert await asked(model, flag) == expected
 
 
 @pytest.fixture(scope="module")
@@ -120,23 +132,16 @@ def kept_flag(folder, flag):
     return FactualityFlag(classifier, calibration)
 
 
-def test_a_pipeline_of_langchain_huggingface_can_be_used(folder, kept_flag, expected):
-    pipeline = pipeline_of(folder, max_new_tokens=3)
-    assert pipeline.invoke("How long").startswith("How long")  # it runs by itself
-    for llm in (pipeline, ChatHuggingFace(llm=pipeline)):
-        runnable = confidence_runnable(llm, kept_flag, max_new_tokens=5)
-        [message] = runnable.stream(GIVEN)  # as one piece
-        assert message.text == expected[0]
-        assert message.response_metadata["factuality"] == pytest.approx(expected[1])
-
-
-def test_a_hugging_face_llm_of_llama_index_can_be_used(folder, kept_flag, expected):
-    llm = network_of(folder)
-    assert llm.complete("How long").text
-    engine = ConfidenceQueryEngine(engine_of(CHUNKS), llm, kept_flag, max_new_tokens=5)
-    response = engine.query(QUESTION)
-    assert response.response == expected[0]
-    assert response.metadata["factuality"] == pytest.approx(expected[1])
+async def test_a_model_that_a_framework_loaded_can_be_used(folder, kept_flag, expected):
+    pipeline, network = pipeline_of(folder, max_new_tokens=3), network_of(folder)
+    assert pipeline.invoke("How long").startswith("How long")  # each runs by itself
+    assert network.complete("How long").text
+    same = expected[0], pytest.approx(expected[1])
+    assert await in_chain(pipeline, kept_flag) == same
+    assert await in_chain(ChatHuggingFace(llm=pipeline), kept_flag) == same
+    assert await in_engine(network, kept_flag) == same
+    [message] = confidence_runnable(pipeline, kept_flag, max_new_tokens=5).stream(GIVEN)
+    assert message.text == expected[0]  # as one piece
 
 
 def test_a_chat_model_brings_its_own_template(folder, kept_flag):
@@ -234,22 +239,21 @@ async def test_without_a_kept_node_the_answer_is_empty_and_flagged(model, flag):
         assert response.source_nodes == []
 
 
-def test_generation_and_prompt_are_those_of_the_calibration(folder, kept_flag):
+async def test_generation_and_prompt_are_those_of_the_calibration(folder, kept_flag):
     network, sampling = network_of(folder, stopping_ids=[7]), pipeline_of(folder, do_sample=True)
     local = LocalModel(sampling.pipeline.model, sampling.pipeline.tokenizer)
     prompt = partial(RagPrompt, preamble="Be brief.")
     [long] = local.generate([prompt(QUESTION, CHUNKS)], max_new_tokens=5)
     assert long.tokens[2] not in long.tokens[:2]
     ending = GenerationConfig(eos_token_id=long.tokens[2])
-    settings = {"max_new_tokens": 5, "generation": ending, "prompt": prompt}
-    runnable = confidence_runnable(sampling, kept_flag, **settings)
-    engine = ConfidenceQueryEngine(engine_of(CHUNKS), network, kept_flag, **settings)
+    settings = {"generation": ending, "prompt": prompt}
     short = local.tokenizer.decode(long.tokens[:2])
-    assert runnable.invoke(GIVEN).text == short
-    assert engine.query(QUESTION).response == short
+    for asked, llm in ((in_chain, sampling), (in_engine, network)):
+        assert (await asked(llm, kept_flag, **settings))[0] == short
 
 
-def test_a_flag_by_group_uses_the_group_of_the_question(model, flag, expected):
+@each
+async def test_a_flag_by_group_uses_the_group_of_the_question(asked, model, flag, expected):
     """The confidence is above what flags in the one group, and below what flags in the other."""
     confidence = expected[1]["confidence"]
     scores = {"lenient": confidence - 0.01, "strict": confidence + 0.01}
@@ -262,40 +266,25 @@ def test_a_flag_by_group_uses_the_group_of_the_question(model, flag, expected):
     )
     calibration = dataclasses.replace(calibration, subject=FLAGS)
     grouped = FactualityFlag(flag.classifier, calibration)
-    runnable = confidence_runnable(model, grouped, max_new_tokens=5)
     for group, flagged in (("lenient", False), ("strict", True)):
         said = {"confidence": confidence, "flagged": flagged}
-        of = {QUESTION: group}.__getitem__
-        engine = ConfidenceQueryEngine(
-            engine_of(CHUNKS), model, grouped, max_new_tokens=5, group_of=of
-        )
-        assert engine.query(QUESTION).metadata["factuality"] == said
-        given = GIVEN | {"group": group}
-        assert runnable.invoke(given).response_metadata["factuality"] == said
+        assert await asked(model, grouped, group) == (expected[0], said)
     with pytest.warns(UserWarning, match="group"):
-        assert runnable.invoke(GIVEN).response_metadata["factuality"]["flagged"]
+        assert (await asked(model, grouped))[1]["flagged"]
 
 
-def in_either_framework(llm, flag):
-    """Return, of each framework, what makes the answerer."""
-    return (
-        lambda: confidence_runnable(llm, flag, max_new_tokens=2),
-        lambda: ConfidenceQueryEngine(engine_of(CHUNKS), llm, flag, max_new_tokens=2),
-    )
-
-
-def test_a_hosted_model_is_refused(flag):
+@each
+async def test_a_hosted_model_is_refused(asked, flag):
     hosted = ChatOpenAI(model="gpt", api_key="none")
     for llm in (hosted, OpenAILike(model="gpt", api_key="none"), MockLLM()):
-        for make in in_either_framework(llm, flag):
-            with pytest.raises(TypeError, match=f"llm is a {type(llm).__name__}"):
-                make()
+        with pytest.raises(TypeError, match=f"llm is a {type(llm).__name__}"):
+            await asked(llm, flag)
 
 
-def test_a_flag_of_another_model_is_refused_before_a_question_is_asked(flag):
+@each
+async def test_a_flag_of_another_model_is_refused_before_a_question_is_asked(asked, flag):
     renamed = LocalModel(tiny("llama"), bpe_tokenizer(), name="other")
     deeper = LocalModel(tiny("llama", num_hidden_layers=4), bpe_tokenizer(), name="llama")
     for llm, message in ((renamed, "'other' .* name='llama'"), (deeper, "3 layers .* 4 layers")):
-        for make in in_either_framework(llm, flag):
-            with pytest.raises(CalibrationMismatch, match=message):
-                make()
+        with pytest.raises(CalibrationMismatch, match=message):
+            await asked(llm, flag)

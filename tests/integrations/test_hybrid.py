@@ -12,13 +12,13 @@ from contextvars import ContextVar
 
 import numpy as np
 import pytest
+from frameworks import filter_at, ids_of
 from langchain_classic.retrievers import ContextualCompressionRetriever
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever as LangChainRetriever
 from langchain_core.runnables import ConfigurableField, RunnableLambda
 from llama_index.core.base.base_retriever import BaseRetriever as LlamaIndexRetriever
-from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.llms import MockLLM
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import (
@@ -84,9 +84,16 @@ class Down(Exception):
     """What a store raises that is down."""
 
 
-class Listed(LangChainRetriever):
-    """Returns a list, or raises, once as many others are asked as the barrier waits for."""
+def listed(retriever):
+    """Return a list, or raise, once as many others are asked as the barrier waits for."""
+    if retriever.barrier is not None:
+        retriever.barrier.wait()
+    if retriever.items and isinstance(retriever.items[0], Exception):
+        raise retriever.items[0]
+    return retriever.items
 
+
+class Listed(LangChainRetriever):
     items: list
     barrier: object = None
     k: int = 3
@@ -94,13 +101,9 @@ class Listed(LangChainRetriever):
 
     def _get_relevant_documents(self, query, *, run_manager):
         self.seen.append((caller.get(), run_manager.parent_run_id is not None))
-        if self.barrier is not None:
-            self.barrier.wait()
-        if isinstance(self.items[0], Exception):
-            raise self.items[0]
         return [
             Document(text, id=id, metadata=metadata | {"relevance_score": score})
-            for id, text, score in self.items
+            for id, text, score in listed(self)
             for metadata in [{"source": "s", "start_index": len(text)}]
         ]
 
@@ -120,25 +123,22 @@ class ListedNodes(LlamaIndexRetriever):
     def _retrieve(self, query_bundle):
         self.seen.append((caller.get(), query_bundle.embedding is None))
         query_bundle.embedding = [1.0]  # as a VectorIndexRetriever does
-        if self.barrier is not None:
-            self.barrier.wait()
-        if isinstance(self.items[0], Exception):
-            raise self.items[0]
         return [
             NodeWithScore(node=TextNode(text=text, id_=id), score=score)
-            for id, text, score in self.items
+            for id, text, score in listed(self)
         ]
-
-
-class NoNodes(LlamaIndexRetriever):
-    def _retrieve(self, query_bundle):
-        return []
 
 
 class InLangChain:
     package = langchain_conformal
-    nothing = Other
+    asking = "_aget_relevant_documents"
     listed = staticmethod(lambda items, barrier=None: Listed(items=items, barrier=barrier))
+
+    def retrieve(self, hybrid):
+        return hybrid.invoke("q")
+
+    async def aretrieve(self, hybrid):
+        return await hybrid.ainvoke("q")
 
     async def found(self, hybrid, query="q"):
         """What it finds as (id, hits), which is the same asynchronously."""
@@ -162,17 +162,22 @@ class InLangChain:
         chain = ContextualCompressionRetriever(
             base_compressor=ConformalCompressor(filter=conformal_filter), base_retriever=hybrid
         )
-        kept = [d.id for d in filtered.invoke(query)]
-        assert [d.id for d in await filtered.ainvoke(query)] == kept
-        assert [d.id for d in chain.invoke(query)] == kept
-        assert [d.id for d in await chain.ainvoke(query)] == kept
+        kept = ids_of(filtered.invoke(query))
+        assert ids_of(await filtered.ainvoke(query)) == kept
+        assert ids_of(chain.invoke(query)) == ids_of(await chain.ainvoke(query)) == kept
         return kept
 
 
 class InLlamaIndex:
     package = llama_index_conformal
+    asking = "_aretrieve"
     listed = ListedNodes
-    nothing = NoNodes
+
+    def retrieve(self, hybrid):
+        return hybrid.retrieve("q")
+
+    async def aretrieve(self, hybrid):
+        return await hybrid.aretrieve("q")
 
     async def found(self, hybrid, query="q"):
         nodes = hybrid.retrieve(query)
@@ -192,8 +197,8 @@ class InLlamaIndex:
             llm=MockLLM(),
             node_postprocessors=[ConformalPostprocessor(filter=conformal_filter)],
         )
-        kept = [node.node_id for node in engine.query(query).source_nodes]
-        assert [node.node_id for node in (await engine.aquery(query)).source_nodes] == kept
+        kept = ids_of(engine.query(query).source_nodes)
+        assert ids_of((await engine.aquery(query)).source_nodes) == kept
         return kept
 
 
@@ -205,11 +210,6 @@ def framework(request):
 def hybrid_in(framework, lists=LISTS, barrier=None, **options):
     retrievers = {name: framework.listed(items, barrier) for name, items in lists.items()}
     return framework.package.HybridRetriever(retrievers, **options)
-
-
-def filter_of(scorer, threshold):
-    one = ScoredQuery([threshold], [True])
-    return ConformalFilter(scorer, Calibration.from_scores([one], alpha=0.5, scorer=scorer.name))
 
 
 FUSED = FusionScorer(["dense", "bm25"])
@@ -248,7 +248,7 @@ async def test_both_keep_the_same_snippets(framework):
         (RetrievalScorer("bm25"), -5.0, ["3", "4"]),
     ):
         hybrid = hybrid_in(framework)
-        assert await framework.kept(hybrid, filter_of(scorer, threshold)) == kept
+        assert await framework.kept(hybrid, filter_at(scorer, threshold)) == kept
 
 
 def test_judged_queries_have_the_hits_names_and_depth_of_all(framework):
@@ -284,7 +284,7 @@ async def test_all_are_asked_at_once_in_the_callers_context(framework, asynchron
         assert sorted(seen.tags) == [[], ["retriever:bm25"], ["retriever:dense"]]
         assert seen.parents == 2
     else:
-        await hybrid.aretrieve("q") if asynchronous else hybrid.retrieve("q")
+        await framework.aretrieve(hybrid) if asynchronous else framework.retrieve(hybrid)
     assert [one for r in hybrid.retrievers.values() for one in r.seen] == [("me", True)] * 2
 
 
@@ -297,7 +297,8 @@ class Runs(BaseCallbackHandler):
         self.parents += parent_run_id is not None
 
 
-async def test_a_cancelled_call_cancels_all(framework):
+@pytest.mark.parametrize("how", ["cancelled", "failed"])
+async def test_a_cancelled_call_or_an_error_cancels_all_that_wait(framework, how):
     begun, stopped = [], []
 
     async def wait(*arguments, **options):
@@ -308,20 +309,24 @@ async def test_a_cancelled_call_cancels_all(framework):
             stopped.append(1)
             raise
 
+    async def fail(*arguments, **options):
+        while not begun:
+            await asyncio.sleep(0.001)
+        raise Down
+
     hybrid = hybrid_in(framework)
-    names = ("_aget_relevant_documents", "_aretrieve")
-    name = next(name for name in names if hasattr(hybrid.retrievers["dense"], name))
-    kind = type("Waiting", (type(hybrid.retrievers["dense"]),), {name: wait})
-    for retriever in hybrid.retrievers.values():
-        retriever.__class__ = kind
-    call = hybrid.ainvoke if framework.package is langchain_conformal else hybrid.aretrieve
-    task = asyncio.create_task(call("q"))
-    while len(begun) < 2:
-        await asyncio.sleep(0.001)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert stopped == [1, 1]
+    methods = (wait, wait if how == "cancelled" else fail)
+    for retriever, method in zip(hybrid.retrievers.values(), methods, strict=True):
+        retriever.__class__ = type("Own", (type(retriever),), {framework.asking: method})
+    task = asyncio.create_task(framework.aretrieve(hybrid))
+    if how == "cancelled":
+        while len(begun) < 2:
+            await asyncio.sleep(0.001)
+        task.cancel()
+    with pytest.raises(asyncio.CancelledError if how == "cancelled" else Down):
+        await asyncio.wait_for(task, timeout=30)
+    await asyncio.sleep(0)
+    assert stopped == [1] * methods.count(wait)
 
 
 def test_a_hybrid_retriever_refuses_what_is_not_a_retriever_or_a_name(framework):
@@ -344,8 +349,8 @@ def test_a_hybrid_retriever_without_one_that_the_score_reads_is_refused(framewor
     best = BestScore(FusionScorer([*LISTS]))
     snippets = [Snippet(TEXTS[id], id, hits=hits) for id, hits in HITS.items()]
     gate = calibrate_gate([JudgedQuery("q", snippets, [True] * 4)], (), best, alpha=0.5)
-    dense = filter_of(RankScorer("dense"), 0)
-    for needs_both in (filter_of(LEARNED, 0), dense.behind(gate)):
+    dense = filter_at(RankScorer("dense"), 0)
+    for needs_both in (filter_at(LEARNED, 0), dense.behind(gate)):
         with pytest.raises(ValueError, match="hits of 'dense', .* needs those of 'bm25'"):
             framework.filter_once(hybrid, needs_both)
     framework.filter_once(hybrid, dense)
@@ -356,7 +361,7 @@ def test_a_hybrid_retriever_without_one_that_the_score_reads_is_refused(framewor
 async def test_hits_of_retrievers_with_other_names_are_refused(framework, names, scorer):
     lists = dict(zip(names, LISTS.values(), strict=False))
     with pytest.raises(ValueError, match="'dense'"):
-        await framework.kept(hybrid_in(framework, lists), filter_of(scorer, 0))
+        await framework.kept(hybrid_in(framework, lists), filter_at(scorer, 0))
 
 
 # --- failures -------------------------------------------------------------------------------------
@@ -386,41 +391,14 @@ def test_judging_raises_if_a_retriever_fails_and_names_it_and_the_query(
 
 async def test_a_failure_is_raised_if_the_others_find_nothing(framework):
     hybrid = hybrid_in(framework, FAILING, on_error="skip")
-    hybrid.retrievers["dense"] = framework.nothing()
+    hybrid.retrievers["dense"] = framework.listed([])
     with pytest.raises(Down):
         await framework.found(hybrid)
 
 
-async def test_an_error_cancels_the_others(framework):
-    begun, stopped = asyncio.Event(), []
-
-    async def wait(*arguments, **options):
-        begun.set()
-        try:
-            await asyncio.sleep(60)
-        except asyncio.CancelledError:
-            stopped.append(1)
-            raise
-
-    async def fail(*arguments, **options):
-        await begun.wait()
-        raise Down
-
-    hybrid = hybrid_in(framework)
-    for retriever, method in zip(hybrid.retrievers.values(), (wait, fail), strict=True):
-        names = ("_aget_relevant_documents", "_aretrieve")
-        name = next(name for name in names if hasattr(retriever, name))
-        retriever.__class__ = type("Own", (type(retriever),), {name: method})
-    call = hybrid.ainvoke if framework.package is langchain_conformal else hybrid.aretrieve
-    with pytest.raises(Down):
-        await asyncio.wait_for(call("q"), timeout=30)
-    await asyncio.sleep(0)
-    assert stopped == [1]
-
-
 @pytest.mark.filterwarnings("ignore:.*could not score any snippet")
 async def test_a_retriever_that_is_skipped_is_logged_once_and_seen_in_the_event(
-    framework, caplog, tmp_path
+    framework, caplog, tmp_path, handled
 ):
     hybrid = hybrid_in(framework, FAILING, on_error="skip")
     with caplog.at_level(logging.WARNING):
@@ -430,20 +408,15 @@ async def test_a_retriever_that_is_skipped_is_logged_once_and_seen_in_the_event(
         await framework.found(hybrid)
     assert sum("'bm25'" in record.message for record in caplog.records) == 1
     log = FilterLog(tmp_path / "log.jsonl")
-    conformal_filter = filter_of(FUSED, -fusion(HITS["1"]))
+    conformal_filter = filter_at(FUSED, -fusion(HITS["1"]))
     if framework.package is langchain_conformal:
         handler = langchain_conformal.ConformalCallbackHandler(log)
         filtered = framework.filtered(hybrid, conformal_filter)
         kept = filtered.invoke("q", {"callbacks": [handler]})
         assert kept[0].metadata["conformal_hits"] == {"dense": [0, 0.9], "bm25": None}
     else:
-        handler = llama_index_conformal.ConformalEventHandler(log)
-        dispatcher = get_dispatcher()
-        dispatcher.add_event_handler(handler)
-        try:
-            await framework.kept(hybrid, conformal_filter)
-        finally:
-            dispatcher.event_handlers.remove(handler)
+        handled(llama_index_conformal.ConformalEventHandler(log))
+        await framework.kept(hybrid, conformal_filter)
     event = next(read_log(log.path))
     assert (event["failed_retrievers"], event["kept"]) == (["bm25"], [0, 1, 2])
     assert "retrievers that failed: bm25" in caplog.text
@@ -454,9 +427,9 @@ async def test_a_retriever_that_is_skipped_is_logged_once_and_seen_in_the_event(
 async def test_all_are_kept_if_a_retriever_that_the_score_reads_fails(framework):
     hybrid = hybrid_in(framework, FAILING, on_error="skip")
     for scorer in (FUSED, LEARNED, RankScorer("bm25")):
-        assert await framework.kept(hybrid, filter_of(scorer, -np.inf)) == ["1", "2", "3"]
-    assert await framework.kept(hybrid, filter_of(RankScorer("dense"), 0)) == ["1"]
-    calibration = filter_of(FUSED, -np.inf).calibration
+        assert await framework.kept(hybrid, filter_at(scorer, -np.inf)) == ["1", "2", "3"]
+    assert await framework.kept(hybrid, filter_at(RankScorer("dense"), 0)) == ["1"]
+    calibration = filter_at(FUSED, -np.inf).calibration
     with pytest.raises(Unscorable, match=r"snippets \[0, 1, 2\]"):
         await framework.kept(hybrid, ConformalFilter(FUSED, calibration, on_unscorable="raise"))
 
@@ -468,15 +441,28 @@ async def test_a_gate_is_silent_if_a_retriever_finds_nothing_and_not_if_it_fails
     answered = JudgedQuery("q", snippets, [True, False, False, False])
     best = BestScore(FusionScorer([*LISTS]))  # worse where one of them finds nothing
     gate = calibrate_gate([answered], (), best, alpha=0.5)
-    always = ConformalFilter(scorer, filter_of(scorer, 1.0).calibration, gate=gate)
+    always = ConformalFilter(scorer, filter_at(scorer, 1.0).calibration, gate=gate)
     assert await framework.kept(hybrid_in(framework), always)
     nothing = hybrid_in(framework)
-    nothing.retrievers["bm25"] = framework.nothing()
+    nothing.retrievers["bm25"] = framework.listed([])
     assert await framework.kept(nothing, always) == []
     assert await framework.kept(hybrid_in(framework, FAILING, on_error="skip"), always)
 
 
 # --- columns --------------------------------------------------------------------------------------
+
+
+def columns_of(framework, scorer):
+    """Return what a filter is given of what is found, and the snippets of the same."""
+    found, keep = framework.retrieve(hybrid_in(framework)), filter_at(scorer, 0)
+    if framework.package is langchain_conformal:
+        module = langchain_conformal.documents
+    else:
+        module = llama_index_conformal.nodes
+        for i, node in enumerate(found):
+            node.node.relationships[NodeRelationship.SOURCE] = RelatedNodeInfo(node_id="s")
+            node.node.start_char_idx, node.node.end_char_idx = i, i + 1
+    return module.to_score(keep, found), module.to_snippets(found)
 
 
 @pytest.mark.parametrize(
@@ -490,46 +476,28 @@ async def test_a_gate_is_silent_if_a_retriever_finds_nothing_and_not_if_it_fails
     ],
     ids=lambda scorer: type(scorer).__name__,
 )
-async def test_scores_from_hits_are_those_of_snippets_without_making_any(
-    framework, scorer, monkeypatch
-):
-    hybrid = hybrid_in(framework)
-    if framework.package is langchain_conformal:
-        found, module = hybrid.invoke("q"), langchain_conformal.documents
-    else:
-        found, module = hybrid.retrieve("q"), llama_index_conformal.nodes
-        for i, node in enumerate(found):
-            source = RelatedNodeInfo(node_id="s")
-            node.node.relationships[NodeRelationship.SOURCE] = source
-            node.node.start_char_idx, node.node.end_char_idx = i, i + 1
-    snippets = module.to_snippets(found)
+async def test_scores_from_columns_are_those_of_snippets(framework, scorer):
+    given, snippets = columns_of(framework, scorer)
     expected = scorer.score("q", snippets)
     assert np.isfinite(expected[:2]).all()
-    monkeypatch.setattr(module, "to_snippets", None)
-    given = module.to_score(filter_of(scorer, 0), found)
     assert [*documents_in(given)] == [snippet.document for snippet in snippets]
     assert [*positions_in(given)] == [snippet.position for snippet in snippets]
     for scores in (
         score_snippets(scorer, "q", given),
         await ascore_snippets(scorer, "q", given),
-        ConformalFilter(scorer, filter_of(scorer, 0).calibration)("q", given).scores,
+        ConformalFilter(scorer, filter_at(scorer, 0).calibration)("q", given).scores,
     ):
         np.testing.assert_array_equal(scores, expected)
 
 
 def test_columns_become_snippets_once_a_scorer_reads_one(framework):
-    hybrid = hybrid_in(framework)
     scorer = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
-    found = hybrid.invoke("q") if framework.package is langchain_conformal else hybrid.retrieve("q")
-    module = getattr(framework.package, "documents", None) or framework.package.nodes
-    given = module.to_score(filter_of(scorer, 0), found)
-    assert [*given] == module.to_snippets(found)
+    given, snippets = columns_of(framework, scorer)
+    assert [*given] == snippets
     assert (given[0].id, len(given), [s.id for s in given[1:]]) == ("3", 4, ["2", "1", "4"])
     assert scorer.score("q", given).tolist() == [len(TEXTS[id]) for id in HITS]
-    assert [hits_in(given).keys(), [*texts_in(given)]] == [
-        {"bm25", "dense"},
-        [TEXTS[id] for id in HITS],
-    ]
+    assert {*hits_in(given)} == {"bm25", "dense"}
+    assert [*texts_in(given)] == [TEXTS[id] for id in HITS]
 
 
 # --- LangChain ------------------------------------------------------------------------------------
@@ -537,14 +505,10 @@ def test_columns_become_snippets_once_a_scorer_reads_one(framework):
 
 def test_kept_documents_have_hits_unless_metadata_are_to_be_unchanged():
     hybrid = hybrid_in(InLangChain())
-    conformal_filter = filter_of(FUSED, -fusion(HITS["2"]))
-    for prefix, keys in (
-        ("conformal_", {"conformal_hits", "conformal_score", "conformal_p_value"}),
-        (None, set()),
-    ):
-        filtered = ConformalRetriever(
-            retriever=hybrid, filter=conformal_filter, metadata_prefix=prefix
-        )
+    keep = filter_at(FUSED, -fusion(HITS["2"]))
+    marks = {"conformal_hits", "conformal_score", "conformal_p_value"}
+    for prefix, keys in (("conformal_", marks), (None, set())):
+        filtered = ConformalRetriever(retriever=hybrid, filter=keep, metadata_prefix=prefix)
         for document in filtered.invoke("q"):
             assert document.metadata.keys() == {"source", "start_index"} | keys
 
@@ -563,7 +527,7 @@ def test_what_a_caller_configures_reaches_the_retrievers_inside():
     listed = Listed(items=LISTS["dense"]).configurable_fields(items=ConfigurableField(id="items"))
     hybrid = langchain_conformal.HybridRetriever({"dense": listed})
     config = {"configurable": {"items": LISTS["bm25"]}}
-    filtered = ConformalRetriever(retriever=hybrid, filter=filter_of(RankScorer("dense"), 0))
+    filtered = ConformalRetriever(retriever=hybrid, filter=filter_at(RankScorer("dense"), 0))
     assert [d.id for d in filtered.invoke("q")] == ["1"]
     assert [d.id for d in filtered.invoke("q", config)] == ["3"]
     assert [d.id for d in asyncio.run(hybrid.ainvoke("q", config))] == ["3", "4", "2"]
@@ -613,28 +577,8 @@ def test_names_of_any_form_are_compared_in_a_hybrid_retriever():
         ConformalRetriever(retriever=other, filter=keep).invoke("q")
 
 
-@pytest.mark.parametrize(
-    ("calibrated", "warned"),
-    [("Listed()", False), ("Other()", True), ("a name of its own", False), ("Other", False)],
-)
-def test_another_class_of_retriever_gives_a_warning_unless_the_user_named_it(calibrated, warned):
-    one = Calibration.from_scores(
-        [ScoredQuery([1.0], [True])],
-        alpha=0.5,
-        scorer="rank(retriever)",
-        retrieval={"retriever": calibrated, "k": 3},
-    )
-    filtered = ConformalRetriever(
-        retriever=Listed(items=LISTS["dense"]), filter=ConformalFilter(RankScorer(), one)
-    )
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        filtered.invoke("q")
-    assert [str(one.message)[:25] for one in caught] == ["the retriever is Listed()"] * warned
-
-
 def test_a_filter_inside_a_hybrid_retriever_is_refused_and_a_missing_retriever_named():
-    keep = filter_of(RankScorer("dense"), 1)
+    keep = filter_at(RankScorer("dense"), 1)
     inside = ConformalRetriever(retriever=RunnableLambda(lambda query: []), filter=keep)
     filtered = langchain_conformal.HybridRetriever({"dense": inside})
     with pytest.raises(ValueError, match="already filters"):
@@ -643,7 +587,7 @@ def test_a_filter_inside_a_hybrid_retriever_is_refused_and_a_missing_retriever_n
         langchain_conformal.judge_retriever(filtered.with_retry(), [])
     for scorer in (RankScorer("sparse"), RankScorer(), FusionScorer(["dense", "sparse"])):
         with pytest.raises(ValueError, match=f"'{RETRIEVER}'|'sparse'"):
-            ConformalRetriever(retriever=hybrid_in(InLangChain()), filter=filter_of(scorer, 1))
+            ConformalRetriever(retriever=hybrid_in(InLangChain()), filter=filter_at(scorer, 1))
 
 
 # --- LlamaIndex -----------------------------------------------------------------------------------
@@ -658,9 +602,8 @@ def test_nodes_with_hits_survive_copies_pickles_and_json():
     ):
         assert (type(twin), twin, twin.hits) == (NodeWithHits, node, HITS["3"])
         assert all(type(hit) is Hit for hit in twin.hits)
-    kept = ConformalPostprocessor(filter=filter_of(FUSED, 0)).postprocess_nodes(
-        [node], query_str="q"
-    )
+    keep = ConformalPostprocessor(filter=filter_at(FUSED, 0))
+    kept = keep.postprocess_nodes([node], query_str="q")
     assert kept == [node]
     assert kept[0] is not node
 
@@ -668,6 +611,6 @@ def test_nodes_with_hits_survive_copies_pickles_and_json():
 def test_a_node_that_came_later_has_no_hits_and_is_kept():
     nodes = hybrid_in(InLlamaIndex()).retrieve("q")
     later = NodeWithScore(node=TextNode(text="later", id_="5"))
-    keep = ConformalPostprocessor(filter=filter_of(RankScorer("bm25"), 0))
+    keep = ConformalPostprocessor(filter=filter_at(RankScorer("bm25"), 0))
     kept = keep.postprocess_nodes([*nodes, later], query_str="q")
     assert [node.node_id for node in kept] == ["3", "5"]

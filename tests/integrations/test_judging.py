@@ -9,6 +9,7 @@ from frameworks import (
     K,
     MiniLMEmbedding,
     MiniLMEmbeddings,
+    by_ids,
     langchain_retriever,
     snippets,
 )
@@ -31,21 +32,11 @@ QUESTIONS = all_judged()[:40]
 
 
 def by_id():
-    return [
-        JudgedQuery.from_ids(
-            q.query, [s.id for s, r in zip(q.snippets, q.relevant, strict=True) if r], id=q.id
-        )
-        for q in QUESTIONS
-    ]
+    return by_ids(QUESTIONS)
 
 
 def by_source():
-    return [
-        JudgedQuery.from_ids(
-            q.query, [s.document for s, r in zip(q.snippets, q.relevant, strict=True) if r], id=q.id
-        )
-        for q in QUESTIONS
-    ]
+    return by_ids(QUESTIONS, "document")
 
 
 @cache

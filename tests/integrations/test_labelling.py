@@ -6,12 +6,8 @@ import json
 import logging
 
 import pytest
-from frameworks import K, MiniLMEmbedding, judged, langchain_retriever, snippets
+from frameworks import K, index_retriever, judged, langchain_retriever, snippets
 from langchain_core.language_models import FakeListChatModel
-from langchain_openai import ChatOpenAI
-from llama_index.core import VectorStoreIndex
-from llama_index.core.schema import TextNode
-from llama_index.llms.openai_like import OpenAILike
 from llama_index.postprocessor import conformal as llama_index_conformal
 from llm_server import fields_of, overlap
 
@@ -39,15 +35,9 @@ def llm(server):
     return openai_llm("judge", base_url=server.url, max_retries=0)
 
 
-def nodes_retriever():
-    nodes = [TextNode(text=s.text, id_=s.id) for s in snippets()]
-    index = VectorStoreIndex(nodes, embed_model=MiniLMEmbedding())
-    return index.as_retriever(similarity_top_k=K)
-
-
 EACH = pytest.mark.parametrize(
     ("package", "make"),
-    [(langchain_conformal, langchain_retriever), (llama_index_conformal, nodes_retriever)],
+    [(langchain_conformal, langchain_retriever), (llama_index_conformal, index_retriever)],
     ids=["langchain", "llama-index"],
 )
 
@@ -165,15 +155,14 @@ def test_what_cannot_be_labelled_is_refused_before_a_call(
     assert not server.bodies
 
 
-def test_models_of_both_frameworks_are_judges(server):
-    keys = {"api_key": "none", "max_retries": 0}
-    chat = ChatOpenAI(model="judge", base_url=server.url, **keys)
-    like = OpenAILike(model="judge", api_base=server.url, is_chat_model=True, **keys)
-    one = langchain_conformal.label_retriever(
-        langchain_retriever(), QUESTIONS[:2], langchain_conformal.as_llm(chat), progress=False
-    )
-    other = llama_index_conformal.label_retriever(
-        nodes_retriever(), QUESTIONS[:2], llama_index_conformal.as_llm(like), progress=False
+async def test_models_of_both_frameworks_are_judges(server, models):
+    chat, like = models()
+    one, other = (
+        package.label_retriever(make(), QUESTIONS[:2], package.as_llm(model), progress=False)
+        for package, make, model in (
+            (langchain_conformal, langchain_retriever, chat),
+            (llama_index_conformal, index_retriever, like),
+        )
     )
     assert [q.relevant for q in one.judged] == [q.relevant for q in other.judged]
     with pytest.raises(TypeError, match="llm is a FakeListChatModel.*as_llm"):

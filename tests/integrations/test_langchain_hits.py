@@ -7,7 +7,7 @@ import json
 import warnings
 
 import pytest
-from frameworks import MiniLMEmbeddings, cosine
+from frameworks import MiniLMEmbeddings, cosine, filter_at, texts_of
 from langchain_classic.retrievers import ContextualCompressionRetriever, EnsembleRetriever
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import BaseDocumentCompressor, Document
@@ -16,13 +16,7 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import ConfigurableField, RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStoreRetriever
 
-from conformal_retrievers import (
-    Calibration,
-    ConformalFilter,
-    JudgedQuery,
-    ScoredQuery,
-    calibrate,
-)
+from conformal_retrievers import ConformalFilter, JudgedQuery, calibrate
 from conformal_retrievers.data.hits import RETRIEVER, Hit
 from conformal_retrievers.scoring import FusionScorer, RankScorer, RetrievalScorer
 from langchain_conformal import (
@@ -68,6 +62,16 @@ class WithoutScores(Failing):
     error = NotImplementedError
 
 
+class Late(Failing):
+    error = TimeoutError
+
+
+class Down(InMemoryVectorStore):
+    """Cannot be asked at all."""
+
+    similarity_search = asimilarity_search = similarity_search_with_score = None
+
+
 class InWords(Failing):
     def similarity_search_with_score(self, query, k=4):
         return [(document, "near") for document in self.similarity_search(query, k)]
@@ -105,12 +109,6 @@ def retriever(k=3, kind=Normalised, **options):
 
 def red(document):
     return "red" in document.page_content
-
-
-def kept_by(scorer, threshold):
-    queries = [ScoredQuery([threshold], [True])]
-    one = Calibration.from_scores(queries, alpha=0.5, scorer=scorer.name)
-    return ConformalFilter(scorer, one)
 
 
 SIMILARITIES = {text: cosine(QUERY.query, text) for text in TEXTS}
@@ -170,15 +168,15 @@ async def test_a_vector_store_tells_its_scores_and_returns_the_same_documents(as
 )
 async def test_other_searches_have_relevance_scores_or_ranks_only(asked, scores):
     (judged,) = judge_retriever(asked, [QUERY])
-    assert [s.text for s in judged.snippets] == [d.page_content for d in asked.invoke(QUERY.query)]
+    assert [s.text for s in judged.snippets] == texts_of(asked.invoke(QUERY.query))
     assert [s.hits[0].rank for s in judged.snippets] == [*range(len(scores))]
     assert [s.hits[0].score for s in judged.snippets] == pytest.approx(scores, abs=1e-6)
-    filtered = ConformalRetriever(retriever=asked, filter=kept_by(RankScorer(), 0))
+    filtered = ConformalRetriever(retriever=asked, filter=filter_at(RankScorer(), 0))
     kept = [judged.snippets[0].text]
-    assert [d.page_content for d in filtered.invoke(QUERY.query)] == kept
-    assert [d.page_content for d in await filtered.ainvoke(QUERY.query)] == kept
+    assert texts_of(filtered.invoke(QUERY.query)) == kept
+    assert texts_of(await filtered.ainvoke(QUERY.query)) == kept
     if None in scores:
-        needing = ConformalRetriever(retriever=asked, filter=kept_by(RetrievalScorer(), 0))
+        needing = ConformalRetriever(retriever=asked, filter=filter_at(RetrievalScorer(), 0))
         with pytest.warns(UserWarning, match="ranks and no scores"), UNSCORED:
             assert len(needing.invoke(QUERY.query)) == len(scores)
 
@@ -202,10 +200,6 @@ async def test_a_store_that_tells_no_scores_is_asked_as_before(kind, options):
     ]
 
 
-class Late(Failing):
-    error = TimeoutError
-
-
 async def test_a_store_that_is_down_is_not_taken_for_one_without_scores():
     asked = with_scores(retriever(kind=Late))
     with pytest.raises(TimeoutError):
@@ -214,26 +208,23 @@ async def test_a_store_that_is_down_is_not_taken_for_one_without_scores():
         await asked.ainvoke("red")
 
 
-async def test_the_error_of_a_store_that_cannot_be_asked_at_all_is_raised():
-    asked = retriever(kwargs={"unknown": 1}, kind=type("Down", (Failing,), {}))
-    asked.vectorstore.similarity_search = asked.vectorstore.asimilarity_search = None
+def test_the_error_of_a_store_that_cannot_be_asked_at_all_is_raised():
+    asked = retriever(kind=Down)
     for call in (asked, with_scores(asked)):
         with pytest.raises(TypeError, match="not callable"):
             call.invoke("red")
 
 
 async def test_fallbacks_and_alternatives_that_are_made_later_have_scores():
-    down = retriever(kind=type("Down", (InMemoryVectorStore,), {"similarity_search": None}))
-    down.vectorstore.__class__.similarity_search_with_score = None
     later = Own(vectorstore=store()).configurable_alternatives(
         ConfigurableField(id="which"), default_key="own", store=retriever
     )
     for asked in (
-        down.with_fallbacks([retriever()]),
+        retriever(kind=Down).with_fallbacks([retriever()]),
         later.with_config(configurable={"which": "store"}),
     ):
         found = with_scores(asked).invoke(QUERY.query)
-        assert [d.page_content for d in found] == NEAREST[:3]
+        assert texts_of(found) == NEAREST[:3]
         assert found.scores == pytest.approx([SIMILARITIES[t] for t in NEAREST[:3]], abs=1e-6)
 
 
@@ -241,10 +232,10 @@ async def test_a_plain_vector_store_is_filtered_by_its_own_scores():
     threshold = -sum(SIMILARITIES[text] for text in NEAREST[1:3]) / 2
     plain = retriever(k=4)
     model = plain.vectorstore.embedding
-    filtered = ConformalRetriever(retriever=plain, filter=kept_by(RetrievalScorer(), threshold))
+    filtered = ConformalRetriever(retriever=plain, filter=filter_at(RetrievalScorer(), threshold))
     before = copy.deepcopy(plain.vectorstore.store)
     for documents in (filtered.invoke(QUERY.query), await filtered.ainvoke(QUERY.query)):
-        assert [d.page_content for d in documents] == NEAREST[:2]
+        assert texts_of(documents) == NEAREST[:2]
         assert documents[0].metadata["conformal_score"] == pytest.approx(-SIMILARITIES[NEAREST[0]])
     assert model.calls == 1 + 2  # the documents, and each query once
     assert plain.vectorstore.store == before
@@ -264,7 +255,7 @@ class Seen(BaseCallbackHandler):
 
 async def test_handlers_see_the_same_runs_of_the_retriever():
     asked = retriever(tags=["mine"], metadata={"team": "a"})
-    filtered = ConformalRetriever(retriever=asked, filter=kept_by(RankScorer(), 1))
+    filtered = ConformalRetriever(retriever=asked, filter=filter_at(RankScorer(), 1))
     alone, sync, asynchronous = Seen(), Seen(), Seen()
     asked.invoke("red", {"callbacks": [alone]})
     filtered.invoke("red", {"callbacks": [sync]})
@@ -287,8 +278,8 @@ def reranked(query):
 
 
 async def test_a_compressor_has_ranks_and_the_scores_that_documents_carry():
-    by_rank = ConformalCompressor(filter=kept_by(RankScorer(), 1))
-    by_score = ConformalCompressor(filter=kept_by(RetrievalScorer(), -0.8))
+    by_rank = ConformalCompressor(filter=filter_at(RankScorer(), 1))
+    by_score = ConformalCompressor(filter=filter_at(RetrievalScorer(), -0.8))
     given = reranked("")
     for compressor in (by_rank, by_score):
         assert [d.page_content for d in compressor.compress_documents(given, "q")] == TEXTS[:2]
@@ -300,7 +291,7 @@ async def test_a_compressor_has_ranks_and_the_scores_that_documents_carry():
     with pytest.warns(UserWarning, match="ranks and no scores"), UNSCORED:
         assert len(by_score.compress_documents(plain, "q")) == len(plain)
     chain = ContextualCompressionRetriever(base_compressor=by_rank, base_retriever=retriever())
-    assert [d.page_content for d in chain.invoke(QUERY.query)] == NEAREST[:2]
+    assert texts_of(chain.invoke(QUERY.query)) == NEAREST[:2]
 
 
 class Reranker(BaseDocumentCompressor):
@@ -329,9 +320,9 @@ async def test_a_reranker_behind_several_retrievers_is_one_more_in_the_hits():
         assert [hit.retriever for hit in snippet.hits] == ["dense", "bm25", "reranker"]
     longest = [snippet.text for snippet in judged.snippets if len(snippet.text) == 11]
     for scorer, threshold in ((RankScorer("reranker"), 0), (RetrievalScorer("reranker"), -11)):
-        filtered = ConformalRetriever(retriever=asked, filter=kept_by(scorer, threshold))
+        filtered = ConformalRetriever(retriever=asked, filter=filter_at(scorer, threshold))
         kept = filtered.invoke(QUERY.query)
-        assert [d.page_content for d in kept] == longest[: len(kept)] == ["green apple"]
+        assert texts_of(kept) == longest[: len(kept)] == ["green apple"]
         assert [*kept[0].metadata["conformal_hits"]] == ["dense", "bm25"]
 
 
@@ -346,19 +337,19 @@ def test_scores_in_another_order_and_a_retriever_of_that_name_are_no_reranker(as
 async def test_an_ensemble_is_one_retriever_with_ranks():
     ensemble = EnsembleRetriever(retrievers=[retriever(), RunnableLambda(reranked)])
     (judged,) = judge_retriever(ensemble, [QUERY])
-    found = [d.page_content for d in ensemble.invoke(QUERY.query)]
+    found = texts_of(ensemble.invoke(QUERY.query))
     assert [s.text for s in judged.snippets] == found
     assert [s.hits[0][:2] for s in judged.snippets] == [(RETRIEVER, i) for i in range(len(found))]
-    filtered = ConformalRetriever(retriever=ensemble, filter=kept_by(RankScorer(), 1))
-    assert [d.page_content for d in await filtered.ainvoke(QUERY.query)] == found[:2]
+    filtered = ConformalRetriever(retriever=ensemble, filter=filter_at(RankScorer(), 1))
+    assert texts_of(await filtered.ainvoke(QUERY.query)) == found[:2]
 
 
 @pytest.mark.parametrize("scorer", [RankScorer("dense"), FusionScorer(["dense", RETRIEVER])])
 def test_the_missing_retriever_is_named_when_a_filter_is_made_or_else_called(scorer):
     with pytest.raises(ValueError, match="'dense'"):
-        ConformalRetriever(retriever=retriever(), filter=kept_by(scorer, 1))
+        ConformalRetriever(retriever=retriever(), filter=filter_at(scorer, 1))
     unknown = RunnableLambda(lambda query: [Document("a")])
-    filtered = ConformalRetriever(retriever=unknown, filter=kept_by(RankScorer("dense"), 1))
+    filtered = ConformalRetriever(retriever=unknown, filter=filter_at(RankScorer("dense"), 1))
     seen = pytest.warns(UserWarning, match="could not score")
     with seen, pytest.warns(UserWarning, match="a hit of 'dense'"):
         assert len(filtered.invoke("q")) == 1
@@ -387,8 +378,8 @@ def test_hits_in_the_metadata_of_a_stored_document_are_not_read(stored):
         )
         assert [s.hits for s in to_snippets(given)] == [s.hits for s in to_snippets(plain)]
         assert failed_in(given) == []
-        kept = ConformalCompressor(filter=kept_by(RankScorer(), 1)).compress_documents(given, "q")
-        assert [d.page_content for d in kept] == ["0", "1"]
+        kept = ConformalCompressor(filter=filter_at(RankScorer(), 1)).compress_documents(given, "q")
+        assert texts_of(kept) == ["0", "1"]
 
 
 def test_what_a_hybrid_retriever_found_is_a_plain_document_where_it_is_indexed_again():
@@ -477,7 +468,7 @@ async def test_an_argument_that_a_retriever_would_ignore_is_refused():
             hybrid.invoke("red apple", filter=of("ours"))
         with ignored:
             await hybrid.ainvoke("red apple", filter=of("ours"))
-        alone = ConformalRetriever(retriever=Words(), filter=kept_by(RankScorer(), 1))
+        alone = ConformalRetriever(retriever=Words(), filter=filter_at(RankScorer(), 1))
         with pytest.raises(TypeError, match="the retriever is a Words, which ignores filter="):
             alone.invoke("red apple", filter=of("ours"))
     both = HybridRetriever({"dense": dense, "again": dense})
@@ -490,7 +481,7 @@ async def test_what_is_no_document_counts_as_a_failure_of_its_retriever(found, c
     retrievers = {"good": RunnableLambda(lambda query: [Document("a")]), "bad": bad}
     hybrid = HybridRetriever(retrievers, on_error="skip")
     for documents in (hybrid.invoke("q"), await hybrid.ainvoke("q")):
-        assert [d.page_content for d in documents] == ["a"]
+        assert texts_of(documents) == ["a"]
         assert failed_in(documents) == ["bad"]
     assert "'bad' is left out" in caplog.text
     with pytest.raises(TypeError, match="give a list of Documents"):

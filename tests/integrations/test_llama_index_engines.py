@@ -6,18 +6,25 @@ seen. In each engine the filter is one whose threshold no snippet reaches, with 
 
 from __future__ import annotations
 
-import httpx
 import pytest
-from frameworks import K, MiniLMEmbedding, halves, snippets, vector_index
+from frameworks import (
+    K,
+    MiniLMEmbedding,
+    filter_at,
+    halves,
+    ids_of,
+    index_retriever,
+    snippets,
+    vector_index,
+)
 from llama_index.core.agent import FunctionAgent
 from llama_index.core.llms import ChatMessage
 from llama_index.core.memory import ChatMemoryBuffer
 from llama_index.core.query_engine import RouterQueryEngine
 from llama_index.core.selectors import LLMSingleSelector
 from llama_index.core.tools import QueryEngineTool, RetrieverTool
-from llama_index.llms.openai_like import OpenAILike
 
-from conformal_retrievers import Calibration, ConformalFilter, NothingKept, ScoredQuery, calibrate
+from conformal_retrievers import ConformalFilter, NothingKept, calibrate
 from llama_index.postprocessor.conformal import (
     ConformalPostprocessor,
     embedding_scorer,
@@ -33,46 +40,24 @@ QUESTION = halves()[1][0].query
 
 
 @pytest.fixture
-async def llm(llm_server):
+def llm(llm_server, models):
     llm_server.reply = lambda body: ANSWER
-    async with httpx.AsyncClient() as asynchronous:
-        with httpx.Client() as synchronous:
-            yield OpenAILike(
-                model="minilm",
-                api_base=llm_server.url,
-                api_key="none",
-                is_chat_model=True,
-                is_function_calling_model=True,
-                context_window=100_000,
-                max_retries=0,
-                http_client=synchronous,
-                async_http_client=asynchronous,
-            )
+    return models()[1]
 
 
 def postprocessor(on_empty="allow", threshold=0.0) -> ConformalPostprocessor:
     """Return one that keeps what is as near as `threshold`: by default, nothing that is here."""
     scorer = embedding_scorer(MiniLMEmbedding())
-    queries = [ScoredQuery([threshold], [True])]
-    calibration = Calibration.from_scores(queries, alpha=0.5, scorer=scorer.name)
-    return ConformalPostprocessor(filter=ConformalFilter(scorer, calibration, on_empty=on_empty))
+    return ConformalPostprocessor(filter=filter_at(scorer, threshold, on_empty=on_empty))
 
 
 @pytest.fixture(scope="module")
 def calibrated() -> ConformalPostprocessor:
     scorer = embedding_scorer(MiniLMEmbedding())
-    judged = judge_retriever(retriever(), halves()[0])
+    judged = judge_retriever(index_retriever(), halves()[0])
     return ConformalPostprocessor(
         filter=ConformalFilter(scorer, calibrate(judged, scorer, alpha=0.2))
     )
-
-
-def retriever():
-    return vector_index().as_retriever(similarity_top_k=K)
-
-
-def ids(nodes) -> list[str]:
-    return [node.node_id for node in nodes]
 
 
 # --- each engine: from postprocessor, LLM and question to the answer and the nodes it is from -----
@@ -111,7 +96,11 @@ async def streaming(postprocessor, llm, question):
 
 async def astreaming(postprocessor, llm, question):
     response = await query_engine(postprocessor, llm, streaming=True).aquery(question)
-    return "".join([token async for token in response.async_response_gen()]), response.source_nodes
+    return await joined(response), response.source_nodes
+
+
+async def joined(response):
+    return "".join([token async for token in response.async_response_gen()])
 
 
 def chatting(mode):
@@ -129,8 +118,7 @@ def chatting(mode):
 
     async def astream_chat(postprocessor, llm, question):
         response = await chat_engine(mode, postprocessor, llm).astream_chat(question)
-        answer = "".join([token async for token in response.async_response_gen()])
-        return answer, response.source_nodes
+        return await joined(response), response.source_nodes
 
     return {f"{mode}, {c.__name__}": c for c in (chat, achat, stream_chat, astream_chat)}
 
@@ -170,13 +158,13 @@ def prompt_of(body) -> str:
 
 @each_engine
 async def test_an_engine_answers_from_the_kept_nodes_only(ask, calibrated, llm, llm_server):
-    found = retriever().retrieve(QUESTION)
+    found = index_retriever().retrieve(QUESTION)
     expected = calibrated.postprocess_nodes(found, query_str=QUESTION)
     assert 0 < len(expected) < K
     answer, nodes = await ask(calibrated, llm, QUESTION)
-    assert (answer, ids(nodes)) == (ANSWER, ids(expected))
+    assert (answer, ids_of(nodes)) == (ANSWER, ids_of(expected))
     (body,) = llm_server.bodies
-    assert [n.node_id for n in found if n.text in prompt_of(body)] == ids(expected)
+    assert [n.node_id for n in found if n.text in prompt_of(body)] == ids_of(expected)
 
 
 @each_engine
@@ -185,9 +173,9 @@ async def test_on_empty_decides_what_an_engine_answers_from(ask, llm, llm_server
     with pytest.raises(NothingKept):
         await ask(postprocessor("raise"), llm, QUESTION)
     assert llm_server.bodies == []
-    best = retriever().retrieve(QUESTION)[0]  # the index goes by the same model
+    best = index_retriever().retrieve(QUESTION)[0]  # the index goes by the same model
     answer, nodes = await ask(postprocessor("keep_best"), llm, QUESTION)
-    assert (answer, ids(nodes)) == (ANSWER, [best.node_id])
+    assert (answer, ids_of(nodes)) == (ANSWER, [best.node_id])
     (body,) = llm_server.bodies
     assert best.text in prompt_of(body)
 
@@ -197,7 +185,7 @@ async def test_on_empty_decides_what_an_engine_answers_from(ask, llm, llm_server
 
 def retriever_tool(postprocessor) -> RetrieverTool:
     return RetrieverTool.from_defaults(
-        retriever(), node_postprocessors=[postprocessor], name="docs", description="Python"
+        index_retriever(), node_postprocessors=[postprocessor], name="docs", description="Python"
     )
 
 
@@ -209,19 +197,16 @@ async def test_a_retriever_tool_returns_the_kept_nodes(calibrated):
         (await tool.acall(QUESTION), f"{QUESTION}\n"),
         (by_an_agent, f"\ninput is {QUESTION}\n"),
     ):
-        expected = calibrated.postprocess_nodes(retriever().retrieve(asked), query_str=asked)
-        assert ids(output.raw_output) == ids(expected)
+        expected = calibrated.postprocess_nodes(index_retriever().retrieve(asked), query_str=asked)
+        assert ids_of(output.raw_output) == ids_of(expected)
         assert output.content == "".join(f"{node.text}\n\n" for node in expected)
 
 
 @pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecationWarning")
 @pytest.mark.parametrize("on_empty", ["allow", "keep_best", "raise"])
 async def test_an_agent_gets_the_result_of_its_tool(on_empty, llm, llm_server):
-    call = {
-        "id": "call-1",
-        "type": "function",
-        "function": {"name": "docs", "arguments": '{"input": "What is str.partition?"}'},
-    }
+    asked = {"name": "docs", "arguments": '{"input": "What is str.partition?"}'}
+    call = {"id": "call-1", "type": "function", "function": asked}
 
     def reply(body):
         asked = body["messages"][-1]["role"] == "user"

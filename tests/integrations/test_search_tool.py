@@ -7,6 +7,7 @@ import itertools
 import json
 
 import pytest
+from frameworks import texts_of
 from langchain.agents import create_agent
 from langchain.agents.middleware import wrap_tool_call
 from langchain_core.documents import Document
@@ -65,11 +66,21 @@ SILENT = calibrate_gate(
 # Each has what a framework does with a list of calls of the tool: their texts and what they return.
 
 
+def parted(options):
+    names = ("gate", "on_empty", "shadow")
+    return {key: options.pop(key) for key in names if key in options}
+
+
+def documents_of(query):
+    return [Document(t, id=t) for t in RESULTS[query]]
+
+
 def langchain_tool(**options):
-    retriever = RunnableLambda(lambda q: [Document(t, id=t) for t in RESULTS[q]])
-    made = {key: options.pop(key) for key in ("gate", "on_empty", "shadow") if key in options}
     filtered = ConformalRetriever.from_calibration(
-        calibration(), scorer=Counting(SCORES), retriever=retriever, **made
+        calibration(),
+        scorer=Counting(SCORES),
+        retriever=RunnableLambda(documents_of),
+        **parted(options),
     )
     return langchain_conformal.search_tool(filtered, **options)
 
@@ -96,44 +107,64 @@ def not_human(message):
     return message.type != "human"
 
 
+def calls_of(questions, key):
+    return [
+        {"name": "search", "args": {"question": question}, "id": f"{key}-{i}"}
+        for i, question in enumerate(questions)
+    ]
+
+
+def tool_node(tools, **options):
+    graph = StateGraph(MessagesState)
+    graph.add_node("tools", ToolNode(tools, **options))
+    graph.add_edge(START, "tools")
+    return graph.compile()
+
+
+def agent_of(**options):
+    return create_agent(Scripted(responses=[]), [langchain_tool(**options)])
+
+
+def said(questions):
+    return {"messages": [("user", json.dumps(questions))]}
+
+
 async def in_create_agent(questions, **options):
-    agent = create_agent(Scripted(responses=[]), [langchain_tool(**options)])
-    found = await agent.ainvoke({"messages": [("user", json.dumps(questions))]})
-    sync = agent.invoke({"messages": [("user", json.dumps(questions))]})
-    assert results(found) == results(sync)
+    found = await agent_of(**options).ainvoke(said(questions))
+    assert results(found) == results(agent_of(**options).invoke(said(questions)))
     return results(found)
 
 
 def results(found):
     return [
-        (m.text, [Document.model_validate(d).page_content for d in m.artifact["documents"]])
+        (m.text, texts_of(map(Document.model_validate, m.artifact["documents"])))
         for m in found["messages"]
         if m.type == "tool"
     ]
 
 
 async def in_langgraph(questions, **options):
-    graph = StateGraph(MessagesState)
-    graph.add_node("tools", ToolNode([langchain_tool(**options)]))
-    graph.add_edge(START, "tools")
-    app, messages = graph.compile(), []
+    app, messages = tool_node([langchain_tool(**options)]), []
     for i, question in enumerate(questions):
-        call = {"name": "search", "args": {"question": question}, "id": str(i)}
-        found = await app.ainvoke({"messages": [*messages, AIMessage("", tool_calls=[call])]})
-        messages = found["messages"]
+        asks = AIMessage("", tool_calls=calls_of([question], i))
+        messages = (await app.ainvoke({"messages": [*messages, asks]}))["messages"]
     return results({"messages": messages})
 
 
 class OfTexts(BaseRetriever):
     def _retrieve(self, query_bundle):
-        texts = RESULTS[query_bundle.query_str]
-        return [NodeWithScore(node=TextNode(text=t, id_=t), score=0.5) for t in texts]
+        found = RESULTS[query_bundle.query_str]
+        return [NodeWithScore(node=TextNode(text=t, id_=t), score=0.5) for t in found]
+
+
+def postprocessor(**options):
+    return ConformalPostprocessor.from_calibration(
+        calibration(), scorer=Counting(SCORES), **options
+    )
 
 
 def llama_index_tool(**options):
-    made = {key: options.pop(key) for key in ("gate", "on_empty", "shadow") if key in options}
-    keep = ConformalPostprocessor.from_calibration(calibration(), scorer=Counting(SCORES), **made)
-    return llama_index_conformal.search_tool(OfTexts(), keep, **options)
+    return llama_index_conformal.search_tool(OfTexts(), postprocessor(**parted(options)), **options)
 
 
 async def in_function_agent(questions, **options):
@@ -152,7 +183,7 @@ async def asked_of(agent, questions, ctx=None):
     async for event in handler.stream_events():
         if isinstance(event, ToolCallResult):
             output = event.tool_output
-            found.append((output.content, [n.text for n in output.raw_output]))
+            found.append((output.content, texts_of(output.raw_output)))
     await handler
     return found
 
@@ -212,11 +243,7 @@ async def test_a_second_call_for_a_question_returns_only_what_the_smaller_alpha_
     found = await asked(["Who?", " WHO?", "Who?"])
     times = next(Counting.calls) - before - 1
     assert [kept for _, kept in found] == [["near", "close"], ["middle"], []]
-    assert [text for text, _ in found] == [
-        "near\n\nclose",
-        "middle",
-        "Nothing more was found for this question.",
-    ]
+    assert [text for text, _ in found] == ["near\n\nclose", "middle", NO_MORE]
     assert times == (2 if asked is in_create_agent else 1)  # once in each run
 
 
@@ -268,7 +295,7 @@ def test_calls_at_once_return_the_same_and_the_next_one_only_what_the_smaller_al
     messages = []
     assert in_one_message(["Who?", "Who?"], messages) == ["near\n\nclose"] * 2
     assert in_one_message(["Who?", "Who?"], messages) == ["middle"] * 2
-    assert in_one_message(["Who?"], messages) == ["Nothing more was found for this question."]
+    assert in_one_message(["Who?"], messages) == [NO_MORE]
 
 
 async def test_calls_at_once_of_a_context_return_the_same_and_the_next_one_only_what_is_added():
@@ -285,15 +312,8 @@ async def test_calls_at_once_of_a_context_return_the_same_and_the_next_one_only_
 
 def in_one_message(questions, messages):
     """Return the texts of calls that one message has, which go on after the `messages`."""
-    graph = StateGraph(MessagesState)
-    graph.add_node("tools", ToolNode([langchain_tool()]))
-    graph.add_edge(START, "tools")
-    calls = [
-        {"name": "search", "args": {"question": question}, "id": f"{len(messages)}-{i}"}
-        for i, question in enumerate(questions)
-    ]
-    state = {"messages": [*messages, AIMessage("", tool_calls=calls)]}
-    messages[:] = graph.compile().invoke(state)["messages"]
+    asks = AIMessage("", tool_calls=calls_of(questions, len(messages)))
+    messages[:] = tool_node([langchain_tool()]).invoke({"messages": [*messages, asks]})["messages"]
     return [message.text for message in messages[-len(questions) :]]
 
 
@@ -302,8 +322,7 @@ async def test_threads_do_not_share_what_was_searched():
 
     def asked(thread):
         config = {"configurable": {"thread_id": thread}}
-        found = agent.invoke({"messages": [("user", '["Who?"]')]}, config)
-        return [kept for _, kept in results(found)]
+        return [kept for _, kept in results(agent.invoke(said(["Who?"]), config))]
 
     assert asked("one") == [["near", "close"]]
     assert asked("two") == [["near", "close"]]
@@ -356,7 +375,7 @@ def test_a_second_alpha_that_a_gate_leaves_nothing_of_is_refused_before_the_firs
 
 
 def test_anything_but_a_filter_is_refused():
-    keep = ConformalPostprocessor.from_calibration(calibration(), scorer=LookupScorer(SCORES))
+    keep = postprocessor()
     with pytest.raises(TypeError, match="filtered is a RunnableLambda; give a ConformalRetriever"):
         langchain_conformal.search_tool(RunnableLambda(str))
     with pytest.raises(TypeError, match="retriever is a ConformalPostprocessor; give a retriever"):
@@ -367,19 +386,15 @@ def test_anything_but_a_filter_is_refused():
 
 def test_the_event_of_a_search_is_that_of_the_filter():
     seen = ConformalCallbackHandler()
-    agent = create_agent(Scripted(responses=[]), [langchain_tool()])
-    asked = {"messages": [("user", '["Who?", "Who?"]')]}
-    agent.invoke(asked, {"callbacks": [seen]})
+    agent_of().invoke(said(["Who?", "Who?"]), {"callbacks": [seen]})
     [counts] = seen.observer.counts.values()
     assert counts.queries == 1
 
 
 def test_a_middleware_filters_what_one_tool_returns_as_its_artifact_and_nothing_else():
-    retriever = RunnableLambda(lambda q: [Document(t, id=t) for t in RESULTS[q]])
     compressor = ConformalCompressor.from_calibration(calibration(), scorer=LookupScorer(SCORES))
-    docs = create_retriever_tool(
-        retriever, "search", "Search.", response_format="content_and_artifact"
-    )
+    retriever, kind = RunnableLambda(documents_of), "content_and_artifact"
+    docs = create_retriever_tool(retriever, "search", "Search.", response_format=kind)
 
     @wrap_tool_call
     def keep(request, handler):
@@ -387,20 +402,18 @@ def test_a_middleware_filters_what_one_tool_returns_as_its_artifact_and_nothing_
         if request.tool_call["name"] != docs.name or message.status == "error":
             return message
         kept = compressor.compress_documents(message.artifact, request.tool_call["args"]["query"])
-        text = "\n\n".join(d.page_content for d in kept) or "Nothing relevant was found."
+        text = "\n\n".join(texts_of(kept)) or NOTHING
         return message.model_copy(update={"content": text, "artifact": kept})
 
     agent = create_agent(Scripted(responses=[]), [docs], middleware=[keep])
-    found = agent.invoke({"messages": [("user", '["Who?", 5, "none"]')]})["messages"]
+    found = agent.invoke(said(["Who?", 5, "none"]))["messages"]
     texts = [message.text for message in found if message.type == "tool"]
-    assert texts[::2] == ["near\n\nclose", "Nothing relevant was found."]
+    assert texts[::2] == ["near\n\nclose", NOTHING]
     assert "Input should be a valid string" in texts[1]
 
     clock = StructuredTool.from_function(lambda: "noon", name="clock", description="Tell the time.")
-    graph = StateGraph(MessagesState)
-    graph.add_node("tools", ToolNode([docs, clock], wrap_tool_call=keep.wrap_tool_call))
-    graph.add_edge(START, "tools")
+    app = tool_node([docs, clock], wrap_tool_call=keep.wrap_tool_call)
     calls = [{"name": name, "args": {"wrong": "none"}, "id": name} for name in ("search", "clock")]
-    found = graph.compile().invoke({"messages": [AIMessage("", tool_calls=calls)]})["messages"]
+    found = app.invoke({"messages": [AIMessage("", tool_calls=calls)]})["messages"]
     assert "Please fix the error" in found[1].text
     assert found[2].text == "noon"

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import Any
 
 import pytest
 from frameworks import (
     K,
     MiniLMEmbedding,
     MiniLMEmbeddings,
+    calibration_at,
     halves,
+    ids_of,
+    index_retriever,
     langchain_retriever,
     snippets,
+    texts_of,
     vector_index,
+    with_evidence,
 )
 from langchain_core.documents import Document
-from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
@@ -40,11 +43,9 @@ from llama_index.postprocessor import conformal as llama_index_conformal
 
 import langchain_conformal
 from conformal_retrievers import (
-    Calibration,
     Evidence,
     FunctionScorer,
     JudgedQuery,
-    ScoredQuery,
     calibrate,
 )
 from conformal_retrievers.cli.docstrings import (
@@ -59,24 +60,6 @@ from llama_index.postprocessor.conformal import ConformalPostprocessor
 SENTENCES = splitter("sentences")
 
 
-def with_evidence(queries):
-    """Return the questions with the first sentence of each relevant window as evidence."""
-    return [
-        JudgedQuery(
-            query.query,
-            query.snippets,
-            query.relevant,
-            id=query.id,
-            evidence=[
-                Evidence(snippet.id, *SENTENCES(snippet.text)[0])
-                for snippet, relevant in zip(query.snippets, query.relevant, strict=True)
-                if relevant
-            ],
-        )
-        for query in queries
-    ]
-
-
 @cache
 def judged_in_langchain():
     return langchain_conformal.judge_retriever(
@@ -84,12 +67,8 @@ def judged_in_langchain():
     )
 
 
-def texts_of(documents):
-    return {document.id: document.page_content for document in documents}
-
-
-def texts_of_nodes(nodes):
-    return {node.node_id: node.node.get_content() for node in nodes}
+def texts_by_id(kept):
+    return dict(zip(ids_of(kept), texts_of(kept), strict=True))
 
 
 def question_engine(postprocessor, **options):
@@ -102,9 +81,8 @@ def question_engine(postprocessor, **options):
 
 
 def test_both_frameworks_judge_the_same_sentences():
-    retriever = vector_index().as_retriever(similarity_top_k=K)
     other = llama_index_conformal.judge_retriever(
-        retriever, with_evidence(halves()[0]), split="sentences"
+        index_retriever(), with_evidence(halves()[0]), split="sentences"
     )
     for a, b in zip(judged_in_langchain(), other, strict=True):
         sentences = [[(s.text, s.id, s.document, s.position) for s in q.snippets] for q in (a, b)]
@@ -180,16 +158,14 @@ def test_evidence_of_a_source_is_found_in_the_chunks_that_were_cut_from_it(judge
     assert found >= 9
 
 
-@pytest.mark.parametrize("package", [langchain_conformal, llama_index_conformal])
-def test_judgements_of_documents_alone_are_refused_for_sentences(package):
-    retriever = {
-        langchain_conformal: langchain_retriever(),
-        llama_index_conformal: vector_index().as_retriever(similarity_top_k=K),
-    }[package]
-    with pytest.raises(ValueError, match="evidence"):
-        package.judge_retriever(retriever, halves()[0][:2], split="sentences")
-    with pytest.raises(ValueError, match="split"):
-        package.judge_retriever(retriever, halves()[0][:2], split="words")
+@pytest.mark.parametrize(
+    ("package", "make"),
+    [(langchain_conformal, langchain_retriever), (llama_index_conformal, index_retriever)],
+)
+def test_judgements_of_documents_alone_are_refused_for_sentences(package, make):
+    for split, message in (("sentences", "evidence"), ("words", "split")):
+        with pytest.raises(ValueError, match=message):
+            package.judge_retriever(make(), halves()[0][:2], split=split)
 
 
 def test_evidence_of_a_source_needs_to_know_where_chunks_start():
@@ -236,11 +212,11 @@ async def test_both_frameworks_keep_the_same_sentences(tmp_path, alpha):
             assert all(part in document.page_content for part in parts)
             n_cut += document.page_content != by_id[document.id]
         survivors = [
-            texts_of(kept),
-            texts_of(await retriever.ainvoke(question)),
-            texts_of(compressor.compress_documents(found, question)),
-            texts_of_nodes(engine.query(question).source_nodes),
-            texts_of_nodes((await engine.aquery(question)).source_nodes),
+            texts_by_id(kept),
+            texts_by_id(await retriever.ainvoke(question)),
+            texts_by_id(compressor.compress_documents(found, question)),
+            texts_by_id(engine.query(question).source_nodes),
+            texts_by_id((await engine.aquery(question)).source_nodes),
         ]
         assert all([*one.items()] == [*survivors[0].items()] for one in survivors), question
     assert n_cut or alpha == 0.05
@@ -249,13 +225,8 @@ async def test_both_frameworks_keep_the_same_sentences(tmp_path, alpha):
 @pytest.mark.slow
 async def test_the_default_score_of_sentences_needs_no_model_and_keeps_the_same_in_both(tmp_path):
     hybrid = HybridRetriever({"dense": langchain_retriever(), "few": langchain_retriever(4)})
-    index = vector_index()
-    other = llama_index_conformal.HybridRetriever(
-        {
-            "dense": index.as_retriever(similarity_top_k=K),
-            "few": index.as_retriever(similarity_top_k=4),
-        }
-    )
+    parts = {"dense": index_retriever(), "few": index_retriever(4)}
+    other = llama_index_conformal.HybridRetriever(parts)
     judged = langchain_conformal.judge_retriever(
         hybrid, with_evidence([*halves()[0], *halves()[1]]), split="sentences"
     )
@@ -280,62 +251,9 @@ async def test_the_default_score_of_sentences_needs_no_model_and_keeps_the_same_
         scores = retriever.filter.scorer.score(query.query, query.snippets)
         assert keeps == retriever.filter.calibration.keep(scores).tolist()
         response = engine.query(query.query)
-        assert [*texts_of_nodes(response.source_nodes).items()] == [*texts_of(kept).items()]
+        assert [*texts_by_id(response.source_nodes).items()] == [*texts_by_id(kept).items()]
         n_kept, n_all = n_kept + sum(keeps), n_all + len(keeps)
     assert 0 < n_kept < 0.5 * n_all
-
-
-class RealEmbeddings(Embeddings):
-    """The real model as a LangChain user has it."""
-
-    def __init__(self, model):
-        self.model, self.model_name = model, "all-MiniLM-L6-v2"
-
-    def embed_documents(self, texts):
-        return self.model.encode(texts).tolist()
-
-    def embed_query(self, text):
-        return self.model.encode([text])[0].tolist()
-
-
-class RealEmbedding(MiniLMEmbedding):
-    """The real model as a LlamaIndex user has it."""
-
-    model: Any
-
-    def _get_query_embedding(self, query):
-        return self.model.encode([query])[0].tolist()
-
-    def _get_text_embedding(self, text):
-        return self._get_query_embedding(text)
-
-
-@pytest.mark.slow
-async def test_the_real_model_keeps_the_sentences_that_answer_in_both_frameworks(minilm):
-    text = (
-        "Bees make honey from nectar. The stock market fell on Monday. Honey is stored in combs. "
-        "Trains to Paris leave at noon."
-    )
-    embeddings, embed_model = RealEmbeddings(minilm), RealEmbedding(model=minilm)
-    name = langchain_conformal.embedding_scorer(embeddings).name
-    one = ScoredQuery([0.55], [True], split=SENTENCES.name)
-    calibration = Calibration.from_scores([one], alpha=0.5, scorer=name)
-    store = InMemoryVectorStore(embeddings)
-    store.add_documents([Document(text, id="1")])
-    index = VectorStoreIndex([TextNode(text=text, id_="1")], embed_model=embed_model)
-    retriever = ConformalRetriever.from_calibration(
-        calibration, retriever=store.as_retriever(), embeddings=embeddings, split="sentences"
-    )
-    postprocessor = ConformalPostprocessor.from_calibration(
-        calibration, embed_model=embed_model, split="sentences"
-    )
-    engine = index.as_query_engine(llm=MockLLM(), node_postprocessors=[postprocessor])
-    question = "How do bees make and store honey?"
-    kept = {"1": "Bees make honey from nectar. … Honey is stored in combs."}
-    assert texts_of(retriever.invoke(question)) == kept
-    assert texts_of(await retriever.ainvoke(question)) == kept
-    assert texts_of_nodes(engine.query(question).source_nodes) == kept
-    assert texts_of_nodes((await engine.aquery(question)).source_nodes) == kept
 
 
 # --- chains and engines ---------------------------------------------------------------------------
@@ -345,30 +263,24 @@ KEPT = "Bees make honey from nectar. … Bees store honey in combs."
 ABOUT = FunctionScorer(lambda query, texts: [float("Bees" not in text) for text in texts], "bees")
 
 
-def about_bees():
-    one = ScoredQuery([0.5], [True], split=SENTENCES.name)
-    return Calibration.from_scores([one], alpha=0.5, scorer=ABOUT.name)
+ABOUT_BEES = calibration_at(ABOUT, split=SENTENCES.name)
+PRUNES = {"scorer": ABOUT, "split": "sentences"}
 
 
 async def test_a_streaming_chain_gives_the_model_the_kept_sentences_alone():
     store = InMemoryVectorStore(MiniLMEmbeddings())
     store.add_documents([Document(BEES, id="1"), Document("The market fell.", id="2")])
     retriever = ConformalRetriever.from_calibration(
-        about_bees(), retriever=store.as_retriever(), scorer=ABOUT, split="sentences"
+        ABOUT_BEES, retriever=store.as_retriever(), **PRUNES
     )
     prompts = []
-
-    def seen(prompt):
-        prompts.append(prompt.to_string())
-        return prompt
-
     chain = (
         {
-            "context": retriever | (lambda found: "\n".join(d.page_content for d in found)),
+            "context": retriever | (lambda found: "\n".join(texts_of(found))),
             "question": RunnablePassthrough(),
         }
         | ChatPromptTemplate.from_template("{context} {question}")
-        | RunnableLambda(seen)
+        | RunnableLambda(lambda prompt: prompts.append(prompt.to_string()) or prompt)
         | FakeListChatModel(responses=["In combs."])
         | StrOutputParser()
     )
@@ -383,15 +295,13 @@ def bees_index():
 
 
 async def test_a_streaming_engine_gives_the_model_the_kept_sentences_alone():
-    postprocessor = ConformalPostprocessor.from_calibration(
-        about_bees(), scorer=ABOUT, split="sentences"
-    )
+    postprocessor = ConformalPostprocessor.from_calibration(ABOUT_BEES, **PRUNES)
     engine = bees_index().as_query_engine(
         llm=MockLLM(), streaming=True, node_postprocessors=[postprocessor]
     )
     response = engine.query("Where?")
     answer = "".join(response.response_gen)
-    assert texts_of_nodes(response.source_nodes) == {"1": KEPT}
+    assert texts_by_id(response.source_nodes) == {"1": KEPT}
     assert KEPT in answer
     assert "market" not in answer
     response = await engine.aquery("Where?")
@@ -415,23 +325,12 @@ async def test_a_reranker_behind_the_filter_sees_the_kept_text_and_no_stale_embe
             nodes = [TextNode(text=t, id_=id, embedding=[1.0, 0.0]) for id, t in texts.items()]
             return [NodeWithScore(node=node) for node in nodes]
 
-    prune = ConformalPostprocessor.from_calibration(about_bees(), scorer=ABOUT, split="sentences")
+    prune = ConformalPostprocessor.from_calibration(ABOUT_BEES, **PRUNES)
     reranker = ShortestFirst()
     engine = RetrieverQueryEngine.from_args(
         Returns(), llm=MockLLM(), node_postprocessors=[prune, reranker]
     )
     for response in (engine.query("Where?"), await engine.aquery("Where?")):
-        found = [*texts_of_nodes(response.source_nodes).items()]
+        found = [*texts_by_id(response.source_nodes).items()]
         assert found == [("3", "Bees fly."), ("1", KEPT)]
     assert reranker.seen == [(KEPT, None), ("Bees fly.", [1.0, 0.0])] * 2
-
-
-async def test_an_engine_that_keeps_no_sentence_says_so():
-    one = ScoredQuery([-1.0], [True], split=SENTENCES.name)
-    nothing = Calibration.from_scores([one], alpha=0.5, scorer=ABOUT.name)
-    postprocessor = ConformalPostprocessor.from_calibration(
-        nothing, scorer=ABOUT, split="sentences"
-    )
-    engine = bees_index().as_query_engine(llm=MockLLM(), node_postprocessors=[postprocessor])
-    for response in (engine.query("Where?"), await engine.aquery("Where?")):
-        assert (str(response), response.source_nodes) == ("Empty Response", [])

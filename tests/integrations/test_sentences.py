@@ -7,14 +7,21 @@ import json
 import math
 
 import pytest
-from frameworks import Reversed
+from frameworks import (
+    COMPONENTS,
+    Reversed,
+    calibration_at,
+    each_component,
+    each_framework,
+    ids_of,
+    texts_of,
+)
 from langchain_classic.retrievers import ContextualCompressionRetriever
 from langchain_classic.retrievers.document_compressors import DocumentCompressorPipeline
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.runnables import RunnableLambda
 from llama_index.core.callbacks import CallbackManager, CBEventType, LlamaDebugHandler
-from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.schema import Document as Page
 from llama_index.core.schema import (
@@ -37,11 +44,7 @@ from conformal_retrievers.data import Hit
 from conformal_retrievers.data.sentences import splitter
 from conformal_retrievers.monitoring import FilterLog
 from conformal_retrievers.sentence_filter import SentenceFilter
-from langchain_conformal import (
-    ConformalCallbackHandler,
-    ConformalCompressor,
-    ConformalRetriever,
-)
+from langchain_conformal import ConformalCallbackHandler, ConformalCompressor
 from llama_index.postprocessor.conformal import (
     ConformalEventHandler,
     ConformalFilterEvent,
@@ -79,66 +82,51 @@ def lines(text):
 
 
 def calibration(split="sentences", threshold=0.5):
-    name = None if split is None else splitter(split).name
-    queries = [ScoredQuery([threshold], [True], split=name)]
-    return Calibration.from_scores(queries, alpha=0.5, scorer=WORDS.name)
+    return calibration_at(WORDS, threshold, split=split and splitter(split).name)
+
+
+COMPRESSOR, RETRIEVER, POSTPROCESSOR = COMPONENTS
+
+
+def made(of, texts=TEXTS, split="sentences", threshold=0.5, **options):
+    return of.opened(texts, calibration(split, threshold), scorer=WORDS, split=split, **options)
+
+
+async def kept_texts(of, texts, **options):
+    """Return the texts that are kept by their ids, which are the same asynchronously."""
+    component = made(of, texts, **options)
+    kept = of.ask(component, texts)
+    assert await of.kept(component, texts) == texts_of(kept)
+    return dict(zip(ids_of(kept), texts_of(kept), strict=True))
 
 
 def documents(texts=TEXTS):
-    return [Document(text, id=id, metadata={"source": "a"}) for id, text in texts.items()]
-
-
-def nodes(texts=TEXTS):
-    return [NodeWithScore(node=TextNode(text=t, id_=id), score=0.5) for id, t in texts.items()]
-
-
-def compressor(split="sentences", threshold=0.5, **options):
-    given = calibration(split, threshold)
-    return ConformalCompressor.from_calibration(given, scorer=WORDS, split=split, **options)
-
-
-def postprocessor(split="sentences", threshold=0.5, **options):
-    given = calibration(split, threshold)
-    return ConformalPostprocessor.from_calibration(given, scorer=WORDS, split=split, **options)
-
-
-def texts_in_langchain(texts, **options):
-    kept = compressor(**options).compress_documents(documents(texts), "q")
-    return {document.id: document.page_content for document in kept}
-
-
-def texts_in_llama_index(texts, **options):
-    kept = postprocessor(**options).postprocess_nodes(nodes(texts), query_str="q")
-    return {node.node_id: node.node.get_content() for node in kept}
-
-
-both = pytest.mark.parametrize("kept_texts", [texts_in_langchain, texts_in_llama_index])
+    return COMPRESSOR.given(texts)
 
 
 # --- what is kept ---------------------------------------------------------------------------------
 
 
-@both
-def test_documents_have_their_kept_sentences_and_others_are_dropped(kept_texts):
-    assert kept_texts(TEXTS) == KEPT
+@each_framework
+async def test_documents_have_their_kept_sentences_and_others_are_dropped(of):
+    assert await kept_texts(of, TEXTS) == KEPT
+    assert await kept_texts(of, {}) == await kept_texts(of, {"1": TEXTS["dropped"]}) == {}
 
 
-@both
-def test_neighbours_of_a_kept_sentence_stay_in_its_document(kept_texts):
-    assert kept_texts(TEXTS, neighbours=1) == {
-        **KEPT,
-        "cut": TEXTS["cut"],
-        "unscored": TEXTS["unscored"],
-    }
+@each_framework
+async def test_neighbours_of_a_kept_sentence_stay_in_its_document(of):
+    whole = {"cut": TEXTS["cut"], "unscored": TEXTS["unscored"]}
+    assert await kept_texts(of, TEXTS, neighbours=1) == KEPT | whole
 
 
-@both
-def test_a_function_of_the_user_cuts(kept_texts):
+@each_framework
+async def test_a_function_of_the_user_cuts(of):
     text = "a line is far\na line is near\nthe rest is far"
-    assert kept_texts({"1": text}, split=lines) == {"1": "a line is near"}
+    assert await kept_texts(of, {"1": text}, split=lines) == {"1": "a line is near"}
 
 
-def test_tables_and_code_are_kept_whole_or_dropped_whole():
+@each_framework
+async def test_tables_and_code_are_kept_whole_or_dropped_whole(of):
     table = "| animal | place |\n|---|---|\n| bee | far |\n| cow | near |"
     code = "```python\nx = far\ny = x  # near\n```"
     text = f"The table is far.\n\n{table}\n\nThe code is far.\n\n{code}\n\nThe end is near."
@@ -147,57 +135,34 @@ def test_tables_and_code_are_kept_whole_or_dropped_whole():
         return [scores[t] if t in scores else by_last_word(query, [t])[0] for t in texts]
 
     scores, scorer = {table: 0.1, code: 0.9}, FunctionScorer(score, WORDS.name)
-    given = SentenceFilter(scorer, calibration())
-    for kept in (
-        [
-            d.page_content
-            for d in ConformalCompressor(filter=given).compress_documents([Document(text)], "q")
-        ],
-        [
-            n.text
-            for n in ConformalPostprocessor(filter=given).postprocess_nodes(
-                nodes({"1": text}), query_str="q"
-            )
-        ],
-    ):
-        assert kept == [f"{table}\n…\nThe end is near."]
+    component = of.made([text], filter=SentenceFilter(scorer, calibration()))
+    assert await of.kept(component, [text]) == [f"{table}\n…\nThe end is near."]
 
 
-@both
-def test_nothing_found_and_nothing_kept_are_empty(kept_texts):
-    assert kept_texts({}) == kept_texts({"dropped": TEXTS["dropped"]}) == {}
-
-
-@both
-def test_the_best_sentence_alone_is_kept_where_a_result_must_not_be_empty(kept_texts):
+@each_framework
+async def test_the_best_sentence_alone_is_kept_where_a_result_must_not_be_empty(of):
     texts = {"1": "The elk is far. The fox is middle.", "2": "The gnu is far."}
-    assert kept_texts(texts, on_empty="keep_best", threshold=0.05) == {"1": "The fox is middle."}
+    kept = await kept_texts(of, texts, on_empty="keep_best", threshold=0.05)
+    assert kept == {"1": "The fox is middle."}
 
 
-@both
-def test_a_filter_that_must_keep_something_raises_if_no_sentence_is_kept(kept_texts):
+@each_framework
+async def test_a_filter_that_must_keep_something_raises_if_no_sentence_is_kept(of):
     with pytest.raises(NothingKept, match="sentences"):
-        kept_texts({"1": TEXTS["dropped"]}, on_empty="raise")
+        await kept_texts(of, {"1": TEXTS["dropped"]}, on_empty="raise")
 
 
 def test_sentences_can_have_the_score_that_the_retriever_gave_their_document():
-    scorer = RetrievalScorer()
-    one = ScoredQuery([-0.5], [True], split=splitter("sentences").name)
-    given = SentenceFilter(
-        scorer, Calibration.from_scores([one], alpha=0.5, scorer=scorer.name), "sentences"
-    )
-    scored = [
-        Document("One. Two.", metadata={"relevance_score": 0.6}),
-        Document("Three.", metadata={"relevance_score": 0.4}),
-    ]
-    kept = ConformalCompressor(filter=given).compress_documents(scored, "q")
-    assert [document.page_content for document in kept] == ["One. Two."]
-    nodes = [
-        NodeWithScore(node=TextNode(text=d.page_content), score=d.metadata["relevance_score"])
-        for d in scored
-    ]
-    kept = ConformalPostprocessor(filter=given).postprocess_nodes(nodes, query_str="q")
-    assert [node.text for node in kept] == ["One. Two."]
+    scorer, scored = RetrievalScorer(), {"One. Two.": 0.6, "Three.": 0.4}
+    one = calibration_at(scorer, -0.5, split=splitter("sentences").name)
+    given = SentenceFilter(scorer, one, "sentences")
+    found = [Document(t, metadata={"relevance_score": score}) for t, score in scored.items()]
+    nodes = [NodeWithScore(node=TextNode(text=t), score=score) for t, score in scored.items()]
+    for kept in (
+        ConformalCompressor(filter=given).compress_documents(found, "q"),
+        ConformalPostprocessor(filter=given).postprocess_nodes(nodes, query_str="q"),
+    ):
+        assert texts_of(kept) == ["One. Two."]
 
 
 # --- events ---------------------------------------------------------------------------------------
@@ -225,7 +190,7 @@ class Events(BaseCallbackHandler):
 
 async def test_events_in_langchain_have_the_kept_ranges_and_no_text():
     handler = Events()
-    given = compressor()
+    given = made(COMPRESSOR)
     kept = given.compress_documents(documents(), "q", [handler])
     assert await given.acompress_documents(documents(), "q", [handler]) == kept
     assert (len(handler.runs), len(handler.custom)) == (2, 2)
@@ -236,9 +201,7 @@ async def test_events_in_langchain_have_the_kept_ranges_and_no_text():
 def test_a_filter_that_raises_has_an_event_without_ranges():
     handler = Events()
     with pytest.raises(NothingKept):
-        compressor(on_empty="raise").compress_documents(
-            [Document(TEXTS["dropped"])], "q", callbacks=[handler]
-        )
+        COMPRESSOR.ask(made(COMPRESSOR, on_empty="raise"), ["It is far."], callbacks=[handler])
     assert [event["kept_ranges"] for event in handler.custom] == [[]]
 
 
@@ -249,18 +212,13 @@ class Heard(BaseEventHandler):
         self.heard.append(event)
 
 
-async def test_events_in_llama_index_have_the_kept_ranges_and_no_text():
-    debug = LlamaDebugHandler(print_trace_on_end=False)
-    given = postprocessor()
+async def test_events_in_llama_index_have_the_kept_ranges_and_no_text(handled):
+    debug, handler = LlamaDebugHandler(print_trace_on_end=False), Heard()
+    given = made(POSTPROCESSOR)
     given.callback_manager = CallbackManager([debug])
-    dispatcher, handler = get_dispatcher(), Heard()
-    before = [*dispatcher.event_handlers]
-    dispatcher.event_handlers = [*before, handler]
-    try:
-        kept = given.postprocess_nodes(nodes(), query_str="q")
-        assert await given.apostprocess_nodes(nodes(), query_str="q") == kept
-    finally:
-        dispatcher.event_handlers = before
+    handled(handler)
+    kept = POSTPROCESSOR.ask(given, TEXTS)
+    assert await POSTPROCESSOR.aask(given, TEXTS) == kept
     decided = [event for event in handler.heard if isinstance(event, ConformalFilterEvent)]
     assert len(decided) == 2
     for event in decided:
@@ -270,18 +228,12 @@ async def test_events_in_llama_index_have_the_kept_ranges_and_no_text():
     assert [end.payload["nodes"] for _, end in legacy] == [kept] * 2
 
 
-async def test_both_handlers_log_the_same_decision_about_sentences(tmp_path):
+def test_both_handlers_log_the_same_decision_about_sentences(tmp_path, handled):
     paths = [tmp_path / "langchain.jsonl", tmp_path / "llama_index.jsonl"]
     one, other = map(FilterLog, paths)
-    handlers = ConformalCallbackHandler(one), ConformalEventHandler(other)
-    compressor().compress_documents(documents(), "q", [handlers[0]])
-    dispatcher = get_dispatcher()
-    before = [*dispatcher.event_handlers]
-    dispatcher.event_handlers = [*before, handlers[1]]
-    try:
-        postprocessor().postprocess_nodes(nodes(), query_str="q")
-    finally:
-        dispatcher.event_handlers = before
+    handled(ConformalEventHandler(other))
+    COMPRESSOR.ask(made(COMPRESSOR), TEXTS, callbacks=[ConformalCallbackHandler(one)])
+    POSTPROCESSOR.ask(made(POSTPROCESSOR), TEXTS)
     first, second = ({**json.loads(path.read_text()), "time": None} for path in paths)
     check_event(first)
     assert {**first, "calibration": None} == {**second, "calibration": None}
@@ -302,7 +254,7 @@ def test_a_document_comes_back_as_itself_with_the_kept_text_ranges_and_best_scor
         for id, text in TEXTS.items()
     ]
     before = copy.deepcopy(given)
-    kept = compressor().compress_documents(given, "q")
+    kept = made(COMPRESSOR).compress_documents(given, "q")
     assert given == before
     assert [type(document) for document in kept] == [Chapter] * 4
     assert {document.title for document in kept} == {"one"}
@@ -319,21 +271,24 @@ def test_a_document_comes_back_as_itself_with_the_kept_text_ranges_and_best_scor
     json.dumps([d.metadata for d in kept])
 
 
-def test_the_best_score_of_a_document_is_of_a_kept_sentence_even_beside_one_without_a_score():
-    [kept] = compressor().compress_documents([Document("It is odd. It is middle. It is far.")], "q")
-    assert kept.metadata["conformal_score"] == 0.4
-
-
-def test_a_best_sentence_that_the_threshold_does_not_pass_has_its_p_value():
-    given = compressor(threshold=0.05, on_empty="keep_best")
-    [kept] = given.compress_documents([Document("It is middle. It is far.")], "q")
-    assert (kept.metadata["conformal_score"], kept.metadata["conformal_p_value"]) == (0.4, 0.5)
+@pytest.mark.parametrize(
+    ("text", "options", "score", "p_value"),
+    [
+        ("It is odd. It is middle. It is far.", {}, 0.4, 1.0),
+        ("It is middle. It is far.", {"threshold": 0.05, "on_empty": "keep_best"}, 0.4, 0.5),
+    ],
+    ids=["beside one without a score", "that the threshold does not pass"],
+)
+def test_the_best_score_of_a_document_is_that_of_a_kept_sentence(text, options, score, p_value):
+    [kept] = COMPRESSOR.ask(made(COMPRESSOR, **options), [text])
+    found = kept.metadata["conformal_score"], kept.metadata["conformal_p_value"]
+    assert found == (score, p_value)
 
 
 def test_ranges_have_the_prefix_of_the_user_or_are_left_out():
     given = [Document(TEXTS["cut"], metadata={"ranges": 1})]
     for prefix, ranges in (("c_", {"c_ranges": RANGES["cut"]}), (None, {})):
-        [kept] = compressor(metadata_prefix=prefix).compress_documents(given, "q")
+        [kept] = made(COMPRESSOR, metadata_prefix=prefix).compress_documents(given, "q")
         found = {k: v for k, v in kept.metadata.items() if k.endswith("ranges")}
         assert found == {"ranges": 1, **ranges}
 
@@ -347,46 +302,38 @@ class ByLength(BaseDocumentCompressor):
 
 async def test_every_way_into_a_chain_returns_the_same_documents():
     found = RunnableLambda(lambda query: documents())
-    given = compressor()
-    retriever = ConformalRetriever.from_calibration(
-        calibration(), retriever=found, scorer=WORDS, split="sentences"
-    )
-    compression = ContextualCompressionRetriever(base_compressor=given, base_retriever=found)
-    pipeline = ContextualCompressionRetriever(
-        base_compressor=DocumentCompressorPipeline(transformers=[given]), base_retriever=found
-    )
+    given, retriever = made(COMPRESSOR), made(RETRIEVER)
+    pipeline = DocumentCompressorPipeline(transformers=[given])
+    chains = [
+        ContextualCompressionRetriever(base_compressor=one, base_retriever=found)
+        for one in (given, pipeline)
+    ]
     runnable = {"query": RunnableLambda(str), "documents": found} | given.as_runnable()
     expected = given.compress_documents(documents(), "q")
     assert await given.acompress_documents(documents(), "q") == expected
-    for one in (retriever, compression, pipeline, runnable):
+    for one in (retriever, *chains, runnable):
         assert one.invoke("q") == expected
         assert await one.ainvoke("q") == expected
         assert one.batch(["q"]) == [expected]
 
 
 async def test_a_reranker_behind_the_filter_sees_the_kept_text():
-    pipeline = DocumentCompressorPipeline(transformers=[compressor(), ByLength(), Reversed()])
+    pipeline = DocumentCompressorPipeline(transformers=[made(COMPRESSOR), ByLength(), Reversed()])
     found = RunnableLambda(lambda query: documents())
     chain = ContextualCompressionRetriever(base_compressor=pipeline, base_retriever=found)
-    kept = {document.id: document.page_content for document in chain.invoke("q")}
-    assert kept == KEPT
-    assert await chain.ainvoke("q") == chain.invoke("q")
+    kept = chain.invoke("q")
+    assert dict(zip(ids_of(kept), texts_of(kept), strict=True)) == KEPT
+    assert await chain.ainvoke("q") == kept
 
 
 def test_a_retriever_at_another_alpha_cuts_more():
-    queries = [
-        ScoredQuery([score], [True], split=splitter("sentences").name) for score in (0.1, 0.4, 0.9)
-    ]
+    name = splitter("sentences").name
+    queries = [ScoredQuery([score], [True], split=name) for score in (0.1, 0.4, 0.9)]
     given = Calibration.from_scores(queries, alpha=0.3, scorer=WORDS.name)
-    found = RunnableLambda(lambda query: [Document(TEXTS["cut"])])
-    at = {
-        alpha: ConformalRetriever.from_calibration(
-            given, retriever=found, scorer=WORDS, split="sentences", alpha=alpha
-        )
-        for alpha in (0.3, 0.5, 0.8)
-    }
-    texts = {alpha: one.invoke("q")[0].page_content for alpha, one in at.items()}
-    assert texts == {0.3: TEXTS["cut"], 0.5: KEPT["cut"], 0.8: "The bee is near."}
+    for alpha, text in ((0.3, TEXTS["cut"]), (0.5, KEPT["cut"]), (0.8, "The bee is near.")):
+        options = {"scorer": WORDS, "split": "sentences", "alpha": alpha}
+        retriever = RETRIEVER.opened([TEXTS["cut"]], given, **options)
+        assert texts_of(retriever.invoke("q")) == [text]
 
 
 # --- LlamaIndex -----------------------------------------------------------------------------------
@@ -422,8 +369,8 @@ async def test_a_node_comes_back_as_itself_with_the_kept_text():
         for id, text in TEXTS.items()
     ]
     before = copy.deepcopy(given)
-    kept = postprocessor().postprocess_nodes(given, query_str="q")
-    assert await postprocessor().apostprocess_nodes(given, query_str="q") == kept
+    kept = made(POSTPROCESSOR).postprocess_nodes(given, query_str="q")
+    assert await made(POSTPROCESSOR).apostprocess_nodes(given, query_str="q") == kept
     assert given == before
     assert [(type(one), one.hits, one.failed, one.score) for one in kept] == [
         (NodeWithHits, hits, ("dense",), 0.5)
@@ -445,7 +392,7 @@ def test_other_classes_of_nodes_are_cut_where_they_have_text():
         NodeWithScore(node=ImageNode(text=TEXTS["cut"], image_url="http://a/b.png", id_="2")),
         NodeWithScore(node=ImageNode(image_url="http://a/b.png", id_="3")),
     ]
-    kept = postprocessor().postprocess_nodes(given, query_str="q")
+    kept = made(POSTPROCESSOR).postprocess_nodes(given, query_str="q")
     assert [type(one.node) for one in kept] == [Page, ImageNode, ImageNode]
     assert [one.node.get_content() for one in kept] == [KEPT["cut"], KEPT["cut"], ""]
     assert kept[1].node.image_url == "http://a/b.png"
@@ -461,46 +408,32 @@ class Fixed(TextNode):
 
 def test_a_node_whose_text_cannot_be_set_stays_whole():
     given = [NodeWithScore(node=Fixed(id_="1", embedding=[1.0]), score=0.2)]
-    [kept] = postprocessor().postprocess_nodes(given, query_str="q")
+    [kept] = made(POSTPROCESSOR).postprocess_nodes(given, query_str="q")
     assert (kept.node.get_content(), kept.node.embedding) == (TEXTS["cut"], [1.0])
 
 
 # --- mismatches -----------------------------------------------------------------------------------
 
 
-def retriever_from(given, **options):
-    found = RunnableLambda(lambda query: documents())
-    return ConformalRetriever.from_calibration(given, retriever=found, **options)
-
-
-each = pytest.mark.parametrize(
-    "made_from",
+@each_component
+@pytest.mark.parametrize(
+    ("calibrated", "options", "error"),
     [
-        ConformalCompressor.from_calibration,
-        retriever_from,
-        ConformalPostprocessor.from_calibration,
+        ("sentences", {"split": None}, CalibrationMismatch),
+        (None, {"split": "sentences"}, CalibrationMismatch),
+        (lines, {"split": "sentences"}, CalibrationMismatch),
+        (None, {"neighbours": 1}, ValueError),
     ],
 )
+def test_a_calibration_filters_only_what_was_cut_as_it_was(of, calibrated, options, error):
+    with pytest.raises(error, match="split"):
+        of.opened(TEXTS, calibration(calibrated), scorer=WORDS, **options)
 
 
-@each
-@pytest.mark.parametrize(
-    ("calibrated", "filtered"), [("sentences", None), (None, "sentences"), (lines, "sentences")]
-)
-def test_a_calibration_filters_only_what_was_cut_as_it_was(made_from, calibrated, filtered):
-    with pytest.raises(CalibrationMismatch, match="split"):
-        made_from(calibration(calibrated), scorer=WORDS, split=filtered)
-
-
-@each
-def test_neighbours_need_split(made_from):
-    with pytest.raises(ValueError, match="split"):
-        made_from(calibration(None), scorer=WORDS, neighbours=1)
-
-
-@each
-def test_a_file_is_opened_with_split(made_from, tmp_path):
-    calibration().save(tmp_path / "calibration.json")
-    made = made_from(tmp_path / "calibration.json", scorer=WORDS, split="sentences", neighbours=2)
-    assert isinstance(made.filter, SentenceFilter)
-    assert made.filter.neighbours == 2
+@each_component
+def test_a_file_is_opened_with_split(of, tmp_path):
+    path = tmp_path / "calibration.json"
+    calibration().save(path)
+    opened = of.opened(TEXTS, path, scorer=WORDS, split="sentences", neighbours=2)
+    assert isinstance(opened.filter, SentenceFilter)
+    assert opened.filter.neighbours == 2

@@ -6,26 +6,26 @@ import math
 
 import pytest
 from commands import as_json, run
-from langchain_core.documents import Document
+from frameworks import COMPONENTS, calibration_at, each_component, texts_of
 from langchain_core.runnables import RunnableLambda
 from llama_index.core import get_response_synthesizer
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.llms import MockLLM
 from llama_index.core.response_synthesizers import ResponseMode
-from llama_index.core.schema import MetadataMode, NodeWithScore, TextNode
+from llama_index.core.schema import MetadataMode
 from lookup import LookupScorer, QueryFunction
 from opentelemetry import trace
 from pydantic import Field
 
 import langchain_conformal
 import llama_index.postprocessor.conformal as llama_index_conformal
-from conformal_retrievers import Calibration, FunctionScorer, JudgedQuery, ScoredQuery
+from conformal_retrievers import FunctionScorer, JudgedQuery
 from conformal_retrievers.calibration import calibrate_gate
 from conformal_retrievers.data.sentences import splitter
 from conformal_retrievers.monitoring import FilterLog, read_log
 from conformal_retrievers.scoring import RankScorer
-from langchain_conformal import ConformalCallbackHandler, ConformalCompressor, ConformalRetriever
+from langchain_conformal import ConformalCallbackHandler, ConformalRetriever
 from llama_index.postprocessor.conformal import (
     ConformalEventHandler,
     ConformalPostprocessor,
@@ -41,13 +41,12 @@ PAGES = ["It is near. It is far.", "It is far. It was far."]
 FAR = ["far", "far"]
 
 
-def calibration(scorer=SCORER.name, split=None):
-    queries = [ScoredQuery([0.5], [True], split=split)] * 20
-    return Calibration.from_scores(queries, alpha=0.1, scorer=scorer)
+def calibration():
+    return calibration_at(SCORER, alpha=0.1, n=20)
 
 
 def of_sentences():
-    return calibration(WORDS.name, splitter("sentences").name)
+    return calibration_at(WORDS, alpha=0.1, n=20, split=splitter("sentences").name)
 
 
 SENTENCES = {"split": "sentences", "scorer": WORDS}
@@ -59,112 +58,85 @@ SILENT = calibrate_gate(
 )
 
 
-# Each asks a component, sync and async, and returns (text, whether metadata say that it is kept).
+COMPRESSOR, RETRIEVER, POSTPROCESSOR = COMPONENTS
 
 
-def documents(texts):
-    return [Document(text, id=str(i), metadata={"own": 1}) for i, text in enumerate(texts)]
-
-
-def nodes(texts):
-    return [
-        NodeWithScore(node=TextNode(text=text, metadata={"own": 1}), score=0.5) for text in texts
-    ]
+async def asked(of, texts, given, callbacks=None, **options):
+    """Ask a component, sync and async, and return (text, whether metadata say that it is kept)."""
+    texts = {str(i): text for i, text in enumerate(texts)}
+    made = of.opened(texts, given, **options)
+    found = of.ask(made, texts, callbacks=callbacks)
+    again = await of.aask(made, texts, callbacks=callbacks)
+    assert [one.metadata for one in again] == [one.metadata for one in found]
+    assert texts_of(again) == texts_of(found)
+    if of is POSTPROCESSOR and options.get("shadow"):
+        for old, new in zip(of.given(texts), found, strict=True):
+            assert (new.score, new.node.node_id) == (old.score, old.node.node_id)
+            for mode in (MetadataMode.LLM, MetadataMode.EMBED):
+                assert new.node.get_content(mode) == old.node.get_content(mode)
+    return pairs(found)
 
 
 def pairs(found):
-    return [(d.page_content, d.metadata.get("conformal_kept")) for d in found]
+    marks = [one.metadata.get("conformal_kept") for one in found]
+    return [*zip(texts_of(found), marks, strict=True)]
 
 
-async def compressed(texts, given, *, callbacks=(), **options):
-    made = ConformalCompressor.from_calibration(given, **options)
-    found = made.compress_documents(documents(texts), "q", callbacks=[*callbacks])
-    again = await made.acompress_documents(documents(texts), "q", callbacks=[*callbacks])
-    assert again == found
-    return pairs(found)
-
-
-async def retrieved(texts, given, *, callbacks=(), **options):
-    made = ConformalRetriever.from_calibration(
-        given, retriever=RunnableLambda(lambda query: documents(texts)), **options
-    )
-    config = {"callbacks": [*callbacks]}
-    found = made.invoke("q", config)
-    assert await made.ainvoke("q", config) == found
-    return pairs(found)
-
-
-async def postprocessed(texts, given, **options):
-    made, before = ConformalPostprocessor.from_calibration(given, **options), nodes(texts)
-    found = made.postprocess_nodes(before, query_str="q")
-    again = await made.apostprocess_nodes(before, query_str="q")
-    assert [node.node.metadata for node in again] == [node.node.metadata for node in found]
-    assert all(node.node.metadata == {"own": 1} for node in before)
-    for old, new in zip(before, found, strict=True) if options.get("shadow") else ():
-        assert (new.score, new.node.node_id) == (old.score, old.node.node_id)
-        for mode in (MetadataMode.LLM, MetadataMode.EMBED):
-            assert new.node.get_content(mode) == old.node.get_content(mode)
-    return [(node.node.text, node.node.metadata.get("conformal_kept")) for node in found]
-
-
-EACH = pytest.mark.parametrize("ask", [compressed, retrieved, postprocessed])
-
-
-@EACH
+@each_component
 @pytest.mark.parametrize("options", [{}, {"alpha": 0.2}, STRICT])
-async def test_everything_is_returned_in_order_with_whether_it_would_be_kept(ask, options):
-    found = await ask(TEXTS, calibration(), scorer=SCORER, shadow=True, **options)
+async def test_everything_is_returned_in_order_with_whether_it_would_be_kept(of, options):
+    found = await asked(of, TEXTS, calibration(), scorer=SCORER, shadow=True, **options)
     assert found == [("far", False), ("near", True), ("middle", True)]
 
 
-@EACH
-async def test_nothing_that_the_options_say_is_raised(ask):
+@each_component
+async def test_nothing_that_the_options_say_is_raised(of):
     given = {"scorer": SCORER, "shadow": True, **STRICT}
-    assert await ask(FAR, calibration(), **given) == [("far", False)] * 2
-    assert await ask(["odd", "far"], calibration(), **given) == [("odd", True), ("far", False)]
+    assert await asked(of, FAR, calibration(), **given) == [("far", False)] * 2
+    odd = await asked(of, ["odd", "far"], calibration(), **given)
+    assert odd == [("odd", True), ("far", False)]
     best = given | {"on_empty": "keep_best"}
-    assert await ask(FAR, calibration(), **best) == [("far", True), ("far", False)]
-    assert await ask([], calibration(), **given) == []
+    assert await asked(of, FAR, calibration(), **best) == [("far", True), ("far", False)]
+    assert await asked(of, [], calibration(), **given) == []
 
 
-@EACH
-async def test_a_silent_gate_silences_nothing(ask):
+@each_component
+async def test_a_silent_gate_silences_nothing(of):
     given = {"scorer": [SCORER, SILENT.scorer], "gate": SILENT}
-    assert await ask(TEXTS, calibration(), **given) == []
-    found = await ask(TEXTS, calibration(), shadow=True, **given)
+    assert await asked(of, TEXTS, calibration(), **given) == []
+    found = await asked(of, TEXTS, calibration(), shadow=True, **given)
     assert found == [(text, False) for text in TEXTS]
 
 
-@EACH
-async def test_texts_stay_whole_where_sentences_would_be_cut(ask):
-    given = await ask(PAGES, of_sentences(), shadow=True, **SENTENCES)
+@each_component
+async def test_texts_stay_whole_where_sentences_would_be_cut(of):
+    given = await asked(of, PAGES, of_sentences(), shadow=True, **SENTENCES)
     assert given == [(PAGES[0], True), (PAGES[1], False)]
-    assert await ask(PAGES[1:], of_sentences(), shadow=True, **SENTENCES, **STRICT) == given[1:]
+    assert (
+        await asked(of, PAGES[1:], of_sentences(), shadow=True, **SENTENCES, **STRICT) == given[1:]
+    )
 
 
 def test_langchains_metadata_have_the_scores_of_what_would_be_dropped_too():
-    made = ConformalCompressor.from_calibration(of_sentences(), shadow=True, **SENTENCES)
-    found = made.compress_documents(documents(PAGES), "q")
+    made = COMPRESSOR.opened(PAGES, of_sentences(), shadow=True, **SENTENCES)
+    found = COMPRESSOR.ask(made, PAGES)
     scores = [(d.metadata["conformal_score"], d.metadata["conformal_p_value"] > 0.1) for d in found]
     assert scores == [(0.1, True), (0.9, False)]
     assert all("conformal_ranges" not in d.metadata for d in found)
-    bare = made.model_copy(update={"metadata_prefix": None}).compress_documents(
-        documents(PAGES), "q"
-    )
-    assert bare == documents(PAGES)
+    bare = made.model_copy(update={"metadata_prefix": None})
+    assert COMPRESSOR.ask(bare, PAGES) == COMPRESSOR.given(PAGES)
 
 
 class Listed(BaseRetriever):
     def _retrieve(self, query_bundle):
-        return nodes(["a", "b"])
+        return POSTPROCESSOR.given(["a", "b"])
 
 
 async def test_documents_of_a_hybrid_retriever_all_come_back():
     rank = RankScorer("dense")
-    queries = [ScoredQuery([0.0], [True])] * 20
-    first = Calibration.from_scores(queries, alpha=0.1, scorer=rank.name)
+    first = calibration_at(rank, 0.0)
     options = {"scorer": rank, "shadow": True}
-    dense = RunnableLambda(lambda query: documents(["a", "b"]))
+    dense = RunnableLambda(lambda query: COMPRESSOR.given(["a", "b"]))
     hybrid = langchain_conformal.HybridRetriever(retrievers={"dense": dense})
     made = ConformalRetriever.from_calibration(first, retriever=hybrid, **options)
     expected = [("a", True), ("b", False)]
@@ -173,7 +145,7 @@ async def test_documents_of_a_hybrid_retriever_all_come_back():
     found = llama_index_conformal.HybridRetriever({"dense": Listed()}).retrieve("q")
     made = ConformalPostprocessor.from_calibration(first, **options)
     kept = made.postprocess_nodes(found, query_str="q")
-    assert [(node.text, node.node.metadata["conformal_kept"]) for node in kept] == expected
+    assert pairs(kept) == expected
     assert [type(node) for node in kept] == [NodeWithHits] * 2
     assert [node.hits for node in kept] == [node.hits for node in found]
 
@@ -188,41 +160,37 @@ class Recording(MockLLM):
 
 @pytest.mark.parametrize("mode", [ResponseMode.COMPACT, ResponseMode.REFINE, "tree_summarize"])
 def test_llama_indexs_prompts_are_the_same_byte_for_byte(mode):
-    def asked(given):
+    def prompts(given):
         llm = Recording()
         get_response_synthesizer(llm=llm, response_mode=mode).synthesize("q", given)
         return llm.prompts
 
-    made = ConformalPostprocessor.from_calibration(calibration(), scorer=SCORER, shadow=True)
-    given = nodes(TEXTS)
-    assert asked(made.postprocess_nodes(given, query_str="q")) == asked(given) != []
+    made = POSTPROCESSOR.opened(TEXTS, calibration(), scorer=SCORER, shadow=True)
+    given = POSTPROCESSOR.given(TEXTS)
+    assert prompts(POSTPROCESSOR.ask(made, TEXTS)) == prompts(given) != []
 
 
 @pytest.fixture
-def observed(tmp_path):
+def observed(tmp_path, handled):
     """A function that asks a component with a log, and returns the events and their counts."""
-    root = get_dispatcher()
-    before = list(root.event_handlers)
 
-    async def observe(ask, texts, given, **options):
+    async def observe(of, texts, given, **options):
         log = FilterLog(tmp_path / f"{len([*tmp_path.iterdir()])}.jsonl")
-        if ask is postprocessed:
+        if of is POSTPROCESSOR:
             handler = ConformalEventHandler(log)
-            root.event_handlers = [*before, handler]
-            await ask(texts, given, **options)
+            handled(handler)
+            await asked(of, texts, given, **options)
+            get_dispatcher().event_handlers.remove(handler)
         else:
             handler = ConformalCallbackHandler(log)
-            await ask(texts, given, callbacks=[handler], **options)
-        events = [*read_log(log.path)]
-        for event in events:
-            del event["time"]
+            await asked(of, texts, given, [handler], **options)
+        events = [{**event, "time": None} for event in read_log(log.path)]
         return events, handler.observer.counts
 
-    yield observe
-    root.event_handlers = before
+    return observe
 
 
-@EACH
+@each_component
 @pytest.mark.parametrize(
     ("texts", "given", "options", "characters"),
     [
@@ -233,12 +201,12 @@ def observed(tmp_path):
     ids=["snippets", "behind a gate", "sentences"],
 )
 async def test_events_are_those_of_a_filter_that_cuts_marked_as_in_shadow(
-    ask, texts, given, options, characters, observed, caplog
+    of, texts, given, options, characters, observed, caplog
 ):
     caplog.set_level("INFO", "conformal_retrievers")
-    cut, counts = await observed(ask, texts, given, **options)
+    cut, counts = await observed(of, texts, given, **options)
     assert "(in shadow)" not in caplog.text
-    shadow, same = await observed(ask, texts, given, shadow=True, **options)
+    shadow, same = await observed(of, texts, given, shadow=True, **options)
     marks = {"shadow": True, "characters": characters}
     assert shadow == [event | marks for event in cut] != []
     assert same == counts
@@ -248,9 +216,9 @@ async def test_events_are_those_of_a_filter_that_cuts_marked_as_in_shadow(
 async def test_opentelemetrys_span_says_that_it_is_a_shadow(tracing):
     exporter, provider = tracing
     for shadow in (True, False):
-        made = ConformalPostprocessor.from_calibration(calibration(), scorer=SCORER, shadow=shadow)
+        made = POSTPROCESSOR.opened(TEXTS, calibration(), scorer=SCORER, shadow=shadow)
         with trace.get_tracer("t", tracer_provider=provider).start_as_current_span("s"):
-            made.postprocess_nodes(nodes(TEXTS), query_str="q")
+            POSTPROCESSOR.ask(made, TEXTS)
     marked, plain = [dict(span.attributes) for span in exporter.get_finished_spans()]
     assert marked == plain | {"conformal.shadow": True}
 
@@ -260,13 +228,8 @@ async def test_a_log_written_in_shadow_says_first_what_would_be_saved(tmp_path):
     given.save(tmp_path / "c.json")
     log = tmp_path / "log.jsonl"
     for texts in (TEXTS, FAR, FAR, []):
-        await compressed(
-            texts,
-            given,
-            scorer=SCORER,
-            shadow=True,
-            callbacks=[ConformalCallbackHandler(FilterLog(log, queries="none"))],
-        )
+        handler = ConformalCallbackHandler(FilterLog(log, queries="none"))
+        await asked(COMPRESSOR, texts, given, [handler], scorer=SCORER, shadow=True)
     # Of 13, 6, 6 and 0 characters, 3, 6, 6 and 0 are not kept; each query is asked twice.
     found = as_json("diagnose", tmp_path / "c.json", "--log", log, code=1)
     assert found["shadow"] == {"queries": 8, "tokens": 25 / 16, "saved": 15 / 16, "emptied": 0.5}

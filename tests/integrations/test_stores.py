@@ -22,12 +22,22 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Payload indexes have no effect in the local Qdrant"),
 ]
 
-from frameworks import cosine, halves
-from vector_stores import STORES, chroma_server, id_of, of_chroma, of_tenant
+from frameworks import cosine, halves, texts_of
+from vector_stores import (
+    BM25,
+    STORES,
+    bm25_of_nodes,
+    chroma_in_memory,
+    chroma_server,
+    id_of,
+    of_chroma,
+    of_tenant,
+)
 
 import langchain_conformal
 import llama_index.postprocessor.conformal as llama_index_conformal
 from conformal_retrievers import Calibration, JudgedQuery, RetrievalScorer, calibrate
+from conformal_retrievers.scoring import FusionScorer
 
 K = 20
 ALPHA = 0.1
@@ -71,20 +81,18 @@ class Asked:
         retriever = self.retriever(hybrid, **options)
         if self.framework == "langchain":
             filtered = self.package.ConformalRetriever.from_calibration(path, retriever=retriever)
-            return [d.page_content for d in filtered.invoke(query)]
+            return texts_of(filtered.invoke(query))
         keep = self.package.ConformalPostprocessor.from_calibration(path)
-        nodes = keep.postprocess_nodes(retriever.retrieve(query), query_str=query)
-        return [node.text for node in nodes]
+        return texts_of(keep.postprocess_nodes(retriever.retrieve(query), query_str=query))
 
-    async def akept(self, path, query):
+    async def akept(self, path, query, hybrid=False):
+        retriever = self.retriever(hybrid)
         if self.framework == "langchain":
-            filtered = self.package.ConformalRetriever.from_calibration(
-                path, retriever=self.retriever()
-            )
-            return [d.page_content for d in await filtered.ainvoke(query)]
+            filtered = self.package.ConformalRetriever.from_calibration(path, retriever=retriever)
+            return texts_of(await filtered.ainvoke(query))
         keep = self.package.ConformalPostprocessor.from_calibration(path)
-        nodes = await self.retriever().aretrieve(query)
-        return [n.text for n in await keep.apostprocess_nodes(nodes, query_str=query)]
+        nodes = await retriever.aretrieve(query)
+        return texts_of(await keep.apostprocess_nodes(nodes, query_str=query))
 
 
 def by_uuid(queries):
@@ -239,6 +247,35 @@ def test_a_file_of_a_score_that_another_store_turns_round_is_refused(asked, tmp_
         other = Asked("llama_index", "other", store)
         with pytest.raises(ValueError, match="by the order"):
             other.kept(path, new[0].query)
+
+
+@pytest.mark.parametrize("framework", PACKAGES)
+async def test_a_store_and_bm25_are_filtered_from_one_file(framework, tmp_path):
+    dense = retriever_of(framework, chroma_in_memory(framework), k=8)
+    words = BM25() if framework == "langchain" else bm25_of_nodes()
+    asked = Asked(framework, "hybrid", None)
+    hybrid = asked.package.HybridRetriever({"dense": dense, "bm25": words})
+    asked.retriever = lambda hybrid_too=False: hybrid
+    judged = asked.judged(halves()[0])
+    assert {query.k for query in judged} == {2 * 8}
+    both = [snippet for query in judged for snippet in query.snippets if len(snippet.hits) == 2]
+    assert len(both) > len(judged)  # recognised by its id or its text
+    path = tmp_path / "calibration.json"
+    calibrate(judged, FusionScorer(["dense", "bm25"]), alpha=0.2).save(path)
+    threshold, n_kept, n_found = Calibration.load(path).threshold(), 0, 0
+    for query in halves()[1][:5]:
+        sums: dict[str, float] = {}
+        for one in (dense, words):
+            found = (
+                one.invoke(query.query) if framework == "langchain" else one.retrieve(query.query)
+            )
+            for rank, text in enumerate(texts_of(found)):
+                sums[text] = sums.get(text, 0.0) + 1 / (60 + rank + 1)
+        kept = asked.kept(path, query.query)
+        assert {*kept} == {text for text, total in sums.items() if -total <= threshold}
+        assert await asked.akept(path, query.query) == kept
+        n_kept, n_found = n_kept + len(kept), n_found + len(sums)
+    assert 0 < n_kept < n_found
 
 
 @pytest.mark.parametrize("framework", PACKAGES)

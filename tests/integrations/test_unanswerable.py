@@ -3,89 +3,37 @@
 from __future__ import annotations
 
 import copy
-import itertools
-from functools import cache
 
 import pytest
 
 pytest.importorskip("langchain_chroma")  # which `make test-all` installs
-import bm25s
-import chromadb
 from frameworks import (
     K,
     MiniLMEmbedding,
     MiniLMEmbeddings,
     OfNodes,
-    documents,
     halves,
+    index_retriever,
     langchain_retriever,
     snippets,
-    vector_index,
     vector_store,
+    with_evidence,
 )
-from langchain_chroma import Chroma
+from langchain_classic.retrievers import EnsembleRetriever
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever as LangChainRetriever
 from langchain_core.runnables import ConfigurableField, RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore
-from llama_index.core import StorageContext, VectorStoreIndex
+from llama_index.core import VectorStoreIndex
 from llama_index.core.base.base_retriever import BaseRetriever as LlamaIndexRetriever
+from llama_index.core.llms import MockLLM
+from llama_index.core.retrievers import QueryFusionRetriever
 from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.postprocessor import conformal as llama_index_conformal
-from llama_index.retrievers.bm25 import BM25Retriever
-from llama_index.vector_stores.chroma import ChromaVectorStore
+from vector_stores import BM25, bm25_of_nodes, chroma_in_memory
 
 import langchain_conformal
-from conformal_retrievers import Evidence, JudgedQuery
-from conformal_retrievers.data.sentences import splitter
-
-_names = itertools.count()
-
-
-class BM25(LangChainRetriever):
-    """BM25 of bm25s, over documents that have no ids."""
-
-    k: int = K
-
-    def _get_relevant_documents(self, query, *, run_manager):
-        found, _ = bm25().retrieve(
-            bm25s.tokenize(query, show_progress=False), k=self.k, show_progress=False
-        )
-        return [Document(snippets()[i].text) for i in found[0]]
-
-
-@cache
-def bm25():
-    index = bm25s.BM25()
-    tokens = bm25s.tokenize([s.text for s in snippets()], show_progress=False)
-    index.index(tokens, show_progress=False)
-    return index
-
-
-def nodes():
-    return [TextNode(text=s.text, id_=s.id) for s in snippets()]
-
-
-@cache
-def distances():
-    texts = [Document(d.page_content, id=d.id) for d in documents()]  # it takes no nested metadata
-    return Chroma.from_documents(texts, MiniLMEmbeddings(), collection_name="unanswerable")
-
-
-@cache
-def chroma():
-    client = chromadb.EphemeralClient()
-    store = ChromaVectorStore(client.create_collection(f"unanswerable-{next(_names)}"))
-    context = StorageContext.from_defaults(vector_store=store)
-    return VectorStoreIndex(nodes(), storage_context=context, embed_model=MiniLMEmbedding())
-
-
-def words():
-    return BM25Retriever.from_defaults(nodes=nodes(), similarity_top_k=K)
-
-
-def index(k=K):
-    return vector_index().as_retriever(similarity_top_k=k)
+from conformal_retrievers import JudgedQuery
 
 
 def hybrid(package, **parts):
@@ -94,15 +42,15 @@ def hybrid(package, **parts):
 
 IN_LANGCHAIN = {
     "in memory": langchain_retriever,
-    "Chroma": lambda: distances().as_retriever(search_kwargs={"k": K}),
+    "Chroma": lambda: chroma_in_memory("langchain", "l2").as_retriever(search_kwargs={"k": K}),
     "mmr": lambda: vector_store().as_retriever(
         search_type="mmr", search_kwargs={"k": K, "fetch_k": len(snippets())}
     ),
-    "threshold": lambda: distances().as_retriever(
+    "threshold": lambda: chroma_in_memory("langchain", "l2").as_retriever(
         search_type="similarity_score_threshold",
         search_kwargs={"k": K, "score_threshold": -2.0},
     ),
-    "default depth": lambda: distances().as_retriever(),
+    "default depth": lambda: chroma_in_memory("langchain", "l2").as_retriever(),
     "BM25": BM25,
     "hybrid": lambda: hybrid(langchain_conformal, dense=langchain_retriever(), bm25=BM25(k=5)),
     "bound": lambda: langchain_retriever(3).bind(k=K).with_retry(),
@@ -115,10 +63,10 @@ IN_LANGCHAIN = {
     ).with_config(configurable={"words": 5}),
 }
 IN_LLAMA_INDEX = {
-    "in memory": index,
-    "Chroma": lambda: chroma().as_retriever(similarity_top_k=K),
-    "BM25": words,
-    "hybrid": lambda: hybrid(llama_index_conformal, dense=index(), bm25=words()),
+    "in memory": index_retriever,
+    "Chroma": lambda: chroma_in_memory("llama_index", "l2").as_retriever(similarity_top_k=K),
+    "BM25": bm25_of_nodes,
+    "hybrid": lambda: hybrid(llama_index_conformal, dense=index_retriever(), bm25=bm25_of_nodes()),
 }
 EACH = pytest.mark.parametrize(
     ("package", "make"),
@@ -171,7 +119,8 @@ def test_both_frameworks_agree():
         halves()[0][:20],
     )
     other = llama_index_conformal.without_answers(
-        hybrid(llama_index_conformal, dense=index(), bm25=index(5)), halves()[0][:20]
+        hybrid(llama_index_conformal, dense=index_retriever(), bm25=index_retriever(5)),
+        halves()[0][:20],
     )
     for a, b in zip(one, other, strict=True):
         assert [(s.text, s.id) for s in a.snippets] == [(s.text, s.id) for s in b.snippets]
@@ -184,24 +133,10 @@ def test_both_frameworks_agree():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("package", "retriever"),
-    [(langchain_conformal, langchain_retriever), (llama_index_conformal, index)],
+    [(langchain_conformal, langchain_retriever), (llama_index_conformal, index_retriever)],
 )
 def test_of_sentences_the_documents_with_evidence_go(package, retriever):
-    first = splitter("sentences")
-    queries = [
-        JudgedQuery(
-            query.query,
-            query.snippets,
-            query.relevant,
-            id=query.id,
-            evidence=[
-                Evidence(s.id, *first(s.text)[0])
-                for s, relevant in zip(query.snippets, query.relevant, strict=True)
-                if relevant
-            ],
-        )
-        for query in halves()[0][:8]
-    ]
+    queries = with_evidence(halves()[0][:8])
     retrieved = package.judge_retriever(retriever(4 * K), queries, split="sentences")
     made = package.without_answers(retriever(4 * K), queries, split="sentences")
     for known, before, after in zip(queries, retrieved, made, strict=True):
@@ -254,6 +189,11 @@ class Named(LangChainRetriever):
         return self.inside.invoke(query)
 
 
+BOTH = pytest.mark.parametrize(
+    ("package", "make"), [(langchain_conformal, store), (llama_index_conformal, small)]
+)
+
+
 @pytest.mark.parametrize(
     ("package", "make", "name"),
     [
@@ -289,9 +229,7 @@ def test_a_depth_that_llama_index_keeps_private_is_set_too():
     assert retriever._similarity_top_k == 2
 
 
-@pytest.mark.parametrize(
-    ("package", "make"), [(langchain_conformal, store), (llama_index_conformal, small)]
-)
+@BOTH
 def test_a_small_corpus_gives_one_warning_with_the_number(package, make):
     others = [JudgedQuery("blue car", ["none of them"], [True], id=str(i)) for i in range(3)]
     with pytest.warns(UserWarning, match="1 of 4 queries") as caught:
@@ -301,9 +239,7 @@ def test_a_small_corpus_gives_one_warning_with_the_number(package, make):
     assert {query.k for query in made} == {5}
 
 
-@pytest.mark.parametrize(
-    ("package", "make"), [(langchain_conformal, store), (llama_index_conformal, small)]
-)
+@BOTH
 def test_what_is_given_is_checked(package, make):
     retriever = make(2)
     with pytest.raises(ValueError, match="missed"):
@@ -319,12 +255,67 @@ def test_what_is_given_is_checked(package, make):
     assert (named.retriever, known) == ("mine", QUERY)
 
 
-def test_an_unanswerable_query_is_judged_as_it_is():
+@BOTH
+def test_an_unanswerable_query_is_judged_as_it_is(package, make):
     query = JudgedQuery("blue car", [], [], answerable=False)
-    for package, retriever in ((langchain_conformal, store(2)), (llama_index_conformal, small(2))):
-        (judged,) = package.judge_retriever(retriever, [query])
-        assert (judged.answerable, [s.text for s in judged.snippets]) == (
-            False,
-            ["blue car", "red car"],
-        )
-        assert package.without_answers(retriever, [query]) == [judged]
+    (judged,) = package.judge_retriever(make(2), [query])
+    assert not judged.answerable
+    assert [s.text for s in judged.snippets] == ["blue car", "red car"]
+    assert package.without_answers(make(2), [query]) == [judged]
+
+
+# --- retrievers that fuse -------------------------------------------------------------------------
+
+
+def ensemble():
+    return EnsembleRetriever(
+        retrievers=[langchain_retriever(), langchain_retriever()], weights=[0.5, 0.5]
+    )
+
+
+def fusion():
+    return QueryFusionRetriever(
+        [index_retriever(), index_retriever()], llm=MockLLM(), num_queries=1
+    )
+
+
+@pytest.mark.parametrize(
+    ("package", "make"),
+    [
+        (langchain_conformal, ensemble),
+        (langchain_conformal, lambda: ensemble().with_retry().with_config(tags=["mine"])),
+        (
+            langchain_conformal,
+            lambda: langchain_conformal.HybridRetriever(
+                {"a": langchain_retriever(), "b": ensemble()}
+            ),
+        ),
+        (langchain_conformal, lambda: Named(inside=ensemble())),
+        (
+            langchain_conformal,
+            lambda: (
+                langchain_retriever()
+                .configurable_alternatives(ConfigurableField(id="which"), fused=ensemble())
+                .with_config(configurable={"which": "fused"})
+            ),
+        ),
+        (langchain_conformal, lambda: langchain_retriever().with_fallbacks([ensemble()])),
+        (llama_index_conformal, fusion),
+        (llama_index_conformal, lambda: OfNodes(fusion())),
+        (
+            llama_index_conformal,
+            lambda: llama_index_conformal.HybridRetriever({"a": index_retriever(), "b": fusion()}),
+        ),
+    ],
+)
+def test_a_retriever_that_fuses_is_refused(package, make):
+    with pytest.raises(ValueError, match=r"retriever is (Ensemble|QueryFusion).*HybridRetriever"):
+        package.without_answers(make(), halves()[0][:3], deeper=make())
+
+
+def test_an_alternative_that_is_not_configured_may_fuse():
+    retriever = langchain_retriever().configurable_alternatives(
+        ConfigurableField(id="which"), fused=ensemble()
+    )
+    made = langchain_conformal.without_answers(retriever, halves()[0][:3])
+    assert made == langchain_conformal.without_answers(langchain_retriever(), halves()[0][:3])
