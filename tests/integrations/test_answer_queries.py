@@ -6,13 +6,11 @@ import re
 
 import pytest
 from frameworks import index_retriever, judged, langchain_retriever, snippets
-from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_openai import ChatOpenAI
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.response_synthesizers import ResponseMode, get_response_synthesizer
-from llama_index.core.schema import QueryBundle
 from llama_index.llms.openai_like import OpenAILike
 from llm_server import LLMServer
 
@@ -76,89 +74,82 @@ def in_llama_index(server, questions=QUESTIONS, **settings):
     return llama_index_queries(index_retriever(), questions, synthesizer(server, **settings))
 
 
-def test_a_langchain_chain_calibrates_its_filter_on_its_answers(server, tmp_path):
-    retriever, chain = langchain_retriever(), langchain_chain(server)
-    queries, answer = langchain_queries(retriever, QUESTIONS, chain)
+def langchain_whole(server, path):
+    filtered = ConformalRetriever.from_calibration(path, retriever=langchain_retriever())
+    whole = {"context": filtered, "question": RunnablePassthrough()} | langchain_chain(server)
+    return lambda question: (whole.invoke(question).text, filtered.invoke(question))
+
+
+def llama_index_whole(server, path):
+    keep = ConformalPostprocessor.from_calibration(path)
+    options = {"response_synthesizer": synthesizer(server), "node_postprocessors": [keep]}
+    engine = RetrieverQueryEngine(index_retriever(), **options)
+
+    def ask(question):
+        response = engine.query(question)
+        return str(response), response.source_nodes
+
+    return ask
+
+
+@pytest.fixture(scope="module")
+def calibrations(server):
+    return {of: calibrate_answers(*of(server), alpha=0.1) for of in (in_langchain, in_llama_index)}
+
+
+@pytest.mark.parametrize(
+    ("of", "whole"), [(in_langchain, langchain_whole), (in_llama_index, llama_index_whole)]
+)
+def test_a_chain_calibrates_its_filter_on_its_answers(of, whole, server, calibrations, tmp_path):
+    queries, answer = of(server)
     assert [query.query for query in queries] == QUESTIONS
     assert answer.name.startswith("toy, chain=")
     assert queries[0].k == 8
-    path = tmp_path / "answers.json"
-    calibrate_answers(queries, answer, alpha=0.1).save(path)
-    filtered = ConformalRetriever.from_calibration(path, retriever=retriever)
-    whole = {"context": filtered, "question": RunnablePassthrough()} | chain | StrOutputParser()
-    same = sum(
-        whole.invoke(query.query) == answer(query.query, query.snippets) for query in queries
-    )
+    calibrations[of].save(tmp_path / "answers.json")
+    ask = whole(server, tmp_path / "answers.json")
+    same = n_kept = 0
+    for query in queries:
+        text, kept = ask(query.query)
+        same, n_kept = same + (text == answer(query.query, query.snippets)), n_kept + len(kept)
     assert same >= 0.9 * len(queries)
-    kept = [len(filtered.invoke(query.query)) for query in queries]
-    assert sum(kept) < 0.8 * sum(len(query.snippets) for query in queries)
+    assert n_kept < 0.8 * sum(len(query.snippets) for query in queries)
 
 
-def test_a_llama_index_synthesizer_or_engine_calibrates_its_filter(server, tmp_path):
-    retriever = index_retriever()
-    one = synthesizer(server)
-    queries, answer = llama_index_queries(retriever, QUESTIONS, one)
-    engine = RetrieverQueryEngine(retriever, response_synthesizer=one)
-    assert llama_index_queries(retriever, QUESTIONS[:1], engine).answer.name == answer.name
-    path = tmp_path / "answers.json"
-    calibrate_answers(queries, answer, alpha=0.1).save(path)
-    filtered = ConformalPostprocessor.from_calibration(path)
-    whole = RetrieverQueryEngine(
-        retriever, response_synthesizer=one, node_postprocessors=[filtered]
-    )
-    same = sum(
-        str(whole.query(query.query)) == answer(query.query, query.snippets) for query in queries
-    )
-    assert same >= 0.9 * len(queries)
-    kept = [
-        len(filtered.postprocess_nodes(retriever.retrieve(q), QueryBundle(q))) for q in QUESTIONS
-    ]
-    assert sum(kept) < 0.8 * sum(len(query.snippets) for query in queries)
+def test_a_llama_index_engine_has_the_name_of_its_synthesizer(server):
+    engine = RetrieverQueryEngine(index_retriever(), response_synthesizer=synthesizer(server))
+    asked = llama_index_queries(index_retriever(), QUESTIONS[:1], engine)
+    assert asked.answer.name == in_llama_index(server, QUESTIONS[:1]).answer.name
 
 
-def test_both_packages_calibrate_alike(server):
-    made = in_langchain(server), in_llama_index(server)
-    ours, theirs = (calibrate_answers(*of, alpha=0.1) for of in made)
-    assert ours.threshold() == pytest.approx(theirs.threshold(), rel=1e-4)
+def test_both_packages_calibrate_alike(calibrations):
+    ours, theirs = (calibration.threshold() for calibration in calibrations.values())
+    assert ours == pytest.approx(theirs, rel=1e-4)
 
 
-def test_documents_reach_the_chain_as_they_were_retrieved():
+def test_documents_and_sentences_reach_the_chain_with_the_metadata_that_were_retrieved():
     seen = []
-
-    def answer(given):
-        seen.append(given["context"])
-        return {"answer": "yes"}
-
-    chain = RunnableLambda(answer)
+    chain = RunnableLambda(lambda given: seen.append(given["context"]) or {"answer": "yes"})
     queries, asked = langchain_queries(langchain_retriever(), QUESTIONS[:1], chain, name="c")
-    assert asked(queries[0].query, queries[0].snippets[1:3]) == "yes"
-    documents = langchain_retriever().invoke(QUESTIONS[0])[1:3]
-    assert [(d.id, d.metadata["nested"]) for d in seen[0]] == [
-        (d.id, d.metadata["nested"]) for d in documents
-    ]
-
-
-def test_filters_are_compared_by_what_a_chain_answers(server):
-    retriever, chain = langchain_retriever(), langchain_chain(server)
-    calibration = calibrate_answers(*langchain_queries(retriever, QUESTIONS, chain), alpha=0.1)
-    new = [query.query for query in judged()[60:]]
-    found = evaluate_answers(
-        {"by answers": ConformalFilter.of(calibration)}, *langchain_queries(retriever, new, chain)
+    (query,), documents = queries, langchain_retriever().invoke(QUESTIONS[0])
+    assert asked(query.query, query.snippets[1:3]) == "yes"
+    assert seen.pop() == documents[1:3]
+    asked(query.query, [Snippet("A sentence.", query.snippets[0].id)])
+    [[document]] = seen
+    same = documents[0].id, documents[0].metadata["nested"]
+    assert (document.page_content, document.id, document.metadata["nested"]) == (
+        "A sentence.",
+        *same,
     )
+    with pytest.raises(ValueError, match="snippet 'x' was not retrieved for"):
+        asked(query.query, [Snippet("A sentence.", "x")])
+
+
+def test_filters_are_compared_by_what_a_chain_answers(server, calibrations):
+    new = in_langchain(server, [query.query for query in judged()[60:]])
+    keep = ConformalFilter.of(calibrations[in_langchain])
+    found = evaluate_answers({"by answers": keep}, *new)
     assert found["by answers"].measures["snippets"].mean() < 8
     assert found["by answers"].estimates["unchanged"].estimate > 0.6
-
-
-def test_sentences_reach_the_chain_with_the_metadata_of_their_document():
-    seen = []
-    chain = RunnableLambda(lambda given: seen.append(given["context"]) or "yes")
-    queries, answer = langchain_queries(langchain_retriever(), QUESTIONS[:1], chain, name="c")
-    answer(queries[0].query, [Snippet("A sentence.", queries[0].snippets[0].id)])
-    [[document]] = seen
-    assert (document.page_content, document.id) == ("A sentence.", queries[0].snippets[0].id)
-    assert "nested" in document.metadata
-    with pytest.raises(ValueError, match="snippet 'x' was not retrieved for"):
-        answer(queries[0].query, [Snippet("A sentence.", "x")])
 
 
 def test_chains_that_differ_in_settings_have_other_names(server):

@@ -195,13 +195,13 @@ def chunks_in_llama_index():
     )
 
 
-@pytest.mark.parametrize(
+OF_CHUNKS = pytest.mark.parametrize(
     ("package", "make"),
-    [
-        (langchain_conformal, chunks_in_langchain),
-        (llama_index_conformal, chunks_in_llama_index),
-    ],
+    [(langchain_conformal, chunks_in_langchain), (llama_index_conformal, chunks_in_llama_index)],
 )
+
+
+@OF_CHUNKS
 def test_chunks_with_enough_of_the_evidence_are_relevant(package, make):
     judged = package.judge_retriever(make(), marked(), key="evidence")
     for query in judged:
@@ -214,3 +214,17 @@ def test_chunks_with_enough_of_the_evidence_are_relevant(package, make):
         assert query.missed == (max(shares) < 54)
     assert sum(any(query.relevant) for query in judged) > 20
     calibrate(judged, alpha=0.2)
+
+
+@OF_CHUNKS
+def test_sentences_with_some_of_the_evidence_are_relevant(package, make):
+    for query in package.judge_retriever(make(), marked(), split="sentences"):
+        left = {*range(300, 420)}  # of the evidence
+        for sentence, relevant in zip(query.snippets, query.relevant, strict=True):
+            here = range(sentence.position, sentence.position + len(sentence.text))
+            assert pages()[sentence.document][here.start : here.stop] == sentence.text
+            shared = {*here} & {*range(300, 420)} if sentence.document == query.id else set()
+            assert relevant == any(shared)
+            left -= shared
+        left = {i for i in left if not pages()[query.id][i].isspace()}
+        assert query.missed == (len(left) > 3)  # most of it was retrieved, or it counts as missed

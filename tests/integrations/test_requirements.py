@@ -46,27 +46,18 @@ def required_by(name: str, extras: frozenset[str] = frozenset(), known=None) -> 
 CODE = """
 import sys
 
+sys.path.append({tests!r})
+
 class Others:
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] in {others!r}:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
 sys.meta_path.insert(0, Others())
-import random
-from conformal_retrievers import JudgedQuery, Snippet, calibrate
-from conformal_retrievers.data import Hit
+from conformal_retrievers import calibrate
 {imports}
-random.seed(0)
-queries = []
-for i in range(240):
-    relevant = [random.random() < 0.3 for _ in range(6)]
-    hits = [[] for _ in relevant]
-    for name in ("dense", "bm25"):
-        scored = sorted(((random.gauss(2 * r, 1), j) for j, r in enumerate(relevant)), reverse=True)
-        for rank, (score, j) in enumerate(scored):
-            hits[j].append(Hit(name, rank, score))
-    snippets = [Snippet(f"{{i}} {{j}}", hits=tuple(hits[j])) for j in range(6)]
-    queries.append(JudgedQuery(f"query {{i}}", snippets, relevant, id=str(i)))
+from answerable import drawn
+queries = drawn(240, best=4, n_relevant=1)
 calibration = calibrate(queries, alpha=0.1)
 {component}.from_calibration(calibration)
 """
@@ -93,7 +84,10 @@ def test_the_default_calibration_works_with_what_a_package_requires(package, mod
     } - {"langchain_conformal", "llama_index", "conformal_retrievers"}
     assert {"torch", "transformers", "rank_bm25", "regex"} & others
     code = CODE.format(
-        others=others, imports=f"from {module} import {component}", component=component
+        others=others,
+        imports=f"from {module} import {component}",
+        component=component,
+        tests=str(ROOT / "tests"),
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -11,7 +11,6 @@ from frameworks import texts_of
 from langchain.agents import create_agent
 from langchain.agents.middleware import wrap_tool_call
 from langchain_core.documents import Document
-from langchain_core.language_models import FakeMessagesListChatModel
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import StructuredTool, create_retriever_tool
@@ -19,9 +18,6 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from llama_index.core.agent.workflow import AgentWorkflow, FunctionAgent, ToolCallResult
-from llama_index.core.base.llms.types import ChatMessage, ChatResponse, LLMMetadata, MessageRole
-from llama_index.core.llms.function_calling import FunctionCallingLLM
-from llama_index.core.llms.llm import ToolSelection
 from llama_index.core.retrievers import BaseRetriever
 from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.core.workflow import Context
@@ -85,26 +81,25 @@ def langchain_tool(**options):
     return langchain_conformal.search_tool(filtered, **options)
 
 
-class Scripted(FakeMessagesListChatModel):
-    """Calls the tool with the questions of the user's last message, one after the other."""
-
-    def bind_tools(self, tools, **kwargs):
-        return self.bind(tools=tools)
-
-    def _generate(self, messages, *args, **kwargs):
-        asked = json.loads([m.text for m in messages if m.type == "human"][-1])
-        done = sum(m.type == "tool" for m in itertools.takewhile(not_human, reversed(messages)))
-        made = AIMessage("done")
-        if done < len(asked):
-            given = {"question": asked[done], "query": asked[done]}
-            call = {"name": "search", "args": given, "id": f"{len(messages)}"}
-            made = AIMessage("", tool_calls=[call])
-        self.responses = [made]
-        return super()._generate(messages, *args, **kwargs)
+def reply(body):
+    """Call the tool with the questions of the user's last message, one after the other."""
+    messages = body["messages"]
+    last = max(i for i, message in enumerate(messages) if message["role"] == "user")
+    asked = json.loads(messages[last]["content"])
+    done = sum(message["role"] == "tool" for message in messages[last:])
+    if done == len(asked, llms):
+        return "done"
+    tool = body["tools"][0]["function"]
+    (field,) = tool["parameters"]["properties"]
+    function = {"name": tool["name"], "arguments": json.dumps({field: asked[done]})}
+    return {"tool_calls": [{"id": f"{len(messages)}", "type": "function", "function": function}]}
 
 
-def not_human(message):
-    return message.type != "human"
+@pytest.fixture
+def llms(models, llm_server):
+    """A model of each framework that calls the tool with the questions that it is given."""
+    llm_server.reply = reply
+    return models()
 
 
 def calls_of(questions, key):
@@ -121,17 +116,17 @@ def tool_node(tools, **options):
     return graph.compile()
 
 
-def agent_of(**options):
-    return create_agent(Scripted(responses=[]), [langchain_tool(**options)])
+def agent_of(llms, **options):
+    return create_agent(llms[0], [langchain_tool(**options)])
 
 
 def said(questions):
     return {"messages": [("user", json.dumps(questions))]}
 
 
-async def in_create_agent(questions, **options):
-    found = await agent_of(**options).ainvoke(said(questions))
-    assert results(found) == results(agent_of(**options).invoke(said(questions)))
+async def in_create_agent(questions, llms, **options):
+    found = await agent_of(llms, **options).ainvoke(said(questions))
+    assert results(found) == results(agent_of(llms, **options).invoke(said(questions)))
     return results(found)
 
 
@@ -143,7 +138,7 @@ def results(found):
     ]
 
 
-async def in_langgraph(questions, **options):
+async def in_langgraph(questions, llms, **options):
     app, messages = tool_node([langchain_tool(**options)]), []
     for i, question in enumerate(questions):
         asks = AIMessage("", tool_calls=calls_of([question], i))
@@ -167,13 +162,13 @@ def llama_index_tool(**options):
     return llama_index_conformal.search_tool(OfTexts(), postprocessor(**parted(options)), **options)
 
 
-async def in_function_agent(questions, **options):
-    agent = FunctionAgent(tools=[llama_index_tool(**options)], llm=ScriptedLLM())
+async def in_function_agent(questions, llms, **options):
+    agent = FunctionAgent(tools=[llama_index_tool(**options)], llm=llms[1])
     return await asked_of(agent, questions)
 
 
-async def in_workflow(questions, **options):
-    agent = FunctionAgent(name="a", tools=[llama_index_tool(**options)], llm=ScriptedLLM())
+async def in_workflow(questions, llms, **options):
+    agent = FunctionAgent(name="a", tools=[llama_index_tool(**options)], llm=llms[1])
     return await asked_of(AgentWorkflow(agents=[agent], root_agent="a"), questions)
 
 
@@ -188,59 +183,15 @@ async def asked_of(agent, questions, ctx=None):
     return found
 
 
-class ScriptedLLM(FunctionCallingLLM):
-    """Does what `Scripted` does."""
-
-    @property
-    def metadata(self):
-        return LLMMetadata(is_function_calling_model=True)
-
-    def _prepare_chat_with_tools(self, tools, user_msg=None, chat_history=None, **kwargs):
-        return {"messages": chat_history or []}
-
-    def get_tool_calls_from_response(self, response, **kwargs):
-        return [ToolSelection(**call) for call in response.message.additional_kwargs["calls"]]
-
-    def chat(self, messages, **kwargs):
-        asked = json.loads([m.content for m in messages if m.role == MessageRole.USER][-1])
-        after = itertools.takewhile(lambda m: m.role != MessageRole.USER, reversed(messages))
-        done = sum(m.role == MessageRole.TOOL for m in after)
-        calls = []
-        if done < len(asked):
-            args = {"question": asked[done]}
-            calls = [{"tool_id": str(len(messages)), "tool_name": "search", "tool_kwargs": args}]
-        known = {"calls": calls}
-        reply = ChatMessage("done", role=MessageRole.ASSISTANT, additional_kwargs=known)
-        return ChatResponse(message=reply)
-
-    async def achat(self, messages, **kwargs):
-        return self.chat(messages)
-
-    async def astream_chat(self, messages, **kwargs):
-        async def one():
-            yield self.chat(messages)
-
-        return one()
-
-    async def astream_chat_with_tools(self, tools, chat_history=None, **kwargs):
-        return await self.astream_chat(chat_history)
-
-    def stream_chat(self, *args, **kwargs): ...
-    def complete(self, *args, **kwargs): ...
-    async def acomplete(self, *args, **kwargs): ...
-    def stream_complete(self, *args, **kwargs): ...
-    async def astream_complete(self, *args, **kwargs): ...
-
-
 EVERYWHERE = pytest.mark.parametrize(
     "asked", [in_create_agent, in_langgraph, in_function_agent, in_workflow]
 )
 
 
 @EVERYWHERE
-async def test_a_second_call_for_a_question_returns_only_what_the_smaller_alpha_adds(asked):
+async def test_a_second_call_for_a_question_returns_only_what_the_smaller_alpha_adds(asked, llms):
     before = next(Counting.calls)
-    found = await asked(["Who?", " WHO?", "Who?"])
+    found = await asked(["Who?", " WHO?", "Who?"], llms)
     times = next(Counting.calls) - before - 1
     assert [kept for _, kept in found] == [["near", "close"], ["middle"], []]
     assert [text for text, _ in found] == ["near\n\nclose", "middle", NO_MORE]
@@ -248,8 +199,8 @@ async def test_a_second_call_for_a_question_returns_only_what_the_smaller_alpha_
 
 
 @EVERYWHERE
-async def test_another_question_starts_anew(asked):
-    found = await asked(["Who?", "Where?", "Who?"])
+async def test_another_question_starts_anew(asked, llms):
+    found = await asked(["Who?", "Where?", "Who?"], llms)
     assert [kept for _, kept in found] == [["near", "close"], [], ["middle"]]
 
 
@@ -269,8 +220,9 @@ NOTHING, NO_MORE = "Nothing relevant was found.", "Nothing more was found for th
     ],
     ids=["nothing likely", "nothing", "silent", "keep best", "shadow"],
 )
-async def test_a_call_that_has_nothing_to_return_says_so(asked, question, options, texts):
-    assert [text for text, _ in await asked([question, question], **options)] == texts
+async def test_a_call_that_has_nothing_to_return_says_so(asked, question, options, texts, llms):
+    found = await asked([question, question], llms, **options)
+    assert [text for text, _ in found] == texts
 
 
 @pytest.mark.parametrize(
@@ -298,9 +250,9 @@ def test_calls_at_once_return_the_same_and_the_next_one_only_what_the_smaller_al
     assert in_one_message(["Who?"], messages) == [NO_MORE]
 
 
-async def test_calls_at_once_of_a_context_return_the_same_and_the_next_one_only_what_is_added():
+async def test_calls_at_once_of_a_context_return_the_same_and_the_next_one_only_what_is_added(llms):
     tool = llama_index_tool()
-    ctx = Context(FunctionAgent(tools=[tool], llm=ScriptedLLM()))
+    ctx = Context(FunctionAgent(tools=[tool], llm=llms[1]))
 
     async def texts(n):
         found = await asyncio.gather(*(tool.acall(ctx=ctx, question="Who?") for _ in range(n)))
@@ -317,8 +269,8 @@ def in_one_message(questions, messages):
     return [message.text for message in messages[-len(questions) :]]
 
 
-async def test_threads_do_not_share_what_was_searched():
-    agent = create_agent(Scripted(responses=[]), [langchain_tool()], checkpointer=InMemorySaver())
+async def test_threads_do_not_share_what_was_searched(llms):
+    agent = create_agent(llms[0], [langchain_tool()], checkpointer=InMemorySaver())
 
     def asked(thread):
         config = {"configurable": {"thread_id": thread}}
@@ -330,8 +282,8 @@ async def test_threads_do_not_share_what_was_searched():
 
 
 @pytest.mark.filterwarnings("ignore:Skipping serialization")
-async def test_contexts_do_not_share_what_was_searched_and_one_can_be_stored():
-    agent = FunctionAgent(tools=[llama_index_tool()], llm=ScriptedLLM())
+async def test_contexts_do_not_share_what_was_searched_and_one_can_be_stored(llms):
+    agent = FunctionAgent(tools=[llama_index_tool()], llm=llms[1])
     ctx = Context(agent)
 
     async def asked(ctx):
@@ -384,14 +336,14 @@ def test_anything_but_a_filter_is_refused():
         llama_index_conformal.search_tool(OfTexts(), OfTexts())
 
 
-def test_the_event_of_a_search_is_that_of_the_filter():
+async def test_the_event_of_a_search_is_that_of_the_filter(llms):
     seen = ConformalCallbackHandler()
-    agent_of().invoke(said(["Who?", "Who?"]), {"callbacks": [seen]})
+    agent_of(llms).invoke(said(["Who?", "Who?"]), {"callbacks": [seen]})
     [counts] = seen.observer.counts.values()
     assert counts.queries == 1
 
 
-def test_a_middleware_filters_what_one_tool_returns_as_its_artifact_and_nothing_else():
+async def test_a_middleware_filters_what_one_tool_returns_as_its_artifact_and_nothing_else(llms):
     compressor = ConformalCompressor.from_calibration(calibration(), scorer=LookupScorer(SCORES))
     retriever, kind = RunnableLambda(documents_of), "content_and_artifact"
     docs = create_retriever_tool(retriever, "search", "Search.", response_format=kind)
@@ -405,7 +357,7 @@ def test_a_middleware_filters_what_one_tool_returns_as_its_artifact_and_nothing_
         text = "\n\n".join(texts_of(kept)) or NOTHING
         return message.model_copy(update={"content": text, "artifact": kept})
 
-    agent = create_agent(Scripted(responses=[]), [docs], middleware=[keep])
+    agent = create_agent(llms[0], [docs], middleware=[keep])
     found = agent.invoke(said(["Who?", 5, "none"]))["messages"]
     texts = [message.text for message in found if message.type == "tool"]
     assert texts[::2] == ["near\n\nclose", NOTHING]
