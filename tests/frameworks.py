@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import cache
+from itertools import compress
 from zlib import crc32
 
 import numpy as np
@@ -156,14 +157,10 @@ def index_retriever(k: int = K) -> LlamaIndexRetriever:
     return vector_index().as_retriever(similarity_top_k=k)
 
 
-def by_ids(queries, field="id"):
-    """Return queries with a field of their relevant snippets as relevant ids."""
+def by_ids(queries, of=lambda snippet: snippet.id):
+    """Return queries with something of their relevant snippets, such as ids, as relevant ids."""
     return [
-        JudgedQuery.from_ids(
-            q.query,
-            [getattr(s, field) for s, r in zip(q.snippets, q.relevant, strict=True) if r],
-            id=q.id,
-        )
+        JudgedQuery.from_ids(q.query, [*map(of, compress(q.snippets, q.relevant))], id=q.id)
         for q in queries
     ]
 
@@ -175,8 +172,7 @@ def with_evidence(queries):
             query,
             evidence=tuple(
                 Evidence(s.id, *splitter("sentences")(s.text)[0])
-                for s, relevant in zip(query.snippets, query.relevant, strict=True)
-                if relevant
+                for s in compress(query.snippets, query.relevant)
             ),
         )
         for query in queries

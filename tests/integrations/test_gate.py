@@ -147,13 +147,6 @@ def test_a_query_without_a_score_passes(of):
 
 
 @each_component
-@pytest.mark.parametrize("on_empty", ["keep_best", "raise"])
-def test_on_empty_does_not_apply_to_silence(of, on_empty):
-    made = gated(of, filter=filter_at(SCORER, on_empty=on_empty))
-    assert of.ask(made, TEXTS, SILENT) == []
-
-
-@each_component
 async def test_sentences_are_kept_or_silenced_together(of):
     split = splitter("sentences")
     of_sentences = SentenceFilter(SCORER, calibration_at(SCORER, split=split.name), split)
@@ -207,16 +200,26 @@ async def test_a_component_with_a_gate_can_be_pickled(of):
     assert await of.kept(twin, TEXTS, SILENT) == []
 
 
-def test_the_filters_alpha_is_configurable_behind_a_gate():
+async def test_the_filters_alpha_is_configurable_behind_a_gate():
     three = Calibration.from_scores(
         [ScoredQuery([s], [True]) for s in (0.1, 0.4, 0.9)], alpha=0.5, scorer=SCORER.name
     )
     made = gated(RETRIEVER, filter=ConformalFilter(SCORER, three))
     configurable = made.configurable_fields(alpha=ConfigurableField(id="alpha"))
+    queries = [SPEAKS, SILENT]
     for alpha, kept in ((0.75, ["near"]), (0.5, ["near", "middle"]), (0.25, TEXTS)):
         config = {"configurable": {"alpha": alpha}}
-        assert texts_of(configurable.invoke(SPEAKS, config)) == kept
-        assert configurable.invoke(SILENT, config) == []
+        bound = configurable.with_config(config)
+        for found in (
+            [configurable.invoke(query, config) for query in queries],
+            [await configurable.ainvoke(query, config) for query in queries],
+            [bound.invoke(query) for query in queries],
+            configurable.batch(queries, config),
+            await configurable.abatch(queries, config),
+            await bound.abatch(queries),
+        ):
+            assert [*map(texts_of, found)] == [kept, []]
+    assert texts_of(configurable.invoke(SPEAKS)) == ["near", "middle"]
 
 
 async def test_a_postprocessor_shows_its_gate_without_models():

@@ -130,7 +130,7 @@ class ListedNodes(LlamaIndexRetriever):
 
 
 class InLangChain:
-    package = langchain_conformal
+    package, module = langchain_conformal, langchain_conformal.documents
     asking = "_aget_relevant_documents"
     listed = staticmethod(lambda items, barrier=None: Listed(items=items, barrier=barrier))
 
@@ -169,7 +169,7 @@ class InLangChain:
 
 
 class InLlamaIndex:
-    package = llama_index_conformal
+    package, module = llama_index_conformal, llama_index_conformal.nodes
     asking = "_aretrieve"
     listed = ListedNodes
 
@@ -446,50 +446,31 @@ async def test_a_gate_is_silent_if_a_retriever_finds_nothing_and_not_if_it_fails
 # --- columns --------------------------------------------------------------------------------------
 
 
-def columns_of(framework, scorer):
-    """Return what a filter is given of what is found, and the snippets of the same."""
-    found, keep = framework.retrieve(hybrid_in(framework)), filter_at(scorer, 0)
-    if framework.package is langchain_conformal:
-        module = langchain_conformal.documents
-    else:
-        module = llama_index_conformal.nodes
+async def test_columns_are_those_of_snippets_and_become_them_once_a_scorer_reads_one(framework):
+    found, module = framework.retrieve(hybrid_in(framework)), framework.module
+    if framework.package is llama_index_conformal:
         for i, node in enumerate(found):
             node.node.relationships[NodeRelationship.SOURCE] = RelatedNodeInfo(node_id="s")
             node.node.start_char_idx, node.node.end_char_idx = i, i + 1
-    return module.to_score(keep, found), module.to_snippets(found)
-
-
-@pytest.mark.parametrize(
-    "scorer",
-    [
-        RankScorer("dense"),
-        RetrievalScorer("bm25"),
-        FUSED,
-        QueryZScore(RetrievalScorer("dense")),
-        LEARNED,
-    ],
-    ids=lambda scorer: type(scorer).__name__,
-)
-async def test_scores_from_columns_are_those_of_snippets(framework, scorer):
-    given, snippets = columns_of(framework, scorer)
-    expected = scorer.score("q", snippets)
-    assert np.isfinite(expected[:2]).all()
-    assert [*documents_in(given)] == [snippet.document for snippet in snippets]
-    assert [*positions_in(given)] == [snippet.position for snippet in snippets]
-    for scores in (
-        score_snippets(scorer, "q", given),
-        await ascore_snippets(scorer, "q", given),
-        filter_at(scorer, 0)("q", given).scores,
-    ):
-        np.testing.assert_array_equal(scores, expected)
-
-
-def test_columns_become_snippets_once_a_scorer_reads_one(framework):
-    scorer = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
-    given, snippets = columns_of(framework, scorer)
+    snippets, dense = module.to_snippets(found), RetrievalScorer("dense")
+    scorers = [RankScorer("dense"), dense, RetrievalScorer("bm25"), FUSED, LEARNED]
+    for scorer in (*scorers, QueryZScore(dense)):
+        keep = filter_at(scorer, 0)
+        given, expected = module.to_score(keep, found), scorer.score("q", snippets)
+        assert np.isfinite(expected[:2]).all()
+        assert [*documents_in(given)] == [snippet.document for snippet in snippets]
+        assert [*positions_in(given)] == [snippet.position for snippet in snippets]
+        for scores in (
+            score_snippets(scorer, "q", given),
+            await ascore_snippets(scorer, "q", given),
+            keep("q", given).scores,
+        ):
+            np.testing.assert_array_equal(scores, expected)
+    length = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
+    given = module.to_score(filter_at(length, 0), found)
     assert [*given] == snippets
     assert (given[0].id, len(given), [s.id for s in given[1:]]) == ("3", 4, ["2", "1", "4"])
-    assert scorer.score("q", given).tolist() == [len(TEXTS[id]) for id in HITS]
+    assert length.score("q", given).tolist() == [len(TEXTS[id]) for id in HITS]
     assert {*hits_in(given)} == {"bm25", "dense"}
     assert [*texts_in(given)] == [TEXTS[id] for id in HITS]
 

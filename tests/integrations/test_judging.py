@@ -36,7 +36,7 @@ def by_id():
 
 
 def by_source():
-    return by_ids(QUESTIONS, "document")
+    return by_ids(QUESTIONS, lambda snippet: snippet.document)
 
 
 @cache

@@ -68,19 +68,6 @@ def test_a_repeated_run_asks_only_for_what_it_lacks(package, make, llm, server, 
     assert len(server.bodies) - before == K
 
 
-def test_an_interrupted_run_continues(llm, server, tmp_path):
-    cache = Cache(tmp_path / "labels.db")
-    server.trouble = lambda body, times: "401" if len(server.bodies) > 10 else None
-    options = {"cache": cache, "progress": False, "concurrency": 1}
-    one = langchain_conformal.label_retriever(langchain_retriever(), QUESTIONS[:3], llm, **options)
-    assert [len(why) for _, why in one.unlabelled] == [2 * K - 10, K]
-    server.trouble = lambda body, times: None
-    before = len(server.bodies)
-    two = langchain_conformal.label_retriever(langchain_retriever(), QUESTIONS[:3], llm, **options)
-    assert len(server.bodies) - before == 3 * K - 10
-    assert (len(two.judged), two.unlabelled) == (3, ())
-
-
 @EACH
 def test_the_number_of_calls_is_told_before_the_first_and_can_be_refused(
     package, make, llm, server, tmp_path, capsys, caplog

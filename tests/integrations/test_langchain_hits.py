@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 import warnings
 
 import pytest
-from frameworks import MiniLMEmbeddings, cosine, filter_at, texts_of
+from frameworks import MiniLMEmbeddings, cosine, filter_at, halves, texts_of
 from langchain_classic.retrievers import ContextualCompressionRetriever, EnsembleRetriever
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import BaseDocumentCompressor, Document
@@ -15,8 +16,16 @@ from langchain_core.load import dumps
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import ConfigurableField, RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStoreRetriever
+from vector_stores import chroma_in_memory
 
-from conformal_retrievers import ConformalFilter, JudgedQuery, calibrate
+from conformal_retrievers import (
+    ConformalFilter,
+    FunctionScorer,
+    JudgedQuery,
+    calibrate,
+    write_jsonl,
+)
+from conformal_retrievers.data import read_jsonl
 from conformal_retrievers.data.hits import RETRIEVER, Hit
 from conformal_retrievers.scoring import FusionScorer, RankScorer, RetrievalScorer
 from langchain_conformal import (
@@ -161,14 +170,23 @@ async def test_a_vector_store_tells_its_scores_and_returns_the_same_documents(as
         ),
         (retriever(search_type="mmr"), [None] * 3),
         (retriever(kind=WithoutScores), [None] * 3),
+        (retriever(kind=Failing), [None] * 3),
+        (retriever(kind=Failing, kwargs={"filter": red}), [None] * 3),
+        (retriever(kind=InWords), [None] * 3),
+        (retriever(kind=Reversed), [None] * 3),
         (Own(vectorstore=store()), [None] * 2),
         (RunnableLambda(lambda query: [Document(t) for t in TEXTS[:2]]), [None] * 2),
     ],
-    ids=["threshold", "mmr", "store without scores", "own search", "function"],
 )
 async def test_other_searches_have_relevance_scores_or_ranks_only(asked, scores):
-    (judged,) = judge_retriever(asked, [QUERY])
-    assert [s.text for s in judged.snippets] == texts_of(asked.invoke(QUERY.query))
+    (judged,), alone = judge_retriever(asked, [QUERY]), asked.invoke(QUERY.query)
+    for found in (
+        with_scores(asked).invoke(QUERY.query),
+        await with_scores(asked).ainvoke(QUERY.query),
+    ):
+        assert found == alone
+        assert not hasattr(found, "scores") or None not in scores
+    assert [s.text for s in judged.snippets] == texts_of(alone)
     assert [s.hits[0].rank for s in judged.snippets] == [*range(len(scores))]
     assert [s.hits[0].score for s in judged.snippets] == pytest.approx(scores, abs=1e-6)
     filtered = ConformalRetriever(retriever=asked, filter=filter_at(RankScorer(), 0))
@@ -179,25 +197,6 @@ async def test_other_searches_have_relevance_scores_or_ranks_only(asked, scores)
         needing = ConformalRetriever(retriever=asked, filter=filter_at(RetrievalScorer(), 0))
         with pytest.warns(UserWarning, match="ranks and no scores"), UNSCORED:
             assert len(needing.invoke(QUERY.query)) == len(scores)
-
-
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [(Failing, {}), (Failing, {"filter": red}), (InWords, {}), (Reversed, {})],
-)
-async def test_a_store_that_tells_no_scores_is_asked_as_before(kind, options):
-    asked = retriever(kind=kind, kwargs=options)
-    alone = asked.invoke(QUERY.query)
-    assert len(alone) == 3
-    for found in (
-        with_scores(asked).invoke(QUERY.query),
-        await with_scores(asked).ainvoke(QUERY.query),
-    ):
-        assert found == alone
-        assert not hasattr(found, "scores")
-    assert [s.hits for s in judge_retriever(asked, [QUERY])[0].snippets] == [
-        (Hit(RETRIEVER, rank),) for rank in range(3)
-    ]
 
 
 async def test_a_store_that_is_down_is_not_taken_for_one_without_scores():
@@ -486,3 +485,117 @@ async def test_what_is_no_document_counts_as_a_failure_of_its_retriever(found, c
     assert "'bad' is left out" in caplog.text
     with pytest.raises(TypeError, match="give a list of Documents"):
         HybridRetriever(retrievers).invoke("q")
+
+
+# --- Chroma ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Relevance scores must be")
+@pytest.mark.parametrize("space", ["cosine", "l2"])
+@pytest.mark.parametrize(
+    ("search_type", "options"),
+    [
+        ("similarity", {}),
+        ("similarity", {"filter": "tenant"}),
+        ("mmr", {"fetch_k": 30}),
+        ("similarity_score_threshold", {"score_threshold": -2.0}),
+    ],
+)
+async def test_documents_are_those_that_the_store_returns_without_scores(
+    space, search_type, options
+):
+    store = chroma_in_memory("langchain", space)
+    for query in halves()[1][:5]:
+        if "filter" in options:
+            first = store.similarity_search(query.query, k=1)[0].metadata
+            options = {"filter": {"tenant": first["tenant"]}}
+        retriever = store.as_retriever(search_type=search_type, search_kwargs={"k": 8, **options})
+        alone = retriever.invoke(query.query)
+        documents = with_scores(retriever).invoke(query.query)
+        again = await with_scores(retriever).ainvoke(query.query)
+        assert documents == again == alone
+        assert len(alone) > 0
+        hits = [snippet.hits[0] for snippet in to_snippets(documents)]
+        assert [hit.rank for hit in hits] == [*range(len(alone))]
+        assert {type(hit.score) for hit in hits} == {type(None) if search_type == "mmr" else float}
+
+
+# --- the depth, and what else is recorded ---------------------------------------------------------
+
+
+def small(k, **options):
+    store = InMemoryVectorStore(MiniLMEmbeddings())
+    store.add_documents([Document(text, id=text) for text in "abcd"])
+    return store.as_retriever(search_kwargs={} if k is None else {"k": k}, **options)
+
+
+def opened(k):
+    return small(k).configurable_fields(search_kwargs=ConfigurableField(id="kwargs"))
+
+
+IN_MEMORY = "InMemoryVectorStore(all-MiniLM-L6-v2, similarity)"
+DEPTH = JudgedQuery("b", ["a", "b", "c", "d"], [False, True, False, False], id="1")
+
+
+@pytest.mark.parametrize(
+    ("retriever", "name", "k"),
+    [
+        (small(2), IN_MEMORY, 2),
+        (small(50), IN_MEMORY, 50),
+        (small(None), IN_MEMORY, 4),
+        (small(4).bind(k=3), IN_MEMORY, 3),
+        (small(4).bind(k=3).bind(k=2), IN_MEMORY, 2),
+        (small(2).with_retry(), IN_MEMORY, 2),
+        (opened(4), IN_MEMORY, 4),
+        (opened(4).with_config(configurable={"kwargs": {"k": 2}}).with_retry(), IN_MEMORY, 2),
+        (RunnableLambda(lambda query: [Document(query)], name="echo"), "echo", None),
+        (RunnableLambda(lambda query: [], name="nothing"), "nothing", None),
+    ],
+)
+def test_judged_queries_carry_the_retrievers_name_and_depth(retriever, name, k, tmp_path):
+    (judged_query,) = judge_retriever(retriever, [DEPTH])
+    assert (judged_query.retriever, judged_query.k) == (name, k)
+    write_jsonl([judged_query], tmp_path / "judged.jsonl")
+    assert read_jsonl(tmp_path / "judged.jsonl") == [judged_query]
+
+
+async def test_the_configuration_of_a_caller_reaches_the_retriever():
+    scorer = FunctionScorer(lambda query, texts: [0.1] * len(texts), "constant")
+    filtered = ConformalRetriever(retriever=opened(4), filter=filter_at(scorer))
+    for config, n in ((None, 4), ({"configurable": {"kwargs": {"k": 2}}}, 2)):
+        found = [filtered.invoke("b", config), await filtered.ainvoke("b", config)]
+        found += filtered.batch(["b", "c"], config) + await filtered.abatch(["b", "c"], config)
+        assert [len(documents) for documents in found] == [n] * 6
+
+
+class Another(BaseRetriever):
+    def _get_relevant_documents(self, query, *, run_manager):
+        return [Document("b", id="b")]
+
+
+@pytest.mark.parametrize(
+    ("retriever", "kwargs", "name", "warning"),
+    [
+        (small(3), {}, None, None),
+        (small(2), {}, None, "the retriever is asked for 2 documents"),
+        (small(3), {"k": 1}, None, "the retriever is asked for 1 documents"),
+        (small(4), {}, None, "more snippets than k = 3"),
+        (small(3, search_type="mmr"), {}, None, "the retriever is InMemoryVectorStore"),
+        (Another(), {}, None, "the retriever is Another"),
+        (Another(), {}, "a name of its own", None),
+    ],
+)
+def test_another_retriever_or_depth_than_the_calibrated_one_gives_one_warning(
+    retriever, kwargs, name, warning
+):
+    scorer = FunctionScorer(lambda query, texts: [float(text != query) for text in texts], "same")
+    calibration = calibrate(judge_retriever(small(3), [DEPTH], name=name), scorer, alpha=0.5)
+    filtered = ConformalRetriever(retriever=retriever, filter=ConformalFilter(scorer, calibration))
+    for call in (filtered.invoke, lambda *a, **k: asyncio.run(filtered.ainvoke(*a, **k))):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("default")
+            for _ in range(3):
+                call("b", **kwargs)
+        assert len(caught) == (warning is not None)
+        assert all(str(one.message).startswith(warning) for one in caught)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from frameworks import Reversed
+from frameworks import Reversed, filter_at, ids_of
 from langchain.agents import create_agent
 from langchain_classic.retrievers import ContextualCompressionRetriever, EnsembleRetriever
 from langchain_classic.retrievers.document_compressors import DocumentCompressorPipeline
@@ -22,7 +22,6 @@ from langsmith.utils import get_env_var, get_tracer_project
 from langsmith_server import LangSmithServer
 from lookup import LookupScorer
 
-from conformal_retrievers import Calibration, ConformalFilter, ScoredQuery
 from langchain_conformal import ConformalCompressor, ConformalRetriever
 
 pytestmark = pytest.mark.slow
@@ -78,30 +77,22 @@ class Broken(BaseCallbackHandler):
     on_chain_end = on_custom_event = on_retriever_start = on_chain_start
 
 
-@pytest.fixture
-def conformal_filter():
-    queries = [ScoredQuery([0.5], [True])] * 20
-    calibration = Calibration.from_scores(queries, alpha=0.1, scorer="lookup")
-    return ConformalFilter(LookupScorer({**SCORES, "other": 0.2}), calibration)
+CONFORMAL_FILTER = filter_at(LookupScorer({**SCORES, "other": 0.2}))
 
 
 @pytest.fixture
-def compressor(conformal_filter):
-    return ConformalCompressor(filter=conformal_filter)
+def compressor():
+    return ConformalCompressor(filter=CONFORMAL_FILTER)
 
 
 @pytest.fixture
-def retriever(conformal_filter):
-    return ConformalRetriever(retriever=Fixed(), filter=conformal_filter)
+def retriever():
+    return ConformalRetriever(retriever=Fixed(), filter=CONFORMAL_FILTER)
 
 
 @pytest.fixture
 def seen():
     return Seen()
-
-
-def ids(found):
-    return [document.id for document in found]
 
 
 CALLS = ["invoke", "ainvoke", "batch", "abatch"]
@@ -111,12 +102,8 @@ def called(runnable, call, given, config):
     """Call a runnable in one of four ways, and return what it returns for the one input."""
     result = getattr(runnable, call)([given] if "batch" in call else given, config)
     if call.startswith("a"):
-        result = asyncio.run(_awaited(result))
+        result = asyncio.run(result)
     return result[0] if "batch" in call else result
-
-
-async def _awaited(awaitable):
-    return await awaitable
 
 
 # --- chains ---------------------------------------------------------------------------------------
@@ -192,8 +179,8 @@ def test_as_a_tool_of_an_agent(agent, seen, call):
 @pytest.mark.parametrize("call", CALLS)
 def test_a_handler_that_raises_breaks_none_of_them(agent, compressor, retriever, call):
     config = {"callbacks": [Broken()]}
-    assert ids(called(compression(compressor, None), call, "q", config)) == KEPT
-    assert ids(called(retriever, call, "q", config)) == KEPT
+    assert ids_of(called(compression(compressor, None), call, "q", config)) == KEPT
+    assert ids_of(called(retriever, call, "q", config)) == KEPT
     result = called(agent, call, {"messages": [("user", "What is near?")]}, config)
     assert result["messages"][-1].content == "done"
 
@@ -252,7 +239,7 @@ def _forget_the_environment():
 
 @pytest.mark.parametrize("call", CALLS)
 def test_langsmith_shows_the_decision_as_a_run_below_its_retriever(retriever, langsmith, call):
-    assert called(retriever | RunnableLambda(ids), call, "q", None) == KEPT
+    assert called(retriever | RunnableLambda(ids_of), call, "q", None) == KEPT
     get_client().flush(timeout=30)
     (ours,) = [run for run in langsmith.runs.values() if run["name"] == "conformal_filter"]
     above = langsmith.runs[ours["parent_run_id"]]

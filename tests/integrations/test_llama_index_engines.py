@@ -18,7 +18,8 @@ from frameworks import (
     vector_index,
 )
 from llama_index.core.agent import FunctionAgent
-from llama_index.core.llms import ChatMessage
+from llama_index.core.instrumentation.event_handlers import BaseEventHandler
+from llama_index.core.llms import ChatMessage, MockLLM
 from llama_index.core.memory import ChatMemoryBuffer
 from llama_index.core.query_engine import RouterQueryEngine
 from llama_index.core.selectors import LLMSingleSelector
@@ -63,9 +64,9 @@ def calibrated() -> ConformalPostprocessor:
 # --- each engine: from postprocessor, LLM and question to the answer and the nodes it is from -----
 
 
-def query_engine(postprocessor, llm, **options):
+def query_engine(postprocessor, llm, k=K, **options):
     return vector_index().as_query_engine(
-        llm=llm, similarity_top_k=K, node_postprocessors=[postprocessor], **options
+        llm=llm, similarity_top_k=k, node_postprocessors=[postprocessor], **options
     )
 
 
@@ -223,3 +224,69 @@ async def test_an_agent_gets_the_result_of_its_tool(on_empty, llm, llm_server):
         assert said["content"].strip() in {s.text.strip() for s in snippets()}
     else:
         assert "none of 8 snippets is kept" in said["content"]  # the agent tells the LLM of it
+
+
+# --- traces ---------------------------------------------------------------------------------------
+
+
+async def asked(postprocessor, call, k=K):
+    engine = query_engine(postprocessor, MockLLM(), k)
+    return engine.query(QUESTION) if call == "query" else await engine.aquery(QUESTION)
+
+
+@pytest.fixture
+def finished_spans(llama_index_instrumentor, tracing):
+    exporter, provider = tracing
+    llama_index_instrumentor.instrument(tracer_provider=provider)
+    return exporter.get_finished_spans
+
+
+@pytest.mark.parametrize("call", ["query", "aquery"])
+async def test_the_filter_is_a_span_below_the_querys(call, calibrated, finished_spans, caplog):
+    response = await asked(calibrated, call)
+    spans = {span.name: span for span in finished_spans()}
+    ours = f"ConformalPostprocessor._{'a' * (call == 'aquery')}postprocess_nodes"
+    kinds = {name: span.attributes["openinference.span.kind"] for name, span in spans.items()}
+    assert [name for name, kind in kinds.items() if kind == "RERANKER"] == [ours]
+    assert spans[ours].parent.span_id == spans[f"RetrieverQueryEngine._{call}"].context.span_id
+    found = spans[ours].attributes
+    kept = len(response.source_nodes)
+    assert 0 < kept < K
+    assert (found["conformal.k"], found["conformal.kept"]) == (K, kept)
+    assert found["conformal.alpha"] == 0.2
+    assert found["conformal.threshold"] == calibrated.filter.calibration.threshold()
+    assert found["conformal.calibration"] == calibrated.filter.calibration.checksum
+    assert (found["conformal.m1"], found["conformal.m2"]) == (1.0, kept / K)
+    assert f"reranker.output_documents.{kept - 1}.document.id" in found
+    assert f"reranker.output_documents.{kept}.document.id" not in found
+    others = [span for name, span in spans.items() if name != ours]
+    assert not any(key.startswith("conformal.") for span in others for key in span.attributes)
+    assert "nhandled event" not in caplog.text  # OpenInference says so of classes it does not know
+
+
+class BrokenEvents(BaseEventHandler):
+    def handle(self, event, **kwargs):
+        raise RuntimeError("a broken handler")
+
+
+def test_a_handler_that_raises_breaks_nothing(calibrated, handled):
+    found = index_retriever().retrieve(QUESTION)
+    kept = calibrated.postprocess_nodes(found, query_str=QUESTION)
+    handled(BrokenEvents())
+    assert calibrated.postprocess_nodes(found, query_str=QUESTION) == kept
+
+
+@pytest.mark.filterwarnings("ignore:more snippets than k")
+@pytest.mark.parametrize("call", ["query", "aquery"])
+async def test_with_many_nodes_the_span_has_the_decision_in_its_event(
+    call, calibrated, finished_spans
+):
+    response = await asked(calibrated, call, k=60)
+    (ours,) = [s for s in finished_spans() if s.name.startswith("ConformalPostprocessor")]
+    assert ours.dropped_attributes > 0
+    assert not any(key.startswith("conformal.") for key in ours.attributes)
+    (found,) = [event for event in ours.events if event.name == "conformal_filter"]
+    kept = len(response.source_nodes)
+    assert (found.attributes["conformal.k"], found.attributes["conformal.kept"]) == (60, kept)
+    assert found.attributes["conformal.m2"] == kept / 60
+    assert found.attributes["conformal.alpha"] == 0.2

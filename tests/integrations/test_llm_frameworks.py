@@ -26,12 +26,11 @@ from llama_index.llms.openai_like import OpenAILike
 from llama_index.postprocessor import conformal as llama_index_conformal
 
 import langchain_conformal
-from conformal_retrievers import Calibration, ConformalFilter, LLMScorer, ScoredQuery, Snippet
+from conformal_retrievers import LLMScorer, Snippet
 from conformal_retrievers.llm import openai_options
 from conformal_retrievers.llm.ask import aask, ask
 from conformal_retrievers.llm.openai import openai_llm
 from conformal_retrievers.llm.prompt import Request
-from conformal_retrievers.results import Unscorable
 from conformal_retrievers.scoring.verdict import LLMVerdict
 
 by_yes = partial(LLMScorer, by="probability-of-yes")
@@ -168,22 +167,6 @@ async def test_what_is_wrong_with_every_request_is_raised(llm_server, as_llms, t
             ask(llm, [REQUEST] * 3)
         with pytest.raises(error):
             await aask(llm, [REQUEST] * 3)
-
-
-@pytest.mark.parametrize("trouble", ["400", "not json", "unreadable"])
-async def test_when_every_request_fails_on_unscorable_decides(llm_server, as_llms, trouble, caplog):
-    llm_server.trouble = lambda body, times: trouble
-    for llm in as_llms():
-        scorer = LLMScorer(llm)
-        calibration = Calibration.from_scores(
-            [ScoredQuery([0.1], [True])] * 20, alpha=0.1, scorer=scorer.name
-        )
-        caplog.clear()
-        with pytest.warns(UserWarning, match="could not score"):
-            assert len(ConformalFilter(scorer, calibration)(QUERY, ["a", "b"]).kept) == 2
-        assert [r.levelname for r in caplog.records if "2 of 2" in r.getMessage()] == ["ERROR"]
-        with pytest.raises(Unscorable):
-            await ConformalFilter(scorer, calibration, on_unscorable="raise").acall(QUERY, ["a"])
 
 
 async def test_without_options_the_name_ends_with_as_text(llm_server, as_llms):

@@ -7,7 +7,6 @@ the one behind it.
 from __future__ import annotations
 
 import math
-from functools import cache
 
 import pytest
 from frameworks import (
@@ -21,14 +20,9 @@ from frameworks import (
     langchain_retriever,
     snippets,
     texts_of,
-    vector_index,
     with_evidence,
 )
 from langchain_core.documents import Document
-from langchain_core.language_models import FakeListChatModel
-from langchain_core.output_parsers import StrOutputParser
-from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_core.vectorstores import InMemoryVectorStore
 from llama_index.core import VectorStoreIndex
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -55,31 +49,18 @@ from llama_index.postprocessor.conformal import ConformalPostprocessor
 SENTENCES = splitter("sentences")
 
 
-@cache
-def judged_in_langchain():
-    return langchain_conformal.judge_retriever(
-        langchain_retriever(), with_evidence(halves()[0]), split="sentences"
-    )
-
-
 def texts_by_id(kept):
     return dict(zip(ids_of(kept), texts_of(kept), strict=True))
-
-
-def question_engine(postprocessor, **options):
-    return vector_index().as_query_engine(
-        llm=MockLLM(), similarity_top_k=K, node_postprocessors=[postprocessor], **options
-    )
 
 
 # --- judging --------------------------------------------------------------------------------------
 
 
 def test_both_frameworks_judge_the_same_sentences():
-    other = llama_index_conformal.judge_retriever(
-        index_retriever(), with_evidence(halves()[0]), split="sentences"
-    )
-    for a, b in zip(judged_in_langchain(), other, strict=True):
+    queries = with_evidence(halves()[0])
+    one = langchain_conformal.judge_retriever(langchain_retriever(), queries, split="sentences")
+    other = llama_index_conformal.judge_retriever(index_retriever(), queries, split="sentences")
+    for a, b in zip(one, other, strict=True):
         sentences = [[(s.text, s.id, s.document, s.position) for s in q.snippets] for q in (a, b)]
         assert sentences[0] == sentences[1]
         assert (a.relevant, a.missed, a.split, a.k) == (b.relevant, b.missed, SENTENCES.name, K)
@@ -115,73 +96,52 @@ def test_snippets_have_the_whole_numbers_that_say_where_they_start():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("alpha", [0.05, 0.2, 0.5])
-async def test_both_frameworks_keep_the_same_sentences(tmp_path, alpha):
-    scorer = langchain_conformal.embedding_scorer(MiniLMEmbeddings())
+@pytest.mark.parametrize("alpha", [0.05, 0.2, 0.5, None])
+async def test_both_frameworks_keep_the_same_sentences_by_a_model_and_by_default(tmp_path, alpha):
+    hybrid = HybridRetriever({"dense": langchain_retriever(), "few": langchain_retriever(4)})
+    parts = {"dense": index_retriever(), "few": index_retriever(4)}
+    one, other, scorers = {"split": "sentences"}, {"split": "sentences"}, []
+    if alpha is not None:
+        one |= {"embeddings": MiniLMEmbeddings(), "neighbours": 1}
+        other |= {"embed_model": MiniLMEmbedding(), "neighbours": 1}
+        scorers = [langchain_conformal.embedding_scorer(MiniLMEmbeddings())]
+    queries = with_evidence([*halves()[0], *halves()[1]])
+    judged = langchain_conformal.judge_retriever(hybrid, queries, split="sentences")
     path = tmp_path / "calibration.json"
-    calibrate(judged_in_langchain(), scorer, alpha=alpha).save(path)
-    in_langchain = {"embeddings": MiniLMEmbeddings(), "split": "sentences", "neighbours": 1}
-    retriever = ConformalRetriever.from_calibration(
-        path, retriever=langchain_retriever(), **in_langchain
+    calibrate(judged, *scorers, alpha=alpha or 0.3).save(path)
+    retriever = ConformalRetriever.from_calibration(path, retriever=hybrid, **one)
+    compressor = ConformalCompressor.from_calibration(path, **one)
+    engine = RetrieverQueryEngine.from_args(
+        llama_index_conformal.HybridRetriever(parts),
+        llm=MockLLM(),
+        node_postprocessors=[ConformalPostprocessor.from_calibration(path, **other)],
     )
-    compressor = ConformalCompressor.from_calibration(path, **in_langchain)
-    postprocessor = ConformalPostprocessor.from_calibration(
-        path, embed_model=MiniLMEmbedding(), split="sentences", neighbours=1
-    )
-    engine = question_engine(postprocessor)
     by_id = {s.id: s.text for s in snippets()}
-    n_cut = 0
-    for query in halves()[1][:20]:
-        question = query.query
-        found = langchain_retriever().invoke(question)
-        kept = retriever.invoke(question)
-        for document in kept:
-            parts = [by_id[document.id][a:b] for a, b in document.metadata["conformal_ranges"]]
-            assert all(part in document.page_content for part in parts)
-            n_cut += document.page_content != by_id[document.id]
+    asked = [query.query for query in docstring_corpus().questions[4::8][:15]]
+    n_cut = n_kept = n_all = 0
+    for query in langchain_conformal.judge_retriever(hybrid, asked, split="sentences"):
+        question, kept = query.query, retriever.invoke(query.query)
         expected = [*texts_by_id(kept).items()]
         for again in (
             await retriever.ainvoke(question),
-            compressor.compress_documents(found, question),
+            compressor.compress_documents(hybrid.invoke(question), question),
             engine.query(question).source_nodes,
             (await engine.aquery(question)).source_nodes,
         ):
             assert [*texts_by_id(again).items()] == expected, question
-    assert n_cut or alpha == 0.05
-
-
-@pytest.mark.slow
-async def test_the_default_score_of_sentences_needs_no_model_and_keeps_the_same_in_both(tmp_path):
-    hybrid = HybridRetriever({"dense": langchain_retriever(), "few": langchain_retriever(4)})
-    parts = {"dense": index_retriever(), "few": index_retriever(4)}
-    other = llama_index_conformal.HybridRetriever(parts)
-    judged = langchain_conformal.judge_retriever(
-        hybrid, with_evidence([*halves()[0], *halves()[1]]), split="sentences"
-    )
-    path = tmp_path / "calibration.json"
-    calibrate(judged, alpha=0.3).save(path)
-    retriever = ConformalRetriever.from_calibration(path, retriever=hybrid, split="sentences")
-    assert retriever.filter.scorer.name.startswith("learned(hits of dense, hits of few")
-    engine = RetrieverQueryEngine.from_args(
-        other,
-        llm=MockLLM(),
-        node_postprocessors=[ConformalPostprocessor.from_calibration(path, split="sentences")],
-    )
-    asked = [JudgedQuery(q.query, [], []) for q in docstring_corpus().questions[4::8][:15]]
-    n_kept, n_all = 0, 0
-    for query in langchain_conformal.judge_retriever(hybrid, asked, split="sentences"):
-        kept = retriever.invoke(query.query)
-        assert await retriever.ainvoke(query.query) == kept
         ranges = {document.id: document.metadata["conformal_ranges"] for document in kept}
+        for id, text in expected:
+            assert all(by_id[id][a:b] in text for a, b in ranges[id])
+            n_cut += text != by_id[id]
         keeps = [
             any(a <= s.position < b for a, b in ranges.get(s.document, ())) for s in query.snippets
         ]
-        scores = retriever.filter.scorer.score(query.query, query.snippets)
-        assert keeps == retriever.filter.calibration.keep(scores).tolist()
-        response = engine.query(query.query)
-        assert [*texts_by_id(response.source_nodes).items()] == [*texts_by_id(kept).items()]
+        if alpha is None:
+            scores = retriever.filter.scorer.score(question, query.snippets)
+            assert keeps == retriever.filter.calibration.keep(scores).tolist()
         n_kept, n_all = n_kept + sum(keeps), n_all + len(keeps)
-    assert 0 < n_kept < 0.5 * n_all
+    assert n_cut or alpha == 0.05
+    assert 0 < n_kept < n_all * (0.5 if alpha is None else 1)
 
 
 # --- chains and engines ---------------------------------------------------------------------------
@@ -193,28 +153,6 @@ ABOUT = FunctionScorer(lambda query, texts: [float("Bees" not in text) for text 
 
 ABOUT_BEES = calibration_at(ABOUT, split=SENTENCES.name)
 PRUNES = {"scorer": ABOUT, "split": "sentences"}
-
-
-async def test_a_streaming_chain_gives_the_model_the_kept_sentences_alone():
-    store = InMemoryVectorStore(MiniLMEmbeddings())
-    store.add_documents([Document(BEES, id="1"), Document("The market fell.", id="2")])
-    retriever = ConformalRetriever.from_calibration(
-        ABOUT_BEES, retriever=store.as_retriever(), **PRUNES
-    )
-    prompts = []
-    chain = (
-        {
-            "context": retriever | (lambda found: "\n".join(texts_of(found))),
-            "question": RunnablePassthrough(),
-        }
-        | ChatPromptTemplate.from_template("{context} {question}")
-        | RunnableLambda(lambda prompt: prompts.append(prompt.to_string()) or prompt)
-        | FakeListChatModel(responses=["In combs."])
-        | StrOutputParser()
-    )
-    assert [*chain.stream("Where?")] == [*"In combs."]
-    assert [piece async for piece in chain.astream("Where?")] == [*"In combs."]
-    assert prompts == [f"Human: {KEPT} Where?"] * 2
 
 
 def bees_index():

@@ -119,39 +119,6 @@ async def test_neighbours_of_a_kept_sentence_stay_in_its_document(of):
     assert await kept_texts(of, TEXTS, neighbours=1) == KEPT | whole
 
 
-@each_framework
-async def test_a_function_of_the_user_cuts(of):
-    text = "a line is far\na line is near\nthe rest is far"
-    assert await kept_texts(of, {"1": text}, split=lines) == {"1": "a line is near"}
-
-
-@each_framework
-async def test_tables_and_code_are_kept_whole_or_dropped_whole(of):
-    table = "| animal | place |\n|---|---|\n| bee | far |\n| cow | near |"
-    code = "```python\nx = far\ny = x  # near\n```"
-    text = f"The table is far.\n\n{table}\n\nThe code is far.\n\n{code}\n\nThe end is near."
-
-    def score(query, texts):
-        return [scores[t] if t in scores else by_last_word(query, [t])[0] for t in texts]
-
-    scores, scorer = {table: 0.1, code: 0.9}, FunctionScorer(score, WORDS.name)
-    component = of.made([text], filter=SentenceFilter(scorer, calibration()))
-    assert await of.kept(component, [text]) == [f"{table}\n…\nThe end is near."]
-
-
-@each_framework
-async def test_the_best_sentence_alone_is_kept_where_a_result_must_not_be_empty(of):
-    texts = {"1": "The elk is far. The fox is middle.", "2": "The gnu is far."}
-    kept = await kept_texts(of, texts, on_empty="keep_best", threshold=0.05)
-    assert kept == {"1": "The fox is middle."}
-
-
-@each_framework
-async def test_a_filter_that_must_keep_something_raises_if_no_sentence_is_kept(of):
-    with pytest.raises(NothingKept, match="sentences"):
-        await kept_texts(of, {"1": TEXTS["dropped"]}, on_empty="raise")
-
-
 def test_sentences_can_have_the_score_that_the_retriever_gave_their_document():
     scorer, scored = RetrievalScorer(), {"One. Two.": 0.6, "Three.": 0.4}
     one = calibration_at(scorer, -0.5, split=splitter("sentences").name)
@@ -298,23 +265,6 @@ class ByLength(BaseDocumentCompressor):
 
     def compress_documents(self, documents, query, callbacks=None):
         return sorted(documents, key=lambda document: -len(document.page_content))
-
-
-async def test_every_way_into_a_chain_returns_the_same_documents():
-    found = RunnableLambda(lambda query: documents())
-    given, retriever = made(COMPRESSOR), made(RETRIEVER)
-    pipeline = DocumentCompressorPipeline(transformers=[given])
-    chains = [
-        ContextualCompressionRetriever(base_compressor=one, base_retriever=found)
-        for one in (given, pipeline)
-    ]
-    runnable = {"query": RunnableLambda(str), "documents": found} | given.as_runnable()
-    expected = given.compress_documents(documents(), "q")
-    assert await given.acompress_documents(documents(), "q") == expected
-    for one in (retriever, *chains, runnable):
-        assert one.invoke("q") == expected
-        assert await one.ainvoke("q") == expected
-        assert one.batch(["q"]) == [expected]
 
 
 async def test_a_reranker_behind_the_filter_sees_the_kept_text():

@@ -90,17 +90,6 @@ async def test_everything_is_returned_in_order_with_whether_it_would_be_kept(of,
 
 
 @each_component
-async def test_nothing_that_the_options_say_is_raised(of):
-    given = {"scorer": SCORER, "shadow": True, **STRICT}
-    assert await asked(of, FAR, calibration(), **given) == [("far", False)] * 2
-    odd = await asked(of, ["odd", "far"], calibration(), **given)
-    assert odd == [("odd", True), ("far", False)]
-    best = given | {"on_empty": "keep_best"}
-    assert await asked(of, FAR, calibration(), **best) == [("far", True), ("far", False)]
-    assert await asked(of, [], calibration(), **given) == []
-
-
-@each_component
 async def test_a_silent_gate_silences_nothing(of):
     given = {"scorer": [SCORER, SILENT.scorer], "gate": SILENT}
     assert await asked(of, TEXTS, calibration(), **given) == []

@@ -22,7 +22,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Payload indexes have no effect in the local Qdrant"),
 ]
 
-from frameworks import cosine, halves, texts_of
+from frameworks import MiniLMEmbedding, by_ids, cosine, filter_at, halves, texts_of
+from llama_index.core.llms import MockLLM
+from llama_index.core.retrievers import QueryFusionRetriever
 from vector_stores import (
     BM25,
     STORES,
@@ -36,8 +38,10 @@ from vector_stores import (
 
 import langchain_conformal
 import llama_index.postprocessor.conformal as llama_index_conformal
-from conformal_retrievers import Calibration, JudgedQuery, RetrievalScorer, calibrate
-from conformal_retrievers.scoring import FusionScorer
+from conformal_retrievers import Calibration, ConformalFilter, RetrievalScorer, calibrate
+from conformal_retrievers.data.hits import RETRIEVER, Hit
+from conformal_retrievers.scoring import FusionScorer, RankScorer
+from llama_index.postprocessor.conformal import ConformalPostprocessor
 
 K = 20
 ALPHA = 0.1
@@ -77,32 +81,26 @@ class Asked:
         [judged] = self.package.judge_retriever(self.retriever(**options), [query.query])
         return [(s.text, s.hits[0].score) for s in judged.snippets]
 
+    def opened(self, path, retriever):
+        if self.framework == "langchain":
+            kind = self.package.ConformalRetriever
+            return kind.from_calibration(path, retriever=retriever)
+        return self.package.ConformalPostprocessor.from_calibration(path)
+
     def kept(self, path, query, hybrid=False, **options):
         retriever = self.retriever(hybrid, **options)
+        keep = self.opened(path, retriever)
         if self.framework == "langchain":
-            filtered = self.package.ConformalRetriever.from_calibration(path, retriever=retriever)
-            return texts_of(filtered.invoke(query))
-        keep = self.package.ConformalPostprocessor.from_calibration(path)
+            return texts_of(keep.invoke(query))
         return texts_of(keep.postprocess_nodes(retriever.retrieve(query), query_str=query))
 
-    async def akept(self, path, query, hybrid=False):
-        retriever = self.retriever(hybrid)
+    async def akept(self, path, query):
+        retriever = self.retriever()
+        keep = self.opened(path, retriever)
         if self.framework == "langchain":
-            filtered = self.package.ConformalRetriever.from_calibration(path, retriever=retriever)
-            return texts_of(await filtered.ainvoke(query))
-        keep = self.package.ConformalPostprocessor.from_calibration(path)
+            return texts_of(await keep.ainvoke(query))
         nodes = await retriever.aretrieve(query)
         return texts_of(await keep.apostprocess_nodes(nodes, query_str=query))
-
-
-def by_uuid(queries):
-    """Return queries whose relevant ids are those in the stores."""
-    return [
-        JudgedQuery.from_ids(
-            q.query, [id_of(s) for s, r in zip(q.snippets, q.relevant, strict=True) if r], id=q.id
-        )
-        for q in queries
-    ]
 
 
 @pytest.fixture(scope="module", params=STORES)
@@ -125,6 +123,13 @@ def server(request, tmp_path_factory):
 @pytest.fixture(params=PACKAGES)
 def asked(server, request):
     return installed(getattr(server, request.param))
+
+
+@pytest.fixture
+def path(asked, tmp_path):
+    """The file of a store, whose own score is learned from."""
+    calibrate(asked.judged(halves()[0]), alpha=ALPHA).save(tmp_path / "calibration.json")
+    return tmp_path / "calibration.json"
 
 
 def installed(asked):
@@ -164,7 +169,7 @@ NO_IDS = {("langchain", name) for name in ("qdrant", "milvus", "lancedb")}  # of
 
 
 def test_relevant_ids_are_those_of_the_store_or_the_error_names_the_key(asked):
-    queries, key = by_uuid(halves()[0]), None
+    queries, key = by_ids(halves()[0], id_of), None
     if (asked.framework, asked.name) in NO_IDS:
         key = "pk" if asked.name == "milvus" else "key"
         with pytest.raises(ValueError, match=f"give key='{key}'"):
@@ -173,10 +178,8 @@ def test_relevant_ids_are_those_of_the_store_or_the_error_names_the_key(asked):
     assert sum(sum(q.relevant) for q in judged) > sum(q.missed for q in judged)
 
 
-async def test_a_file_keeps_what_is_relevant_sync_and_async(asked, tmp_path):
-    queries, new = halves()
-    path = tmp_path / "calibration.json"
-    calibrate(asked.judged(queries), alpha=ALPHA).save(path)
+async def test_a_file_keeps_what_is_relevant_sync_and_async(asked, path):
+    new = halves()[1]
     share, n = recall(asked, path, new)
     assert share > 0.75
     assert 0 < n < K / 2
@@ -185,12 +188,10 @@ async def test_a_file_keeps_what_is_relevant_sync_and_async(asked, tmp_path):
             assert await asked.akept(path, query.query) == asked.kept(path, query.query)
 
 
-def test_a_tenant_has_its_own_snippets_and_its_short_lists_are_filtered(asked, tmp_path):
+def test_a_tenant_has_its_own_snippets_and_its_short_lists_are_filtered(asked, path):
     if (asked.framework, asked.name) in NO_FILTERS:
         pytest.skip("it has no filters on metadata")
-    queries, new = halves()
-    path = tmp_path / "calibration.json"
-    calibrate(asked.judged(queries), alpha=ALPHA).save(path)
+    new = halves()[1]
     only = of_tenant(asked.name, asked.framework)
     found = asked.pairs(new[0], **only)
     of_all = {text for text, _ in asked.pairs(new[0], k=200)}
@@ -255,7 +256,7 @@ async def test_a_store_and_bm25_are_filtered_from_one_file(framework, tmp_path):
     words = BM25() if framework == "langchain" else bm25_of_nodes()
     asked = Asked(framework, "hybrid", None)
     hybrid = asked.package.HybridRetriever({"dense": dense, "bm25": words})
-    asked.retriever = lambda hybrid_too=False: hybrid
+    asked.retriever = lambda *_: hybrid
     judged = asked.judged(halves()[0])
     assert {query.k for query in judged} == {2 * 8}
     both = [snippet for query in judged for snippet in query.snippets if len(snippet.hits) == 2]
@@ -301,3 +302,61 @@ async def test_a_server_that_is_killed_or_frozen_is_an_error_that_names_the_ques
                 await asyncio.wait_for(asked.akept(path, queries[0].query), 0.5)
         process.send_signal(signal.SIGCONT)
         client._server._session.close()
+
+
+# --- LlamaIndex -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def chroma():
+    return chroma_in_memory("llama_index").as_retriever(similarity_top_k=8)
+
+
+@pytest.fixture(scope="module")
+def faiss():
+    with STORES["faiss, l2"]("llama_index", None) as index:
+        yield index.as_retriever(similarity_top_k=8)
+
+
+def test_embeddings_of_nodes_are_reused_only_on_request(faiss):
+    model = MiniLMEmbedding()
+    found = faiss.retrieve("a string")
+    for node in found:
+        node.node.embedding = model.get_text_embedding(node.node.get_content("none"))
+    expected = llama_index_conformal.embedding_scorer(model)
+    reusing = llama_index_conformal.embedding_scorer(model, reuse_embeddings=True)
+    assert reusing.name == expected.name
+    queries = llama_index_conformal.judge_retriever(faiss, halves()[0])
+    # `expected` shall not know the texts already.
+    other = llama_index_conformal.embedding_scorer(MiniLMEmbedding())
+    calibration = calibrate(queries, other, alpha=0.2)
+    kept = []
+    for scorer, texts in ((expected, 8), (reusing, 0)):
+        keep = ConformalPostprocessor(filter=ConformalFilter(scorer, calibration))
+        model.calls = 0
+        kept.append(keep.postprocess_nodes(found, query_str="a string"))
+        assert model.calls == 1 + texts
+    assert kept[0] == kept[1]
+
+
+def test_another_store_behind_a_hybrid_retriever_is_warned_of(chroma, faiss):
+    ours, others = (llama_index_conformal.HybridRetriever({"dense": r}) for r in (chroma, faiss))
+    judged = llama_index_conformal.judge_retriever(ours, halves()[0])
+    keep = ConformalPostprocessor(filter=ConformalFilter.of(calibrate(judged, alpha=0.2)))
+    query = halves()[1][0].query
+    keep.postprocess_nodes(ours.retrieve(query), query_str=query)
+    with pytest.warns(UserWarning, match=r"'dense' is .*FaissVectorStore.* is of .*ChromaVector"):
+        keep.postprocess_nodes(others.retrieve(query), query_str=query)
+
+
+def test_a_fusion_of_llama_index_is_one_retriever_with_its_scores(chroma, faiss):
+    options = {"mode": "reciprocal_rerank", "num_queries": 1, "similarity_top_k": 8}
+    fusion = QueryFusionRetriever([chroma, faiss], llm=MockLLM(), use_async=False, **options)
+    for judged in llama_index_conformal.judge_retriever(fusion, halves()[0][:3]):
+        found = fusion.retrieve(judged.query)
+        assert judged.k == 8
+        assert [s.hits for s in judged.snippets] == [
+            (Hit(RETRIEVER, rank, node.score),) for rank, node in enumerate(found)
+        ]
+        keep = ConformalPostprocessor(filter=filter_at(RankScorer(), 1.0))
+        assert keep.postprocess_nodes(found, query_str=judged.query) == found[:2]

@@ -113,24 +113,6 @@ def test_nothing_but_the_texts_tells_that_relevant_ones_were_taken_out(package, 
 
 
 @pytest.mark.slow
-def test_both_frameworks_agree():
-    one = langchain_conformal.without_answers(
-        hybrid(langchain_conformal, dense=langchain_retriever(), bm25=langchain_retriever(5)),
-        halves()[0][:20],
-    )
-    other = llama_index_conformal.without_answers(
-        hybrid(llama_index_conformal, dense=index_retriever(), bm25=index_retriever(5)),
-        halves()[0][:20],
-    )
-    for a, b in zip(one, other, strict=True):
-        assert [(s.text, s.id) for s in a.snippets] == [(s.text, s.id) for s in b.snippets]
-        assert [[h[:2] for h in s.hits] for s in a.snippets] == [
-            [h[:2] for h in s.hits] for s in b.snippets
-        ]
-        assert a.k == b.k == K + 5
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("package", "retriever"),
     [(langchain_conformal, langchain_retriever), (llama_index_conformal, index_retriever)],
