@@ -6,6 +6,7 @@ import gc
 import re
 import threading
 import tracemalloc
+from types import SimpleNamespace
 
 import pytest
 from frameworks import (
@@ -14,6 +15,7 @@ from frameworks import (
     K,
     MiniLMEmbedding,
     MiniLMEmbeddings,
+    OfNodes,
     Reversed,
     each_component,
     each_framework,
@@ -32,7 +34,6 @@ from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.runnables import ConfigurableField, RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore
 from llama_index.core import MockEmbedding, Settings, VectorStoreIndex
-from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.llms import MockLLM
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import (
@@ -259,17 +260,6 @@ def index():
     return VectorStoreIndex([TextNode(text="near")], embed_model=MockEmbedding(embed_dim=4))
 
 
-class Slow(BaseRetriever):
-    """Asks a function."""
-
-    def __init__(self, found):
-        super().__init__()
-        self.found = found
-
-    def _retrieve(self, query_bundle):
-        return [NodeWithScore(node=TextNode(text=d.page_content)) for d in self.found("q")]
-
-
 def test_both_judge_queries_concurrently_and_in_order():
     queries = [JudgedQuery(f"q{i}", ["near", "far"], [True, True], id=str(i)) for i in range(6)]
     barrier = threading.Barrier(3, timeout=30)  # broken unless three run at a time
@@ -278,9 +268,12 @@ def test_both_judge_queries_concurrently_and_in_order():
         barrier.wait()
         return [Document("near")]
 
+    def nodes(query_bundle):
+        return [NodeWithScore(node=TextNode(text=d.page_content)) for d in found("q")]
+
     for package, retriever in (
         (langchain_conformal, RunnableLambda(found)),
-        (llama_index_conformal, Slow(found)),
+        (llama_index_conformal, OfNodes(SimpleNamespace(retrieve=nodes))),
     ):
         judged = package.judge_retriever(retriever, queries, name="mine", max_concurrency=3)
         assert [query.id for query in judged] == [query.id for query in queries]

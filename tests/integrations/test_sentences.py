@@ -9,20 +9,34 @@ import math
 import pytest
 from frameworks import (
     COMPONENTS,
+    K,
+    MiniLMEmbedding,
+    MiniLMEmbeddings,
     Reversed,
     calibration_at,
     each_component,
     each_framework,
+    halves,
     ids_of,
+    index_retriever,
+    langchain_retriever,
+    snippets,
     texts_of,
+    with_evidence,
 )
 from langchain_classic.retrievers import ContextualCompressionRetriever
 from langchain_classic.retrievers.document_compressors import DocumentCompressorPipeline
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.runnables import RunnableLambda
+from langchain_core.vectorstores import InMemoryVectorStore
+from llama_index.core import VectorStoreIndex
+from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.callbacks import CallbackManager, CBEventType, LlamaDebugHandler
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
+from llama_index.core.llms import MockLLM
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import Document as Page
 from llama_index.core.schema import (
     ImageNode,
@@ -31,20 +45,33 @@ from llama_index.core.schema import (
     RelatedNodeInfo,
     TextNode,
 )
+from llama_index.postprocessor import conformal as llama_index_conformal
 
+import langchain_conformal
 from conformal_retrievers import (
     Calibration,
     CalibrationMismatch,
+    Evidence,
     FunctionScorer,
+    JudgedQuery,
     NothingKept,
     RetrievalScorer,
     ScoredQuery,
+    calibrate,
+)
+from conformal_retrievers.cli.docstrings import (
+    docstring_corpus,
 )
 from conformal_retrievers.data import Hit
 from conformal_retrievers.data.sentences import splitter
 from conformal_retrievers.monitoring import FilterLog
 from conformal_retrievers.sentence_filter import SentenceFilter
-from langchain_conformal import ConformalCallbackHandler, ConformalCompressor
+from langchain_conformal import (
+    ConformalCallbackHandler,
+    ConformalCompressor,
+    ConformalRetriever,
+    HybridRetriever,
+)
 from llama_index.postprocessor.conformal import (
     ConformalEventHandler,
     ConformalFilterEvent,
@@ -52,6 +79,7 @@ from llama_index.postprocessor.conformal import (
     NodeWithHits,
 )
 
+NAME = splitter("sentences").name
 SCORES = {"near": 0.1, "middle": 0.4, "far": 0.9, "odd": math.nan}
 
 
@@ -92,12 +120,16 @@ def made(of, texts=TEXTS, split="sentences", threshold=0.5, **options):
     return of.opened(texts, calibration(split, threshold), scorer=WORDS, split=split, **options)
 
 
+def texts_by_id(kept):
+    return dict(zip(ids_of(kept), texts_of(kept), strict=True))
+
+
 async def kept_texts(of, texts, **options):
     """Return the texts that are kept by their ids, which are the same asynchronously."""
     component = made(of, texts, **options)
     kept = of.ask(component, texts)
     assert await of.kept(component, texts) == texts_of(kept)
-    return dict(zip(ids_of(kept), texts_of(kept), strict=True))
+    return texts_by_id(kept)
 
 
 def documents(texts=TEXTS):
@@ -121,7 +153,7 @@ async def test_neighbours_of_a_kept_sentence_stay_in_its_document(of):
 
 def test_sentences_can_have_the_score_that_the_retriever_gave_their_document():
     scorer, scored = RetrievalScorer(), {"One. Two.": 0.6, "Three.": 0.4}
-    one = calibration_at(scorer, -0.5, split=splitter("sentences").name)
+    one = calibration_at(scorer, -0.5, split=NAME)
     given = SentenceFilter(scorer, one, "sentences")
     found = [Document(t, metadata={"relevance_score": score}) for t, score in scored.items()]
     nodes = [NodeWithScore(node=TextNode(text=t), score=score) for t, score in scored.items()]
@@ -136,7 +168,7 @@ def test_sentences_can_have_the_score_that_the_retriever_gave_their_document():
 
 
 def check_event(event):
-    assert event["split"] == splitter("sentences").name
+    assert event["split"] == NAME
     # 3, 2, 1 and 2 sentences, and a blank document.
     assert (event["k"], event["kept"], event["unscorable"]) == (9, [0, 2, 5, 7, 8], [7, 8])
     kept = {[*TEXTS][one["document"]]: one["ranges"] for one in event["kept_ranges"]}
@@ -272,12 +304,12 @@ async def test_a_reranker_behind_the_filter_sees_the_kept_text():
     found = RunnableLambda(lambda query: documents())
     chain = ContextualCompressionRetriever(base_compressor=pipeline, base_retriever=found)
     kept = chain.invoke("q")
-    assert dict(zip(ids_of(kept), texts_of(kept), strict=True)) == KEPT
+    assert texts_by_id(kept) == KEPT
     assert await chain.ainvoke("q") == kept
 
 
 def test_a_retriever_at_another_alpha_cuts_more():
-    name = splitter("sentences").name
+    name = NAME
     queries = [ScoredQuery([score], [True], split=name) for score in (0.1, 0.4, 0.9)]
     given = Calibration.from_scores(queries, alpha=0.3, scorer=WORDS.name)
     for alpha, text in ((0.3, TEXTS["cut"]), (0.5, KEPT["cut"]), (0.8, "The bee is near.")):
@@ -387,3 +419,155 @@ def test_a_file_is_opened_with_split(of, tmp_path):
     opened = of.opened(TEXTS, path, scorer=WORDS, split="sentences", neighbours=2)
     assert isinstance(opened.filter, SentenceFilter)
     assert opened.filter.neighbours == 2
+
+
+# --- real stores and text -------------------------------------------------------------------------
+
+
+# --- sentences judged -----------------------------------------------------------------------------
+
+
+def test_both_frameworks_judge_the_same_sentences():
+    queries = with_evidence(halves()[0])
+    one = langchain_conformal.judge_retriever(langchain_retriever(), queries, split="sentences")
+    other = llama_index_conformal.judge_retriever(index_retriever(), queries, split="sentences")
+    for a, b in zip(one, other, strict=True):
+        sentences = [[(s.text, s.id, s.document, s.position) for s in q.snippets] for q in (a, b)]
+        assert sentences[0] == sentences[1]
+        assert (a.relevant, a.missed, a.split, a.k) == (b.relevant, b.missed, NAME, K)
+    assert any(q.missed for q in other)
+
+
+@pytest.mark.parametrize(
+    ("package", "make"),
+    [(langchain_conformal, langchain_retriever), (llama_index_conformal, index_retriever)],
+)
+def test_judgements_of_documents_alone_are_refused_for_sentences(package, make):
+    for split, message in (("sentences", "evidence"), ("words", "split")):
+        with pytest.raises(ValueError, match=message):
+            package.judge_retriever(make(), halves()[0][:2], split=split)
+
+
+def test_evidence_of_a_source_needs_to_know_where_chunks_start():
+    store = InMemoryVectorStore(MiniLMEmbeddings())
+    store.add_documents([Document("One two. Three.", metadata={"source": "a", "start_index": -1})])
+    asked = [JudgedQuery("Three?", [], [], evidence=[Evidence("a", 9, 15)])]
+    with pytest.raises(ValueError, match="position"):
+        langchain_conformal.judge_retriever(store.as_retriever(), asked, split="sentences")
+
+
+def test_snippets_have_the_whole_numbers_that_say_where_they_start():
+    starts = {"a": 7, "b": 7.0, "c": -1, "d": 0.5, "e": "7", "f": None, "g": True, "h": math.inf}
+    given = [Document(name, metadata={"start_index": start}) for name, start in starts.items()]
+    positions = {s.text: s.position for s in langchain_conformal.documents.to_snippets(given)}
+    assert positions == {**dict.fromkeys(starts), "a": 7, "b": 7}
+
+
+# --- survivors ------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alpha", [0.05, 0.2, 0.5, None])
+async def test_both_frameworks_keep_the_same_sentences_by_a_model_and_by_default(tmp_path, alpha):
+    hybrid = HybridRetriever({"dense": langchain_retriever(), "few": langchain_retriever(4)})
+    parts = {"dense": index_retriever(), "few": index_retriever(4)}
+    one, other, scorers = {"split": "sentences"}, {"split": "sentences"}, []
+    if alpha is not None:
+        one |= {"embeddings": MiniLMEmbeddings(), "neighbours": 1}
+        other |= {"embed_model": MiniLMEmbedding(), "neighbours": 1}
+        scorers = [langchain_conformal.embedding_scorer(MiniLMEmbeddings())]
+    queries = with_evidence([*halves()[0], *halves()[1]])
+    judged = langchain_conformal.judge_retriever(hybrid, queries, split="sentences")
+    path = tmp_path / "calibration.json"
+    calibrate(judged, *scorers, alpha=alpha or 0.3).save(path)
+    retriever = ConformalRetriever.from_calibration(path, retriever=hybrid, **one)
+    compressor = ConformalCompressor.from_calibration(path, **one)
+    engine = RetrieverQueryEngine.from_args(
+        llama_index_conformal.HybridRetriever(parts),
+        llm=MockLLM(),
+        node_postprocessors=[ConformalPostprocessor.from_calibration(path, **other)],
+    )
+    by_id = {s.id: s.text for s in snippets()}
+    asked = [query.query for query in docstring_corpus().questions[4::8][:15]]
+    n_cut = n_kept = n_all = 0
+    for query in langchain_conformal.judge_retriever(hybrid, asked, split="sentences"):
+        question, kept = query.query, retriever.invoke(query.query)
+        expected = [*texts_by_id(kept).items()]
+        for again in (
+            await retriever.ainvoke(question),
+            compressor.compress_documents(hybrid.invoke(question), question),
+            engine.query(question).source_nodes,
+            (await engine.aquery(question)).source_nodes,
+        ):
+            assert [*texts_by_id(again).items()] == expected, question
+        ranges = {document.id: document.metadata["conformal_ranges"] for document in kept}
+        for id, text in expected:
+            assert all(by_id[id][a:b] in text for a, b in ranges[id])
+            n_cut += text != by_id[id]
+        keeps = [
+            any(a <= s.position < b for a, b in ranges.get(s.document, ())) for s in query.snippets
+        ]
+        if alpha is None:
+            scores = retriever.filter.scorer.score(question, query.snippets)
+            assert keeps == retriever.filter.calibration.keep(scores).tolist()
+        n_kept, n_all = n_kept + sum(keeps), n_all + len(keeps)
+    assert n_cut or alpha == 0.05
+    assert 0 < n_kept < n_all * (0.5 if alpha is None else 1)
+
+
+# --- chains and engines ---------------------------------------------------------------------------
+
+BEES = "Bees make honey from nectar. The market fell on Monday. Bees store honey in combs."
+KEPT_OF_BEES = "Bees make honey from nectar. … Bees store honey in combs."
+ABOUT = FunctionScorer(lambda query, texts: [float("Bees" not in text) for text in texts], "bees")
+
+
+ABOUT_BEES = calibration_at(ABOUT, split=NAME)
+PRUNES = {"scorer": ABOUT, "split": "sentences"}
+
+
+def bees_index():
+    nodes = [TextNode(text=BEES, id_="1"), TextNode(text="The market fell.", id_="2")]
+    return VectorStoreIndex(nodes, embed_model=MiniLMEmbedding())
+
+
+async def test_a_streaming_engine_gives_the_model_the_kept_sentences_alone():
+    postprocessor = ConformalPostprocessor.from_calibration(ABOUT_BEES, **PRUNES)
+    engine = bees_index().as_query_engine(
+        llm=MockLLM(), streaming=True, node_postprocessors=[postprocessor]
+    )
+    response = engine.query("Where?")
+    answer = "".join(response.response_gen)
+    assert texts_by_id(response.source_nodes) == {"1": KEPT_OF_BEES}
+    assert KEPT_OF_BEES in answer
+    assert "market" not in answer
+    response = await engine.aquery("Where?")
+    assert "".join([t async for t in response.async_response_gen()]) == answer
+
+
+class ShortestFirst(BaseNodePostprocessor):
+    """A reranker that has seen texts and embeddings."""
+
+    seen: list[tuple[str, object]] = []  # noqa: RUF012 (a field)
+
+    def _postprocess_nodes(self, nodes, query_bundle=None):
+        self.seen.extend((n.node.get_content(), n.node.embedding) for n in nodes)
+        return sorted(nodes, key=lambda node: len(node.node.get_content()))
+
+
+async def test_a_reranker_behind_the_filter_sees_the_kept_text_and_no_stale_embedding():
+    class Returns(BaseRetriever):
+        def _retrieve(self, query_bundle):
+            texts = {"1": BEES, "2": "The market fell.", "3": "Bees fly."}
+            nodes = [TextNode(text=t, id_=id, embedding=[1.0, 0.0]) for id, t in texts.items()]
+            return [NodeWithScore(node=node) for node in nodes]
+
+    prune = ConformalPostprocessor.from_calibration(ABOUT_BEES, **PRUNES)
+    reranker = ShortestFirst()
+    engine = RetrieverQueryEngine.from_args(
+        Returns(), llm=MockLLM(), node_postprocessors=[prune, reranker]
+    )
+    for response in (engine.query("Where?"), await engine.aquery("Where?")):
+        found = [*texts_by_id(response.source_nodes).items()]
+        assert found == [("3", "Bees fly."), ("1", KEPT_OF_BEES)]
+    assert reranker.seen == [(KEPT_OF_BEES, None), ("Bees fly.", [1.0, 0.0])] * 2
