@@ -36,10 +36,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from llama_index.core import MockEmbedding, Settings, VectorStoreIndex
 from llama_index.core.llms import MockLLM
 from llama_index.core.query_engine import RetrieverQueryEngine
-from llama_index.core.schema import (
-    NodeWithScore,
-    TextNode,
-)
+from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
 from llama_index.core.tools import RetrieverTool
 from llama_index.postprocessor import conformal as llama_index_conformal
 from lookup import LookupScorer
@@ -118,26 +115,33 @@ async def test_both_frameworks_keep_the_same_snippets(tmp_path, alpha, guarantee
         assert kept == ids_of(compressor.compress_documents(found, question))
 
 
+def nodes_with_sources():
+    for s in snippets():
+        source = {NodeRelationship.SOURCE: RelatedNodeInfo(node_id=s.document)}  # as in LangChain
+        yield TextNode(text=s.text, id_=s.id, relationships=source)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("scorer", ["default", "learned", "fusion"])
-@pytest.mark.parametrize("gated", ["alone", "default", "best"])
-async def test_a_file_of_hits_and_of_its_gate_is_all_that_either_needs(tmp_path, scorer, gated):
+@pytest.mark.parametrize("calibrated", ["default", "learned", "behind a gate", "behind the best"])
+async def test_a_file_of_hits_and_of_its_gate_is_all_that_either_needs(tmp_path, calibrated):
+    index = VectorStoreIndex([*nodes_with_sources()], embed_model=MiniLMEmbedding())
+    depths = {"dense": 20, "short": 5}
     one = langchain_conformal.HybridRetriever(
-        {"dense": langchain_retriever(20), "short": langchain_retriever(5)}
+        {name: langchain_retriever(k) for name, k in depths.items()}
     )
-    parts = {"dense": index_retriever(20), "short": index_retriever(5)}
-    other = llama_index_conformal.HybridRetriever(parts)
-    queries, gate = langchain_conformal.judge_retriever(one, all_judged()[:60]), None
-    scorers = {"learned": [LearnedScorer.fit(queries[:30])], "fusion": [FusionScorer([*parts])]}
-    calibrated = queries[30 * (scorer == "learned") :]
-    if gated != "alone":
+    other = llama_index_conformal.HybridRetriever(
+        {name: index.as_retriever(similarity_top_k=k) for name, k in depths.items()}
+    )
+    queries, scorers, gate = langchain_conformal.judge_retriever(one, all_judged()[:60]), [], None
+    if calibrated == "learned":
+        scorers, queries = [LearnedScorer.fit(queries[:30])], queries[30:]
+    elif calibrated.startswith("behind"):
         without = langchain_conformal.without_answers(one, all_judged()[:60])
         best = BestScore(RetrievalScorer("dense", higher_is_better=True))
-        gate = calibrate_gate(
-            calibrated, {"removed": without}, best if gated == "best" else None, alpha=0.3
-        )
+        by = best if calibrated == "behind the best" else None
+        scorers, gate = [FusionScorer([*depths])], calibrate_gate(queries, without, by, alpha=0.3)
     path = tmp_path / "calibration.json"
-    calibrate(calibrated, *scorers.get(scorer, ()), alpha=0.5, gate=gate).save(path)
+    calibrate(queries, *scorers, alpha=0.5 if gate else 0.1, gate=gate).save(path)
     filtered = ConformalRetriever.from_calibration(path, retriever=one)
     engine = engine_of(other, path)
     silent = kept = found = 0
@@ -151,7 +155,7 @@ async def test_a_file_of_hits_and_of_its_gate_is_all_that_either_needs(tmp_path,
             silent += decided.silent
         kept, found = kept + len(survivors), found + len(documents)
     assert 0 < kept < found
-    assert (gate is None) or 0 < silent < len(questions)
+    assert gate is None or 0 < silent < len(questions)
 
 
 # --- many calls -----------------------------------------------------------------------------------

@@ -40,6 +40,11 @@ def hybrid(package, **parts):
     return package.HybridRetriever(parts)
 
 
+def package_of(retriever):
+    in_llama_index = isinstance(retriever, LlamaIndexRetriever)
+    return llama_index_conformal if in_llama_index else langchain_conformal
+
+
 IN_LANGCHAIN = {
     "in memory": langchain_retriever,
     "Chroma": lambda: chroma_in_memory("langchain", "l2").as_retriever(search_kwargs={"k": K}),
@@ -68,13 +73,7 @@ IN_LLAMA_INDEX = {
     "BM25": bm25_of_nodes,
     "hybrid": lambda: hybrid(llama_index_conformal, dense=index_retriever(), bm25=bm25_of_nodes()),
 }
-EACH = pytest.mark.parametrize(
-    ("package", "make"),
-    [
-        *(pytest.param(langchain_conformal, make, id=id) for id, make in IN_LANGCHAIN.items()),
-        *(pytest.param(llama_index_conformal, make, id=id) for id, make in IN_LLAMA_INDEX.items()),
-    ],
-)
+EACH = pytest.mark.parametrize("make", [*IN_LANGCHAIN.values(), *IN_LLAMA_INDEX.values()])
 
 
 def lists(query):
@@ -89,9 +88,9 @@ def lists(query):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("error:.*fewer snippets", "ignore:Relevance scores must be")
 @EACH
-def test_nothing_but_the_texts_tells_that_relevant_ones_were_taken_out(package, make):
-    queries = halves()[0][:15]
-    retriever = make()
+def test_nothing_but_the_texts_tells_that_relevant_ones_were_taken_out(make):
+    queries, retriever = halves()[0][:15], make()
+    package = package_of(retriever)
     retrieved = package.judge_retriever(retriever, queries)
     made = package.without_answers(retriever, queries)
     for known, before, after in zip(queries, retrieved, made, strict=True):
@@ -177,24 +176,17 @@ BOTH = pytest.mark.parametrize(
 
 
 @pytest.mark.parametrize(
-    ("package", "make", "name"),
+    ("make", "name"),
     [
-        (langchain_conformal, function, "mine"),
-        (langchain_conformal, lambda k: Named(inside=store(k)), "Named"),
-        (llama_index_conformal, lambda k: OfNodes(small(k)), "OfNodes"),
-        (
-            langchain_conformal,
-            lambda k: hybrid(langchain_conformal, a=store(k), b=function(k)),
-            "mine",
-        ),
-        (
-            llama_index_conformal,
-            lambda k: hybrid(llama_index_conformal, a=small(k), b=OfNodes(small(k))),
-            "OfNodes",
-        ),
+        (function, "mine"),
+        (lambda k: Named(inside=store(k)), "Named"),
+        (lambda k: OfNodes(small(k)), "OfNodes"),
+        (lambda k: hybrid(langchain_conformal, a=store(k), b=function(k)), "mine"),
+        (lambda k: hybrid(llama_index_conformal, a=small(k), b=OfNodes(small(k))), "OfNodes"),
     ],
 )
-def test_a_retriever_whose_depth_cannot_be_set_is_given_deeper(package, make, name):
+def test_a_retriever_whose_depth_cannot_be_set_is_given_deeper(make, name):
+    package = package_of(make(2))
     with pytest.raises(ValueError, match=rf"{name}.*deeper="):
         package.without_answers(make(2), [QUERY])
     (retrieved,) = package.judge_retriever(make(2), [QUERY])
@@ -250,54 +242,40 @@ def test_an_unanswerable_query_is_judged_as_it_is(package, make):
 
 
 def ensemble():
-    return EnsembleRetriever(
-        retrievers=[langchain_retriever(), langchain_retriever()], weights=[0.5, 0.5]
-    )
+    parts = [langchain_retriever(), langchain_retriever()]
+    return EnsembleRetriever(retrievers=parts, weights=[0.5, 0.5])
 
 
 def fusion():
-    return QueryFusionRetriever(
-        [index_retriever(), index_retriever()], llm=MockLLM(), num_queries=1
-    )
+    parts = [index_retriever(), index_retriever()]
+    return QueryFusionRetriever(parts, llm=MockLLM(), num_queries=1)
+
+
+def alternatives():
+    which = ConfigurableField(id="which")
+    return langchain_retriever().configurable_alternatives(which, fused=ensemble())
 
 
 @pytest.mark.parametrize(
-    ("package", "make"),
+    "make",
     [
-        (langchain_conformal, ensemble),
-        (langchain_conformal, lambda: ensemble().with_retry().with_config(tags=["mine"])),
-        (
-            langchain_conformal,
-            lambda: langchain_conformal.HybridRetriever(
-                {"a": langchain_retriever(), "b": ensemble()}
-            ),
-        ),
-        (langchain_conformal, lambda: Named(inside=ensemble())),
-        (
-            langchain_conformal,
-            lambda: (
-                langchain_retriever()
-                .configurable_alternatives(ConfigurableField(id="which"), fused=ensemble())
-                .with_config(configurable={"which": "fused"})
-            ),
-        ),
-        (langchain_conformal, lambda: langchain_retriever().with_fallbacks([ensemble()])),
-        (llama_index_conformal, fusion),
-        (llama_index_conformal, lambda: OfNodes(fusion())),
-        (
-            llama_index_conformal,
-            lambda: llama_index_conformal.HybridRetriever({"a": index_retriever(), "b": fusion()}),
-        ),
+        ensemble,
+        lambda: ensemble().with_retry().with_config(tags=["mine"]),
+        lambda: hybrid(langchain_conformal, a=langchain_retriever(), b=ensemble()),
+        lambda: Named(inside=ensemble()),
+        lambda: alternatives().with_config(configurable={"which": "fused"}),
+        lambda: langchain_retriever().with_fallbacks([ensemble()]),
+        fusion,
+        lambda: OfNodes(fusion()),
+        lambda: hybrid(llama_index_conformal, a=index_retriever(), b=fusion()),
     ],
 )
-def test_a_retriever_that_fuses_is_refused(package, make):
-    with pytest.raises(ValueError, match=r"retriever is (Ensemble|QueryFusion).*HybridRetriever"):
-        package.without_answers(make(), halves()[0][:3], deeper=make())
+def test_a_retriever_that_fuses_is_refused(make):
+    refused = pytest.raises(ValueError, match=r"retriever is (Ensemble|QueryFu).*HybridRetriever")
+    with refused:
+        package_of(make()).without_answers(make(), halves()[0][:3], deeper=make())
 
 
 def test_an_alternative_that_is_not_configured_may_fuse():
-    retriever = langchain_retriever().configurable_alternatives(
-        ConfigurableField(id="which"), fused=ensemble()
-    )
-    made = langchain_conformal.without_answers(retriever, halves()[0][:3])
+    made = langchain_conformal.without_answers(alternatives(), halves()[0][:3])
     assert made == langchain_conformal.without_answers(langchain_retriever(), halves()[0][:3])
