@@ -145,7 +145,11 @@ MUTANTS = {
             "share = np.full(len(queries), len(queries) / len(values))",
             "losses per snippet, not per query",
         ),
-        ("betaincinv(kept, n - kept + 1,", "betaincinv(kept + 1, n - kept + 1,", "an invalid bound"),
+        (
+            "betaincinv(kept, n - kept + 1,",
+            "betaincinv(kept + 1, n - kept + 1,",
+            "an invalid bound",
+        ),
         ("if _exact_binomial_cdf(n, alpha, above) >", "if cdf[above] >", "a tie decided in floats"),
         (
             "betting_p_value(losses, 1 - c, delta)",
