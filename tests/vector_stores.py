@@ -172,25 +172,18 @@ def served_chroma(framework, folder):
         client._server._session.close()
 
 
+def skip_archived(framework):
+    if framework == "langchain":
+        pytest.skip("LangChain has it in langchain-community alone, which is archived")
+
+
 def faiss(kind):
     @contextmanager
     def opened(framework, folder):
         index = getattr(pytest.importorskip("faiss"), f"IndexFlat{kind}")(SIZE)
-        if framework == "llama_index":
-            of_faiss = pytest.importorskip("llama_index.vector_stores.faiss").FaissVectorStore
-            yield index_of(of_faiss(index))
-            return
-        community = pytest.importorskip("langchain_community.vectorstores")
-        from langchain_community.docstore.in_memory import InMemoryDocstore
-        from langchain_community.vectorstores.utils import DistanceStrategy
-
-        strategy = {"IP": "MAX_INNER_PRODUCT", "L2": "EUCLIDEAN_DISTANCE"}[kind]
-        yield filled(
-            community.FAISS(
-                MiniLMEmbeddings(), index, InMemoryDocstore(), {},
-                distance_strategy=DistanceStrategy[strategy],
-            )
-        )  # fmt: skip
+        skip_archived(framework)
+        of_faiss = pytest.importorskip("llama_index.vector_stores.faiss").FaissVectorStore
+        yield index_of(of_faiss(index))
 
     return opened
 
@@ -227,14 +220,10 @@ def milvus(framework, folder):
 @contextmanager
 def lancedb(framework, folder):
     db = pytest.importorskip("lancedb").connect(str(folder / framework))
-    if framework == "langchain":
-        from langchain_community.vectorstores import LanceDB
+    skip_archived(framework)
+    from llama_index.vector_stores.lancedb import LanceDBVectorStore
 
-        yield filled(LanceDB(db, MiniLMEmbeddings()))
-    else:
-        from llama_index.vector_stores.lancedb import LanceDBVectorStore
-
-        yield index_of(LanceDBVectorStore(connection=db, uri=str(folder), table_name="snippets"))
+    yield index_of(LanceDBVectorStore(connection=db, uri=str(folder), table_name="snippets"))
 
 
 STORES = {
@@ -265,10 +254,6 @@ def of_tenant(name, framework):
         return {"filter": lambda document: document.metadata["tenant"] == TENANT}
     if name == "milvus":
         return {"expr": f'tenant == "{TENANT}"'}
-    if name == "lancedb":
-        return {"filter": f"metadata.tenant = '{TENANT}'", "prefilter": True}
-    if name.startswith("faiss"):
-        return {"filter": {"tenant": TENANT}, "fetch_k": len(snippets())}
     return {"filter": {"tenant": TENANT}}
 
 

@@ -50,8 +50,8 @@ PACKAGES = {"langchain": langchain_conformal, "llama_index": llama_index_conform
 # Chroma's and LanceDB's.
 DISTANCES = {
     ("langchain", name)
-    for name in ("postgres", "chroma, cosine", "chroma, l2", "chroma, server", "faiss, l2")
-} | {("langchain", "lancedb"), ("langchain", "milvus"), ("llama_index", "faiss, l2")}
+    for name in ("postgres", "chroma, cosine", "chroma, l2", "chroma, server", "milvus")
+} | {("llama_index", "faiss, l2")}
 NO_FILTERS = {("llama_index", "faiss, ip"), ("llama_index", "faiss, l2")}
 NO_ASYNC = {("langchain", "postgres"), ("llama_index", "qdrant")}  # but with another client
 
@@ -165,7 +165,7 @@ def test_scores_have_the_stated_direction_and_ids_are_recognised(asked):
         calibrate(asked.judged(queries), wrong, alpha=ALPHA)
 
 
-NO_IDS = {("langchain", name) for name in ("qdrant", "milvus", "lancedb")}  # of documents
+NO_IDS = {("langchain", name) for name in ("qdrant", "milvus")}  # of documents
 
 
 def test_relevant_ids_are_those_of_the_store_or_the_error_names_the_key(asked):
@@ -212,7 +212,7 @@ def test_one_file_serves_both_frameworks(calibrated, hybrid, server, tmp_path):
     path = tmp_path / "calibration.json"
     calibrate(one.judged(queries, hybrid), alpha=ALPHA).save(path)
     # exp(−distance) is another scale than the distance, and keeps nearly the same.
-    bends = server.name.startswith(("chroma", "lancedb", "milvus"))
+    bends = server.name.startswith(("chroma", "milvus"))
     alike = [
         {*one.kept(path, q.query, hybrid)} == {*other.kept(path, q.query, hybrid)} for q in new
     ]
