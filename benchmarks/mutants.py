@@ -776,11 +776,6 @@ MUTANTS = {
             "level = power.SIGNIFICANT",
             "enough for one group called enough for many",
         ),
-        (
-            "shares[order][wholes[order] > 0]",
-            "shares[wholes > 0]",
-            "bets in the order of the caller",
-        ),
     ],
     "evaluation/measures.py": [
         (

@@ -15,7 +15,6 @@ import numpy as np
 from scipy.stats import norm
 
 from benchmarks.quantile import conformal_quantile
-from conformal_retrievers.data.queries import ScoredQuery
 
 FALSE_ALARM = 1e-4  # of each seeded statistical test
 SD = math.sqrt(0.5)
@@ -26,17 +25,6 @@ def difficulties_and_sizes(rng, n_queries):
     difficulty = rng.normal(0, SD, n_queries)
     log_size = 1.0 - 1.1 * difficulty / SD + rng.normal(0, 0.3, n_queries)
     return difficulty, np.clip(np.round(np.exp(log_size)), 1, 50).astype(int)
-
-
-def clustered_queries(rng, n_queries):
-    """Draw scored queries; each also has three irrelevant snippets, which score higher."""
-    return [
-        ScoredQuery(
-            np.concatenate([rng.normal(b, SD, n), rng.normal(b + 3, 1, 3)]),
-            [True] * n + [False] * 3,
-        )
-        for b, n in zip(*difficulties_and_sizes(rng, n_queries), strict=True)
-    ]
 
 
 def drawn_thresholds(rng, trials, n_queries, alpha):

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 from conformal_retrievers.claims.answers import as_claims
 from conformal_retrievers.data.queries import Snippet, as_snippets
-from conformal_retrievers.llm.ask import LLM, aask, ask
+from conformal_retrievers.llm.ask import LLM, aask, ask, ask_and_read
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.prompt import Prompt, Request, check_fields
 from conformal_retrievers.llm.reply import Reply, Unanswered, Usage, object_schema, reply_fields
@@ -113,26 +113,16 @@ def annotate(
     texts = [document.text for document in as_snippets(documents, "documents")]
     given = {"query": query, "reference": reference, "documents": texts}
     requests = [prompt.request({**given, "claim": c}, schema=schema) for c in as_claims(claims)]
-    return _annotations(
-        ask(llm, requests, is_answer=_is_annotated, concurrency=concurrency, cache=cache)
-    )
+    told, usage = ask_and_read(llm, requests, _verdict_in, concurrency=concurrency, cache=cache)
+    verdicts = tuple(None if isinstance(found, str) else found[0] for found in told)
+    return Annotations(verdicts, tuple(r if isinstance(r, str) else None for r in told), usage)
 
 
-def _annotations(answers: Answers) -> Annotations:
-    words: tuple[ClaimVerdict, ...] = get_args(ClaimVerdict)
-    verdicts: list[ClaimVerdict | None] = []
-    reasons: list[str | None] = []
-    for answer in answers:
-        fields, reason = reply_fields(answer)
-        word_given = str(fields.get("verdict")).strip().lower()
-        verdict = next((word for word in words if word == word_given), None)
-        verdicts.append(verdict)
-        reasons.append(None if verdict else reason or "unreadable")
-    return Annotations(tuple(verdicts), tuple(reasons), Usage.of(answers))
-
-
-def _is_annotated(place: int, reply: Reply) -> bool:
-    return _annotations([reply]).reasons == (None,)
+def _verdict_in(place: int, answer: Reply | Unanswered) -> tuple[ClaimVerdict] | str:
+    fields, reason = reply_fields(answer)
+    word = str(fields.get("verdict")).strip().lower()
+    known: tuple[ClaimVerdict, ...] = get_args(ClaimVerdict)
+    return (known[known.index(word)],) if word in known else reason or "unreadable"
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ def compare(
     theirs = counts(again, keeps(again, other))
     names = [name for name in measured(ours) if name in measured(theirs)]
     times = None
-    if kinds := distinct((*ours.numbers, *theirs.numbers), len(queries)):
+    if kinds := distinct((*ours[:-2], *theirs[:-2]), len(queries)):
         places, times = kinds
         ours, theirs = ours.at(places), theirs.at(places)
     parts = [column for c in (ours, theirs) for name in names for column in ratio(c, name)]

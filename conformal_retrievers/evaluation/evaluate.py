@@ -67,21 +67,13 @@ class Evaluation:
     silent: Share | None = None  # share of queries that are silenced; None where none can be
     false_silence: Share | None = None  # of those with a relevant snippet
     verdict: Verdict | None = None  # None if nothing could be tested
-    keeps_everything: bool = False  # no threshold is finite
     out_of_reach: bool = False  # missed snippets count, and no threshold reaches the target
     held_out_verified: bool = True  # ids prove that no query belongs to the calibration
     by_group: Mapping[str | None, Evaluation] = field(default_factory=dict, repr=False)
     _: KW_ONLY
-    _counts: measures.QueryCounts = field(repr=False, compare=False)
     _level: float = field(repr=False, compare=False)
     _calibration: Calibration | None = field(default=None, repr=False, compare=False)
     _queries: ScoredQueries | None = field(default=None, repr=False, compare=False)
-
-    @cached_property
-    def lower(self) -> Mapping[Guarantee, float]:
-        """One-sided lower bounds of the coverage, end to end if missed snippets count."""
-        end_to_end = self._calibration is not None and self._calibration.count_missed
-        return verdicts.lower_bounds(self._counts, self._level, end_to_end=end_to_end)
 
     @cached_property
     def equal_recall(self) -> EqualRecall | None:
@@ -148,7 +140,7 @@ class Evaluation:
             notes.append(f"If `diagnose` finds that the scores look alike, {verdicts.UNLUCKY}")
         if self.out_of_reach:
             notes.append(self.subject.worded(verdicts.OUT_OF_REACH))
-        elif self.keeps_everything:
+        elif self._calibration is not None and self._calibration.keeps_everything:
             notes.append(verdicts.NOTHING_TESTED)
         notes += [verdicts.UNVERIFIED] * (not self.held_out_verified)
         below = [
@@ -178,13 +170,14 @@ def evaluate(
 
     They are scored by the calibration's scorer. If its file does not hold it, or tokens are to be
     counted, give what `score_queries` returns in their place. `level` is the confidence of every
-    interval and of the lower bounds. Raises ValueError for no query, for an id that occurs twice or
+    interval. Raises ValueError for no query, for an id that occurs twice or
     belongs to the calibration, and for a level outside (0, 1); CalibrationMismatch for a scorer
     that is missing, and unless snippets are cut, and queries silenced, as in the calibration.
     """
     check_subject(calibration, *RETRIEVED)
     queries = measures.checked(judged, calibration, "judged")
-    return evaluation_of(calibration, _counts(calibration, queries), queries, level=level)
+    counts = measures.counts(queries, measures.keeps(queries, calibration))
+    return evaluation_of(calibration, counts, queries, level=level)
 
 
 def query_counts(calibration: Calibration, scored: Iterable[ScoredQuery]) -> measures.QueryCounts:
@@ -192,10 +185,7 @@ def query_counts(calibration: Calibration, scored: Iterable[ScoredQuery]) -> mea
 
     Raises as `evaluate`.
     """
-    return _counts(calibration, measures.checked(scored, calibration))
-
-
-def _counts(calibration: Calibration, queries: ScoredQueries) -> measures.QueryCounts:
+    queries = measures.checked(scored, calibration)
     return measures.counts(queries, measures.keeps(queries, calibration))
 
 
@@ -216,7 +206,6 @@ def evaluation_of(
     whole = replace(
         _with_groups(counts, level, calibration),
         held_out_verified=calibration.held_out(counts.ids.tolist()),
-        keeps_everything=calibration.keeps_everything,
         out_of_reach=calibration.out_of_reach,
         _queries=queries,
     )
@@ -270,7 +259,6 @@ def _measured(c: measures.QueryCounts, level: float, calibration: Calibration | 
         end_to_end={name: share[measures.END_TO_END + name] for name in measures.GUARANTEES},
         only_irrelevant=float(np.mean((c.kept > 0) & (c.relevant_kept == 0))),
         **by_attribute,
-        _counts=c,
         _level=level,
         _calibration=calibration,
     )

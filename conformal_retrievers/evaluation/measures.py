@@ -63,8 +63,7 @@ class QueryCounts(NamedTuple):
     tokens: Column  # of those retrieved; NaN where they are unknown
     tokens_kept: Column
     silenced: Column  # 1 or 0; NaN where none can be
-    ids: Objects
-    place: NDArray[np.intp]  # among all queries: it stands for an id that is unknown
+    ids: Objects  # on which, and on groups, the measures do not depend
     group: Objects
 
     @classmethod
@@ -75,13 +74,7 @@ class QueryCounts(NamedTuple):
             return given[0]
         whole = cls._make(map(np.concatenate, zip(*given, strict=True)))
         check_unique_ids(whole.ids.tolist())
-        return whole._replace(place=np.arange(len(whole.place)))
-
-    @property
-    def numbers(self) -> tuple[Column, ...]:
-        """The columns of numbers, on which the measures depend."""
-        counted = (self.retrieved, self.relevant, self.missed, self.kept, self.relevant_kept)
-        return (*counted, self.unscorable, self.tokens, self.tokens_kept, self.silenced)
+        return whole
 
     def at(self, places: NDArray[np.intp]) -> QueryCounts:
         """Return the counts of some queries, by their places."""
@@ -196,7 +189,6 @@ def counts(queries: ScoredQueries, kept: Mask) -> QueryCounts:
         tokens_kept=tokens(None if queries.tokens is None else queries.tokens * kept),
         silenced=queries.silenced,
         ids=queries.ids,
-        place=np.arange(n),
         group=queries.groups,
     )
 

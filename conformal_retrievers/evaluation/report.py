@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -42,13 +42,6 @@ from conformal_retrievers.theory.intervals import Interval, in_percent, percent
 SHOWN = 20  # queries whose relevant snippets were dropped
 
 
-class Answers(Protocol):
-    """What `evaluate_answers` measures: a text with a table, and a picture."""
-
-    def draw(self, axes: Any) -> None:
-        """Draw it."""
-
-
 def write(
     path: str | Path,
     calibration: Calibration,
@@ -59,7 +52,7 @@ def write(
     sources: Mapping[str, str] | None = None,
     gate: GateEvaluation | None = None,
     judged: Iterable[JudgedQuery] = (),
-    answers: Answers | None = None,
+    answers: Any = None,
 ) -> Diagnosis:
     """Diagnose the queries, write the report to a file, and return the diagnosis.
 
@@ -97,7 +90,7 @@ def html(
     sources: Mapping[str, str] | None = None,
     gate: GateEvaluation | None = None,
     judged: Iterable[JudgedQuery] = (),
-    answers: Answers | None = None,
+    answers: Any = None,
 ) -> str:
     """Return a diagnosis of scored queries as one HTML page; the others are as in `write`."""
     environment = Environment(

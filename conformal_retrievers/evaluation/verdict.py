@@ -12,14 +12,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-import numpy as np
-
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.guarantees import Guarantee, in_hashed_order
 from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.evaluation import measures, power
 from conformal_retrievers.evaluation.share import Share
-from conformal_retrievers.theory import tolerance
 from conformal_retrievers.theory.intervals import percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
@@ -168,28 +164,3 @@ def groups_below(
         name: replace(verdict.among(len(tested)), group=name) for name, verdict in tested.items()
     }
     return {name: verdict for name, verdict in corrected.items() if verdict.p_value <= 1 - level}
-
-
-def lower_bounds(
-    c: measures.QueryCounts, level: float, *, end_to_end: bool
-) -> dict[Guarantee, float]:
-    """Return lower bounds of a fixed threshold's true coverage, each with confidence `level`.
-
-    Whole queries have Clopper and Pearson's bound, shares of a query a betting bound. "snippet" has
-    none: snippets of a query are kept and dropped together.
-    """
-    prefix, delta = measures.END_TO_END * end_to_end, 1 - level
-    (shares, wholes), (kept_all, _), (kept_any, _) = (
-        measures.ratio(c, prefix + name) for name in ("query-recall", "all", "any")
-    )
-    n = int(wholes.sum())
-    if not n:
-        return {"query-recall": 0.0, "all": 0.0, "any": 0.0}
-    # Bets must not depend on the scores. A group keeps the order that the whole has.
-    names = [id or f"#{i}" for id, i in zip(c.ids, c.place, strict=True)]
-    order = np.array(in_hashed_order(names))
-    return {
-        "query-recall": tolerance.betting_lower(shares[order][wholes[order] > 0], delta),
-        "all": tolerance.binomial_lower(int(kept_all.sum()), n, delta),
-        "any": tolerance.binomial_lower(int(kept_any.sum()), n, delta),
-    }

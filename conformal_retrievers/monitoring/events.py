@@ -91,27 +91,20 @@ def build_event(name: str, decided: Decision, fields: Mapping[str, Any]) -> dict
 
 def annotate_span(filtered: Filtered) -> None:
     """Write the decision onto OpenTelemetry's current span, see `set_on_span`."""
-    set_on_span(
-        EVENT,
-        lambda: {
-            "conformal.calibration": filtered.calibration.checksum,
-            "conformal.guarantee": filtered.calibration.guarantee,
-            "conformal.alpha": filtered.calibration.alpha,
-            "conformal.threshold": filtered.threshold,
-            "conformal.k": len(filtered.scores),
-            "conformal.kept": len(filtered.kept),
-            "conformal.unscorable": len(filtered.unscorable),
-            "conformal.m1": filtered.m1,
-            "conformal.m2": filtered.m2,
-            **({"conformal.split": split} if (split := filtered.calibration.split) else {}),
-            **(_gate_attributes(filtered.gated) if filtered.gated else {}),
-            **({"conformal.shadow": True} if filtered.shadow else {}),
-        },
-    )
 
+    def attributes() -> dict[str, Any]:
+        c, gated = filtered.calibration, filtered.gated
+        facts = {name: getattr(filtered, name) for name in ("threshold", "m1", "m2")}
+        facts |= {"calibration": c.checksum, "guarantee": c.guarantee, "alpha": c.alpha}
+        facts |= {"k": len(filtered.scores), "kept": len(filtered.kept)}
+        facts |= {"unscorable": len(filtered.unscorable)}
+        facts |= {"split": c.split} if c.split else {}
+        if gated:
+            facts |= {"gate.p_value": gated.p_value, "gate.decision": gated.decision}
+        facts |= {"shadow": True} if filtered.shadow else {}
+        return {f"conformal.{name}": fact for name, fact in facts.items()}
 
-def _gate_attributes(gated: Gated) -> dict[str, str | float]:
-    return {"conformal.gate.p_value": gated.p_value, "conformal.gate.decision": gated.decision}
+    set_on_span(EVENT, attributes)
 
 
 def set_on_span(event: str, attributes: Callable[[], Mapping[str, str | bool | float]]) -> None:

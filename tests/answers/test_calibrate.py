@@ -29,6 +29,20 @@ def without(scans: Scans, i: int) -> Scans:
     return replace(scans, scans=scans.scans[:i] + scans.scans[i + 1 :])
 
 
+def calibrated(seed, n=60, alpha=0.1, **options):
+    """The calibration on n drawn questions, and these."""
+    queries, places = drawn(n, seed)
+    options = {"scorer": SCORER, "alpha": alpha, **options}
+    return calibrate_answers(queries, Chain(places), **options), queries
+
+
+def asked_again(asked, scan, calibration):
+    """What a chain answers from what a filter keeps."""
+    query = scan.query
+    kept = ConformalFilter(SCORER, calibration)(query.query, query.snippets).kept
+    return asked(query.query, [query.snippets[j] for j in kept])
+
+
 @pytest.mark.parametrize("noise", [0.0, 0.05])
 @pytest.mark.parametrize("alpha", [0.1, 0.25])
 def test_left_out_questions_are_answered_as_from_everything_exactly_as_often_as_promised(
@@ -45,9 +59,7 @@ def test_left_out_questions_are_answered_as_from_everything_exactly_as_often_as_
     held = 0
     for i, scan in enumerate(scans.scans):
         calibration = calibrate_scans(without(scans, i), alpha=alpha)
-        kept = ConformalFilter(SCORER, calibration)(queries[i].query, queries[i].snippets).kept
-        context = [queries[i].snippets[j] for j in kept]
-        will_do = same_text("", chain(scan.query.query, context), scan.references[0])
+        will_do = same_text("", asked_again(chain, scan, calibration), scan.references[0])
         assert will_do or scan.needed > calibration.threshold()
         held += will_do
     assert held >= conformal_rank(n, alpha)  # of n + 1
@@ -80,8 +92,7 @@ def test_right_answers_stay_right_among_those_that_are_right_from_everything():
         i = scans.scans.index(scan)
         calibration = calibrate_scans(without(scans, i), alpha=alpha)
         assert calibration.n_queries == len(right) - 1
-        kept = ConformalFilter(SCORER, calibration)(scan.query.query, scan.query.snippets).kept
-        held += chain(scan.query.query, [scan.query.snippets[j] for j in kept]) == "Paris"
+        held += asked_again(chain, scan, calibration) == "Paris"
     assert held >= conformal_rank(len(right) - 1, alpha)
 
 
@@ -126,16 +137,13 @@ def test_a_chain_that_contradicts_itself_is_said_to():
 
 
 def test_the_statement_says_what_is_guaranteed_of_which_answers():
-    queries, places = drawn(60, seed=14)
-    unchanged = calibrate_answers(queries, Chain(places), alpha=0.1, scorer=SCORER)
+    unchanged, queries = calibrated(14)
     assert unchanged.statement.startswith(
         "Keeps snippets from which the chain's answer is the one from all retrieved snippets (by "
         "same_text), with probability at least 90 %.\n"
     )
     expected = {query.query: "Paris" for query in queries}
-    right = calibrate_answers(
-        queries, Chain(places), alpha=0.1, scorer=SCORER, expected=expected, chain="gpt, prompt 7"
-    )
+    right, _ = calibrated(14, expected=expected, chain="gpt, prompt 7")
     assert right.statement.startswith(
         "Keeps snippets from which the chain's answer is right (by has_answer), with probability "
         "at least 90 %, if it is right from all retrieved ones.\n"
@@ -145,9 +153,8 @@ def test_the_statement_says_what_is_guaranteed_of_which_answers():
 
 
 def test_a_file_gives_it_back_and_a_changed_one_is_refused(tmp_path):
-    queries, places = drawn(60, seed=15)
     path = tmp_path / "answers.json"
-    calibration = calibrate_answers(queries, Chain(places), alpha=0.1, scorer=SCORER)
+    calibration, _ = calibrated(15)
     calibration.save(path)
     assert Calibration.load(path) == calibration
     assert Calibration.load(path).statement == calibration.statement
@@ -212,8 +219,7 @@ def test_a_chain_that_is_never_right_is_an_error():
 
 
 def test_relevance_is_not_evaluated_with_it_but_it_is_monitored():
-    queries, places = drawn(40, seed=18)
-    calibration = calibrate_answers(queries, Chain(places), alpha=0.2, scorer=SCORER)
+    calibration, _ = calibrated(18, 40, 0.2)
     with pytest.raises(CalibrationMismatch, match="measure its filter with evaluate_answers"):
         evaluate(calibration, [])
     Monitor(calibration)

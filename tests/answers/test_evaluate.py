@@ -32,79 +32,68 @@ def questions(n, seed, first=0):
     return queries, places
 
 
-def test_what_the_filter_keeps_is_compared_with_a_top_k_of_as_many():
-    queries, places = questions(60, seed=1)
-    new, of_new = questions(200, seed=2, first=1000)
+def asked(n=30, seed=1, **options):
+    """A filter that is calibrated on 30 questions, n new ones, and a chain that answers all."""
+    queries, places = questions(30, seed)
+    new, of_new = questions(n, seed + 1, first=1000)
     chain = Chain(places | of_new)
-    calibration = calibrate_answers(queries, chain, alpha=0.1, scorer=SCORER)
+    calibration = calibrate_answers(queries, chain, alpha=0.1, scorer=SCORER, **options)
+    chain.calls.clear()
+    return ConformalFilter(SCORER, calibration), new, chain
+
+
+def test_what_the_filter_keeps_is_compared_with_a_top_k_of_as_many():
+    conformal, new, chain = asked(200)
     expected = {query.query: "Paris" for query in new}
-    found = evaluate_answers(
-        {"answers": ConformalFilter(SCORER, calibration)}, new, chain, expected=expected
-    )
-    names = [way.name for way in found.ways]
-    assert names[:2] == ["all snippets", "answers"]
-    assert names[2].startswith("top ")
-    kept = ConformalFilter(SCORER, calibration)
+    found = evaluate_answers({"answers": conformal}, new, chain, expected=expected)
+    whole, ours, top = found.ways
+    assert [whole.name, ours.name, top.name[:4]] == ["all snippets", "answers", "top "]
     by_hand = [
-        chain(q.query, [q.snippets[i] for i in kept(q.query, q.snippets).kept]) == "Paris"
+        chain(q.query, [q.snippets[i] for i in conformal(q.query, q.snippets).kept]) == "Paris"
         for q in new
     ]
     assert found["answers"].measures["right"].tolist() == by_hand
-    assert found["answers"].estimates["unchanged"].estimate == pytest.approx(np.mean(by_hand))
-    assert found["all snippets"].estimates["unchanged"].estimate == 1.0
-    assert (
-        found["answers"].estimates["unchanged"].estimate
-        > found[names[2]].estimates["unchanged"].estimate + 0.2
-    )
-    gap = found.compare("answers", names[2], "right")
+    unchanged = [way.estimates["unchanged"].estimate for way in found.ways]
+    assert unchanged[:2] == pytest.approx([1, np.mean(by_hand)])
+    assert unchanged[1] > unchanged[2] + 0.2
+    gap = found.compare("answers", top.name, "right")
     assert gap.difference.low > 0
     assert gap.needed < 200
     lines = str(found).splitlines()
-    assert found.compare(names[2], "all snippets", "right").difference.high < 0
-    assert "would tell" not in next(line for line in lines if line.startswith(f"{names[2]} −"))
+    assert found.compare(top.name, "all snippets", "right").difference.high < 0
+    assert "would tell" not in next(line for line in lines if line.startswith(f"{top.name} −"))
     assert max(map(len, lines)) <= 80
     assert lines[0].split() == ["snippets", "tokens", "unchanged,", "%", "right,", "%", "f1,", "%"]
 
 
 def test_without_references_it_says_what_is_unchanged():
-    queries, places = questions(30, seed=3)
-    chain = Chain(places)
-    calibration = calibrate_answers(queries, chain, alpha=0.1, scorer=SCORER)
-    new, of_new = questions(20, seed=4, first=1000)
-    found = evaluate_answers({"f": ConformalFilter(SCORER, calibration)}, new, Chain(of_new))
+    conformal, new, chain = asked()
+    found = evaluate_answers({"f": conformal}, new, chain)
     assert {*found.ways[0].measures} == {"snippets", "tokens", "seconds", "unchanged"}
     with pytest.raises(ValueError, match="'q0' was used to calibrate"):
-        evaluate_answers({"f": ConformalFilter(SCORER, calibration)}, queries, chain)
-    with pytest.raises(TypeError, match=r"filters\['f'\] is .*; give a filter"):
-        evaluate_answers({"f": calibration}, new, chain)
+        evaluate_answers({"f": conformal}, questions(1, seed=1)[0], chain)
 
 
 def test_a_chain_that_throws_dice_shows_in_the_row_of_all_snippets():
-    queries, places = questions(30, seed=5)
-    calibration = calibrate_answers(queries, Chain(places), alpha=0.1, scorer=SCORER, chain="c")
-    new, _ = questions(40, seed=6, first=1000)
-    asked: list[str] = []
+    conformal, new, _ = asked(40, chain="c")
+    given: list[str] = []
 
     def moody(question, snippets):
-        asked.append(question)
-        return str(dice(question, len(asked)) < 0.5)
+        given.append(question)
+        return str(dice(question, len(given)) < 0.5)
 
-    filters = {"f": ConformalFilter(SCORER, calibration)}
-    found = evaluate_answers(filters, new, moody, chain="c", concurrency=1)
+    found = evaluate_answers({"f": conformal}, new, moody, chain="c", concurrency=1)
     assert found["all snippets"].estimates["unchanged"].estimate < 0.8
 
 
 def test_the_scan_and_the_evaluation_share_a_cache(tmp_path):
-    queries, places = questions(30, seed=7)
-    calibration = calibrate_answers(queries, Chain(places), alpha=0.1, scorer=SCORER)
-    new, of_new = questions(10, seed=8, first=1000)
-    cache, chain = Cache(tmp_path / "answers.db"), Chain(of_new)
+    conformal, new, chain = asked(10)
+    cache = Cache(tmp_path / "answers.db")
     scan_answers(new, chain, scorer=SCORER, cache=cache)
     n = len(chain.calls)
-    options = {"scorer": SCORER, "cache": cache}
-    scan_answers(new, chain, **options)
+    scan_answers(new, chain, scorer=SCORER, cache=cache)
     assert len(chain.calls) == n
-    evaluate_answers({"f": ConformalFilter(SCORER, calibration)}, new, chain, cache=cache)
+    evaluate_answers({"f": conformal}, new, chain, cache=cache)
     assert all(len(ids) < 8 for _, ids in chain.calls[n:])
 
 
@@ -135,51 +124,41 @@ def test_a_plain_chain_puts_the_snippets_before_the_question():
 
 def test_a_picture_has_a_mark_for_each_way():
     plot_answers = pytest.importorskip("conformal_retrievers.answers.plot").plot_answers
-    queries, places = questions(30, seed=9)
-    new, of_new = questions(30, seed=10, first=1000)
-    chain = Chain(places | of_new)
-    calibration = calibrate_answers(queries, chain, alpha=0.1, scorer=SCORER)
-    filters = {"my $filter$": ConformalFilter(SCORER, calibration)}
-    found = evaluate_answers(filters, new, chain)
+    conformal, new, chain = asked()
+    found = evaluate_answers({"my $filter$": conformal}, new, chain)
     (axes,) = plot_answers(found).axes
     assert axes.get_ylabel() == "answers unchanged, %"
     assert [text.get_text() for text in axes.texts][:2] == ["all snippets", r"my \$filter\$"]
     expected = {query.query: "Paris" for query in new}
-    found = evaluate_answers(filters, new, chain, expected=expected)
+    found = evaluate_answers({"f": conformal}, new, chain, expected=expected)
     assert plot_answers(found).axes[0].get_ylabel() == "right answers, %"
 
 
 def test_the_report_of_a_filter_has_a_section_of_answers(tmp_path):
     report = pytest.importorskip("conformal_retrievers.evaluation.report")
-    queries, places = questions(30, seed=9)
-    new, of_new = questions(30, seed=10, first=1000)
+    _, new, chain = asked(seed=9)
     first = [True, *[False] * 7]
-    by_relevance = calibrate([replace(q, relevant=first) for q in queries], SCORER, alpha=0.5)
-    filters = {"<b>": ConformalFilter(SCORER, by_relevance)}
-    found = evaluate_answers(filters, new, Chain(places | of_new))
+    own, judged = ([replace(q, relevant=first) for q in of] for of in (questions(30, 9)[0], new))
+    by_relevance = calibrate(own, SCORER, alpha=0.5)
+    found = evaluate_answers({"<b>": ConformalFilter(SCORER, by_relevance)}, new, chain)
     path = tmp_path / "report.html"
-    judged = score_queries(SCORER, [replace(query, relevant=first) for query in new])
-    report.write(path, by_relevance, judged, answers=found)
+    report.write(path, by_relevance, score_queries(SCORER, judged), answers=found)
     page = path.read_text(encoding="utf-8")
     assert str(markupsafe.escape(found)) in page.replace("\xa0", " ")
     assert "&lt;b&gt;" in page
     assert "<b>" not in page
-    report.write(path, by_relevance, judged)
+    report.write(path, by_relevance, score_queries(SCORER, judged))
     assert path.read_text(encoding="utf-8").count("<img") == page.count("<img") - 1
 
 
 def test_names_of_other_ways_are_refused_and_nothing_is_asked():
-    queries, places = questions(30, seed=11)
-    conformal = ConformalFilter(
-        SCORER, calibrate_answers(queries, Chain(places), alpha=0.1, scorer=SCORER)
-    )
-    new, of_new = questions(5, seed=12, first=1000)
-    chain = Chain(of_new)
+    conformal, new, chain = asked(5)
     for filters, message in (
         ({"all snippets": conformal}, "'all snippets', which is that of the whole context"),
         ({"top 3": conformal}, "the name 'top 3'; give another"),
         ({1: conformal}, "the name 1; give another"),
         ([conformal], "filters is a list; give filters by name"),
+        ({"f": conformal.calibration}, r"filters\['f'\] is .*; give a filter"),
     ):
         with pytest.raises((TypeError, ValueError), match=message):
             evaluate_answers(filters, new, chain)
@@ -191,30 +170,21 @@ def test_names_of_other_ways_are_refused_and_nothing_is_asked():
 
 
 def test_without_ids_it_says_that_it_cannot_verify():
-    queries, places = questions(30, seed=13)
-    calibration = calibrate_answers(queries, Chain(places), alpha=0.1, scorer=SCORER)
-    new, of_new = questions(12, seed=14, first=1000)
-    filters = {"a filter with a name that is far too long": ConformalFilter(SCORER, calibration)}
-    found = evaluate_answers(filters, [replace(q, id=None) for q in new], Chain(of_new))
+    conformal, new, chain = asked(12)
+    filters = {"a filter with a name that is far too long": conformal}
+    found = evaluate_answers(filters, [replace(q, id=None) for q in new], chain)
     assert "Cannot verify that these data were held out" in str(found)
     assert "a filter with a nam…" in str(found)
 
 
 def test_the_answers_of_another_chain_are_warned_of():
-    queries, places = questions(30, seed=17)
-    calibration = calibrate_answers(
-        queries, Chain(places), alpha=0.1, scorer=SCORER, chain="gpt, prompt 1"
-    )
-    new, of_new = questions(5, seed=18, first=1000)
+    conformal, new, chain = asked(5, chain="gpt, prompt 1")
     with pytest.warns(UserWarning, match="calibrated on the answers of gpt, prompt 1, and asked"):
-        evaluate_answers({"f": ConformalFilter(SCORER, calibration)}, new, Chain(of_new))
+        evaluate_answers({"f": conformal}, new, chain)
 
 
 def test_equal_contexts_are_asked_about_once():
-    queries, places = questions(30, seed=15)
-    calibration = calibrate_answers(queries, Chain(places), alpha=0.1, scorer=SCORER)
-    new, of_new = questions(1, seed=16, first=1000)
-    conformal, chain = ConformalFilter(SCORER, calibration), Chain(of_new)
+    conformal, new, chain = asked(1)
     evaluate_answers({"one": conformal, "two": conformal}, new, chain)
     contexts = [tuple(ids) for _, ids in chain.calls]
     assert len(contexts) == len(set(contexts)) + 1  # all snippets twice

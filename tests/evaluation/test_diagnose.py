@@ -205,9 +205,7 @@ def test_a_shift_of_the_scores_is_found_without_judgements(rng):
 
 
 def test_lost_coverage_is_a_problem(rng):
-    queries = draw(rng, 200)
-    harder = [replace(q, scores=np.where(q.relevant, q.scores + 1, q.scores)) for q in queries]
-    d = diagnose(calibrated(draw(rng, 200)), harder)
+    d = diagnose(calibrated(draw(rng, 200)), of(rng, None, 200, shift=1))
     found = by_name(d, "coverage")
     assert found.severity == "problem"
     assert d.evaluation.verdict.p_value < 1e-4
@@ -215,14 +213,16 @@ def test_lost_coverage_is_a_problem(rng):
 
 
 def test_if_only_relevant_snippets_score_higher_the_calibration_may_be_unlucky(rng):
-    low = [ScoredQuery([s, 1 + s, 5, 5], [0, 1, 0, 0]) for s in rng.uniform(size=100)]
-    high = [ScoredQuery([s, 1.3 + s, 5, 5], [0, 1, 0, 0]) for s in rng.uniform(size=100)]
-    said = by_name(diagnose(calibrated(low), high), "scores").sentence
+    low, high = (
+        [ScoredQuery([s, more + s, 5, 5], [0, 1, 0, 0]) for s in rng.uniform(size=100)]
+        for more in (1, 1.3)
+    )
+    made = calibrated(low)
+    said = by_name(diagnose(made, high), "scores").sentence
     assert "look like those of the calibration" in said
     assert "may be an unlucky one" in said
-    assert "unlucky" in str(evaluate(calibrated(low), high))
-    fine = calibrated(low)
-    assert "unlucky" not in f"{diagnose(fine, low)} {evaluate(fine, low)}"
+    assert "unlucky" in str(evaluate(made, high))
+    assert "unlucky" not in f"{diagnose(made, low)} {evaluate(made, low)}"
 
 
 def test_too_few_queries_are_noticed(rng):

@@ -77,8 +77,7 @@ def html_of(calibration, queries, *, reference=None, **options):
 
 
 def test_the_report_contains_what_the_diagnosis_found(calibration, queries):
-    page = Page(html_of(calibration, queries))
-    d = diagnose(calibration, queries)
+    d, page = diagnose(calibration, queries), Page(html_of(calibration, queries))
     for part in (d.paragraph, *(f.sentence for f in d.findings), calibration.statement):
         assert " ".join(part.split()) in page.words
     assert percent(d.evaluation.removal.estimate) in page.words
@@ -95,14 +94,11 @@ def test_the_report_contains_what_the_diagnosis_found(calibration, queries):
 
 
 def test_the_report_leads_with_what_reaches_the_model_at_equal_recall(calibration, queries):
-    found = diagnose(calibration, queries).evaluation
-    page = Page(html_of(calibration, queries))
-    assert found.too_shallow in page.words  # 80 % of what is relevant is retrieved
-    summary = diagnose(calibration, queries).summary
-    places = [page.words.index(t) for t in (summary, found.too_shallow, "What reaches the model")]
+    d, page = diagnose(calibration, queries), Page(html_of(calibration, queries))
+    table, too_shallow = d.evaluation.equal_recall, d.evaluation.too_shallow  # 80 % is retrieved
+    parts = (d.summary, too_shallow, "What reaches the model", "Findings")
+    places = [page.words.index(part) for part in parts]
     assert places == sorted(places)  # not failure, then success
-    assert page.words.index("What reaches the model") < page.words.index("Findings")
-    table = found.equal_recall
     for row in table.rows:
         assert row.name in page.words
         for scale in table.scales:
@@ -171,35 +167,36 @@ def test_without_judgements_there_is_no_coverage(calibration, rng):
     assert "What reaches the model" not in page.words
 
 
+def lost(scores):
+    return ScoredQuery(scores, np.zeros(len(scores), bool))
+
+
 @pytest.mark.parametrize(
-    "case",
-    ["keeps everything", "by group", "delta", "one query", "no score", "all missed", "none missed"],
+    ("options", "changed", "words", "absent"),
+    [
+        ({"alpha": 0.005}, list, "none, everything is kept", "nan"),
+        ({"alpha": 0.2, "by_group": True}, list, "threshold, plain", "nan"),
+        ({"alpha": 0.2, "delta": 0.1, "guarantee": "all"}, list, "δ = 0.1", "nan"),
+        ({}, lambda new: new[:1], "1 query with 10 snippets", "nan"),
+        (
+            {},
+            lambda new: [lost([np.nan, np.nan]), lost([])],
+            "100.0 % of the snippets could",
+            "nan",
+        ),
+        ({}, lambda new: [replace(lost(q.scores), missed=1) for q in new], "", "nan"),
+        ({}, lambda new: [replace(q, missed=None) for q in new], "unknown", "End to end"),
+    ],
+    ids=["keeps all", "groups", "delta", "one query", "no score", "all missed", "missed unknown"],
 )
-def test_every_calibration_and_every_set_of_queries_has_a_report(case, calibration, queries):
+def test_every_calibration_and_every_set_of_queries_has_a_report(
+    options, changed, words, absent, calibration, queries
+):
     own = list(calibration.queries)
-    if case == "keeps everything":
-        few = Calibration.from_scores(own[:3], alpha=0.1, scorer="drawn")
-        assert "none, everything is kept" in html_of(few, queries)
-    elif case == "by group":
-        by_group = Calibration.from_scores(own, alpha=0.2, by_group=True, scorer="drawn")
-        assert "threshold, plain" in html_of(by_group, queries, reference=own)
-    elif case == "delta":
-        some = Calibration.from_scores(own, alpha=0.2, delta=0.1, guarantee="all", scorer="drawn")
-        assert "δ = 0.1" in html_of(some, queries)
-    elif case == "one query":
-        assert "1 query with 10 snippets" in html_of(calibration, queries[:1])
-    elif case == "none missed":
-        page = Page(html_of(calibration, [replace(q, missed=None) for q in queries]))
-        assert "unknown" in page.words
-        assert "End to end" not in page.words
-        assert "nan" not in page.words
-    elif case == "all missed":
-        lost = [replace(q, relevant=np.zeros(10, bool), missed=1) for q in queries]
-        assert "nan" not in Page(html_of(calibration, lost)).words
-    else:
-        lost = [ScoredQuery(s, np.zeros(len(s), bool)) for s in ([np.nan, np.nan], [])]
-        page = Page(html_of(calibration, lost))
-        assert "100.0 % of the snippets could not be scored" in page.words
+    made = Calibration.from_scores(own, **{"alpha": 0.1, "scorer": "drawn", **options})
+    page = Page(html_of(made, changed(queries), reference=own if made.by_group else None))
+    assert words in page.words
+    assert absent not in page.words
 
 
 @pytest.fixture(scope="module")
@@ -230,7 +227,7 @@ def test_a_gate_has_a_section_with_both_errors_a_curve_and_the_worst_queries(beh
         assert name.strip() in page.words
         for share in (of.silent, of.speaks):
             assert share.interval.written(unit="") in page.words
-        for one in of.worst[:5]:
+        for one, _ in of.worst[:5]:
             assert one.query in page.words
     silent = diagnose(calibration, scored).evaluation.silent
     assert f"Silent{percent(silent.estimate)}" in page.words

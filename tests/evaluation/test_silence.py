@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -40,19 +41,23 @@ def new(n=200, seed=5, **options):
     return drawn(np.random.default_rng(seed), n, "new", **options)
 
 
-def finding(diagnosis, name) -> Finding:
-    [found] = [one for one in diagnosis.findings if one.name == name]
+def scored(gate, n=200, **options):
+    return score_queries(LAST, new(n, **options), gate=gate)
+
+
+def silence_in(diagnosis) -> Finding:
+    [found] = [one for one in diagnosis.findings if one.name == "silence"]
     return found
 
 
 def test_silenced_queries_by_hand():
-    scored = [
+    queries = [
         ScoredQuery([math.inf, math.inf], [True, False], silenced=True, missed=0),
         ScoredQuery([0.1, 0.9], [True, False], silenced=False, missed=0),
         ScoredQuery([math.inf], [False], silenced=True, missed=1),
         ScoredQuery([0.2], [False], silenced=False, missed=0),
     ]
-    e = measure(scored, [one.scores <= 0.5 for one in scored])
+    e = measure(queries, [one.scores <= 0.5 for one in queries])
     assert (e.silent.estimate, e.silent.n) == (2 / 4, 4)
     assert (e.false_silence.estimate, e.false_silence.n) == (1 / 2, 2)
     assert (e.coverage["query-recall"].estimate, e.m1.estimate, e.m2.estimate) == (
@@ -81,7 +86,7 @@ def test_it_is_dropped_at_an_infinite_threshold_too(gate, calibration):
     own = score_queries(LAST, few, gate=Gate(FIRST, of_few))
     everything = Calibration.from_scores(own, alpha=0.2, scorer=LAST.name, gate=of_few)
     assert everything.keeps_everything
-    e = evaluate(everything, score_queries(LAST, new(answerable=0.5), gate=gate))
+    e = evaluate(everything, scored(gate, answerable=0.5))
     assert e.m1.estimate == pytest.approx(1 - e.silent.estimate)
 
 
@@ -108,10 +113,10 @@ def test_a_filter_compares_with_itself_behind_a_gate_and_with_one_without(gate, 
 
 
 def test_every_part_of_a_diagnosis_behind_a_gate_is_finite(gate, calibration):
-    scored = score_queries(LAST, new(answerable=0.6), gate=gate)
-    d = diagnose(calibration, scored, reference=score_queries(LAST, new(seed=9), gate=gate))
+    queries = scored(gate, answerable=0.6)
+    d = diagnose(calibration, queries, reference=scored(gate, seed=9))
     assert d.auc_within.estimate > 0.9
-    assert d.ties.n_scores == sum(len(one.scores) for one in scored if not one.silenced)
+    assert d.ties.n_scores == sum(len(one.scores) for one in queries if not one.silenced)
     assert "nan" not in str(d)
     assert "inf" not in str(d)
 
@@ -120,12 +125,11 @@ def test_the_bands_are_about_queries_that_pass(gate, calibration):
     def passing(queries):
         return [one for one in queries if not one.silenced]
 
-    scored = score_queries(LAST, new(answerable=0.5), gate=gate)
-    reference = score_queries(LAST, new(seed=9, answerable=0.8), gate=gate)
+    queries, reference = scored(gate, answerable=0.5), scored(gate, seed=9, answerable=0.8)
     kept = np.array([calibration.keep(one.scores).mean() for one in passing(reference)])
-    n = len(passing(scored))
-    share = n / len(scored)
-    d = diagnose(calibration, scored, reference=reference)
+    n = len(passing(queries))
+    share = n / len(queries)
+    d = diagnose(calibration, queries, reference=reference)
     for band, (low, high) in (
         (d.m1_band, m1_band(sum(kept > 0), len(kept), n)),
         (d.m2_band, m2_band(kept, n)),
@@ -134,32 +138,27 @@ def test_the_bands_are_about_queries_that_pass(gate, calibration):
 
 
 def test_a_diagnosis_states_how_often_the_gate_is_silent(gate, calibration):
-    d = diagnose(calibration, score_queries(LAST, new(), gate=gate))
-    found = finding(d, "silence")
-    assert found.severity == "fine"
-    assert str(d.evaluation.silent) in found.sentence
-    assert "10 % at most is guaranteed" in found.sentence
-    few = finding(diagnose(calibration, score_queries(LAST, new()[:8], gate=gate)), "silence")
-    assert few.severity == "notice"
-    assert "Too few to tell" in few.sentence
-    harder = finding(
-        diagnose(calibration, score_queries(LAST, new(shift=1.0), gate=gate)), "silence"
-    )
-    assert harder.severity == "problem"
-    assert "Chance does not explain the difference" in harder.sentence
+    for queries, severity, words in (
+        (scored(gate), "fine", "10 % at most is guaranteed"),
+        (scored(gate)[:8], "notice", "Too few to tell"),
+        (scored(gate, shift=1.0), "problem", "Chance does not explain the difference"),
+    ):
+        d = diagnose(calibration, queries)
+        found = silence_in(d)
+        assert found.severity == severity
+        assert words in found.sentence
+        assert str(d.evaluation.silent) in found.sentence
 
 
 def test_without_judgements_much_silence_means_unanswerable_queries(gate, calibration):
-    def unjudged(share):
-        queries = score_queries(LAST, new(answerable=share), gate=gate)
-        none = [np.zeros(len(one.scores), bool) for one in queries]
-        return [
-            ScoredQuery(one.scores, no, silenced=one.silenced)
-            for one, no in zip(queries, none, strict=True)
-        ]
-
-    d = diagnose(calibration, unjudged(0.5))
-    least = (d.evaluation.silent.low - 0.1) / 0.9
-    assert finding(d, "silence").severity == "notice"
-    assert f"at least {100 * least:.1f} %" in finding(d, "silence").sentence
-    assert finding(diagnose(calibration, unjudged(1.0)), "silence").severity == "fine"
+    half, every = (
+        diagnose(
+            calibration,
+            [replace(q, relevant=q.scores != q.scores) for q in scored(gate, answerable=share)],
+        )
+        for share in (0.5, 1.0)
+    )
+    least = (half.evaluation.silent.low - 0.1) / 0.9
+    assert silence_in(half).severity == "notice"
+    assert f"at least {100 * least:.1f} %" in silence_in(half).sentence
+    assert silence_in(every).severity == "fine"

@@ -1,4 +1,4 @@
-"""The test of a guarantee on new queries, and the lower bounds of a fixed threshold's coverage."""
+"""The test of a guarantee on new queries."""
 
 from __future__ import annotations
 
@@ -6,17 +6,12 @@ import math
 
 import numpy as np
 import pytest
-from clustered import clustered_queries
 from scipy.stats import beta, betabinom, binom, binomtest
 
 from conformal_retrievers import Calibration, ScoredQuery, diagnose, evaluate
-from conformal_retrievers.calibration.guarantees import in_hashed_order
-from conformal_retrievers.data.columns import ScoredQueries
-from conformal_retrievers.evaluation.measures import GUARANTEES, counts
+from conformal_retrievers.evaluation.measures import GUARANTEES
 from conformal_retrievers.evaluation.power import coverage_p_value, n_to_calibrate
 from conformal_retrievers.evaluation.share import Share
-from conformal_retrievers.evaluation.verdict import lower_bounds
-from conformal_retrievers.theory.tolerance import betting_p_value
 
 NINETY_NINE = np.linspace(0, 0.5, 99)
 
@@ -241,48 +236,3 @@ def test_the_group_that_lacks_most_is_too_small_to_tell():
     assert (verdict.group, verdict.n, verdict.tests) == ("a", 12, 2)
     assert verdict.needed == 380  # at 0.025, for two groups
     assert "in one group" in verdict.shortage
-
-
-# --- lower bounds ---------------------------------------------------------------------------------
-
-
-def lower(threshold, queries, level, *, end_to_end=False):
-    columns = ScoredQueries.of(queries)
-    kept = columns.scores <= threshold
-    return lower_bounds(counts(columns, kept), level, end_to_end=end_to_end)
-
-
-@pytest.mark.parametrize("level", [0.5, 0.9, 0.999])
-@pytest.mark.parametrize(("kept", "n"), [(0, 1), (1, 1), (0, 30), (30, 30), (27, 30), (450, 500)])
-def test_the_lower_bound_of_whole_queries_is_clopper_and_pearsons(level, kept, n):
-    test = binomtest(kept, n, alternative="greater")
-    reference = test.proportion_ci(level, method="exact").low
-    found = lower(0.5, covered(n, kept), level)
-    for guarantee in ("all", "any"):
-        assert found[guarantee] == pytest.approx(reference, abs=1e-7)
-        assert found[guarantee] <= reference + 1e-12  # never above
-
-
-def test_the_lower_bound_of_shares_is_the_largest_that_a_bet_rejects(rng):
-    queries = clustered_queries(rng, 120)
-    found = lower(1.0, queries, 0.95)["query-recall"]
-    order = in_hashed_order([query.id for query in queries])  # in which the bets are made
-    losses = np.array([(queries[i].scores[queries[i].relevant] > 1.0).mean() for i in order])
-    assert betting_p_value(losses, 1 - found, 1 - 0.95) <= 0.05 + 1e-12
-    assert betting_p_value(losses, 1 - found - 1e-7, 1 - 0.95) > 0.05
-    assert 0.5 < found < 1 - losses.mean()
-
-
-def test_the_lower_bound_does_not_depend_on_the_order_of_the_queries():
-    easy = [ScoredQuery([0.0], [True], id=f"e{i}") for i in range(100)]
-    hard = [ScoredQuery([2.0], [True], id=f"h{i}") for i in range(100)]
-    one, other = (lower(1.0, queries, 0.95) for queries in (easy + hard, hard + easy))
-    assert one == other
-    assert 0.3 < one["query-recall"] < 0.5
-
-
-def test_the_lower_bound_is_end_to_end_if_missed_snippets_count():
-    queries = [ScoredQuery([0.1], [True], missed=1)] * 50
-    assert lower(0.5, queries, 0.9)["query-recall"] > 0.9
-    assert 0.3 < lower(0.5, queries, 0.9, end_to_end=True)["query-recall"] < 0.5
-    assert evaluate(calibrated(count_missed=True), queries).lower["all"] == 0
