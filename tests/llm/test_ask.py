@@ -22,16 +22,10 @@ from conformal_retrievers.llm.reply import VERDICT, Reply, Unanswered, Usage
 REQUESTS = [Request("s", str(i)) for i in range(20)]
 
 
-class WrongKey(Exception):
-    status_code = 401
-
-
-class TooLong(Exception):
-    status_code = 400
-
-
-class Firewall(Exception):
-    status_code = 403
+WrongKey, TooLong, Firewall = (
+    type(name, (Exception,), {"status_code": status})
+    for name, status in (("WrongKey", 401), ("TooLong", 400), ("Firewall", 403))
+)
 
 
 class Busy:
@@ -253,8 +247,8 @@ async def test_a_refusal_is_raised_only_if_nothing_was_answered_not_even_before(
     busy, cache = Busy(fail={"0": Firewall, "1": Firewall}), Cache(tmp_path / "c.db")
     llm = LLM(busy.complete, "busy", busy.acomplete)
     ask(llm, REQUESTS[2:3], cache=cache)
-    [*refused, answered] = await aask(llm, REQUESTS[:3], cache=cache)
-    assert [isinstance(a, Unanswered) for a in (*refused, answered)] == [True, True, False]
+    answers = await aask(llm, REQUESTS[:3], cache=cache)
+    assert [isinstance(a, Unanswered) for a in answers] == [True, True, False]
     with pytest.raises(Firewall):
         ask(llm, REQUESTS[:2], cache=cache)
 

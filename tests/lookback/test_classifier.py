@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -33,15 +34,11 @@ def test_a_head_that_attends_to_the_preamble_alone_has_ratio_0_over_snippets():
 
 
 def test_impossible_attention_is_refused():
-    for means, lengths in (
-        (np.ones((2, 1, 1, 4)), [1, 2]),
-        (np.ones((2, 1, 4)), [1, 2, 3]),
-        (np.ones((2, 1, 1, 3)), [1, 2]),
-        (np.full((2, 1, 1, 4), np.nan), [1, 2, 3]),
-        (np.full((2, 1, 1, 4), -0.1), [1, 2, 3]),
-    ):
+    shapes = (((2, 1, 1, 4), 1, [1, 2]), ((2, 1, 4), 1, [1, 2, 3]), ((2, 1, 1, 3), 1, [1, 2]))
+    values = (((2, 1, 1, 4), value, [1, 2, 3]) for value in (np.nan, -0.1))
+    for shape, value, lengths in (*shapes, *values):
         with pytest.raises(ValueError, match="means"):
-            SegmentAttention(means, np.array(lengths), "m")
+            SegmentAttention(np.full(shape, value, float), np.array(lengths), "m")
 
 
 def ratios_of(snippets, context=0.5, model="m"):
@@ -112,9 +109,6 @@ def test_evaluation_measures_the_auc_with_its_interval(fitted, rng):
     for level, deviations in ((0.95, 1.96), (0.5, 0.674)):
         interval = classifier.evaluate(test, rng=rng, level=level)
         assert interval.high - interval.low == pytest.approx(2 * deviations * error, rel=0.2)
-    for field, value in (("level", 95), ("resamples", 0)):
-        with pytest.raises(ValueError, match=field):
-            classifier.evaluate(test, rng=rng, **{field: value})
 
 
 def test_an_answer_without_a_token_has_no_confidence_and_is_refused_in_a_fit(fitted, rng):
@@ -129,17 +123,28 @@ def test_an_answer_without_a_token_has_no_confidence_and_is_refused_in_a_fit(fit
     assert classifier.evaluate(test, rng=rng).estimate == 1  # no confidence is the least
 
 
-def test_answers_of_the_fit_do_not_evaluate(fitted, rng):
+def test_what_cannot_be_fitted_or_evaluated_is_refused(fitted, rng):
     answers, classifier = fitted
-    with pytest.raises(ValueError, match=r"answers\[2\] .* fit "):
-        classifier.evaluate([*answers_of(rng, 2), answers[7]], rng=rng)
-    test = answers_of(rng, 20)
-    with pytest.raises(ValueError, match=r"answers\[20\] .* answers\[3\]"):
-        classifier.evaluate([*test, test[3]], rng=rng)
-    with pytest.raises(ValueError, match="variant"):
-        FactualityClassifier.fit(answers, n_snippets=SNIPPETS, variant="all")
-    with pytest.raises(ValueError, match="n_snippets"):
-        FactualityClassifier.fit(answers, n_snippets=SNIPPETS - 1)
+    fit = partial(FactualityClassifier.fit, n_snippets=SNIPPETS)
+    evaluate = partial(classifier.evaluate, rng=rng)
+    new, [other] = answers_of(rng, 20), answers_of(rng, 1, model="other")
+    alike = [answer for answer in new if answer.consistent]
+    one_kind = f"{len(alike)} consistent and 0 inconsistent"
+    for words, use in (
+        (r"answers\[20\] .* fit ", lambda: evaluate([*new, answers[7]])),
+        (r"answers\[20\] .* answers\[3\]", lambda: evaluate([*new, new[3]])),
+        ("level", lambda: evaluate(new, level=95)),
+        ("resamples", lambda: evaluate(new, resamples=0)),
+        ("variant", lambda: fit(answers, variant="all")),
+        ("n_snippets", lambda: fit(answers, n_snippets=SNIPPETS - 1)),
+        ("'other'", lambda: fit([*answers, other])),
+        ("'other'", lambda: classifier.predict_proba([other.ratios])),
+        (r"\(1, 1\) layers and heads", lambda: classifier.predict_proba([ratios_of([[[1.0]]])])),
+        (one_kind, lambda: fit(alike)),
+        (one_kind, lambda: evaluate(alike)),
+    ):
+        with pytest.raises(ValueError, match=words):
+            use()
 
 
 def test_an_answer_is_identified_by_its_tokens_where_they_are_known():
@@ -148,27 +153,6 @@ def test_an_answer_is_identified_by_its_tokens_where_they_are_known():
     assert one.digest != again.digest
     read, read_again = (dataclasses.replace(ratios, answer="a1") for ratios in (one, again))
     assert read.digest == read_again.digest == "a1"
-
-
-def test_ratios_of_another_model_are_refused(fitted, rng):
-    answers, classifier = fitted
-    other = answers_of(rng, 1, model="other")[0].ratios
-    with pytest.raises(ValueError, match="'other'"):
-        classifier.predict_proba([other])
-    with pytest.raises(ValueError, match=r"\(1, 1\) layers and heads"):
-        classifier.predict_proba([ratios_of([[[1.0]]])])
-    with pytest.raises(ValueError, match="'other'"):
-        FactualityClassifier.fit([*answers, JudgedRatios(other, True)], n_snippets=SNIPPETS)
-
-
-def test_answers_of_both_kinds_are_needed(rng, fitted):
-    answers = [a for a in answers_of(rng, 20) if a.consistent]
-    for use in (
-        lambda: FactualityClassifier.fit(answers, n_snippets=SNIPPETS),
-        lambda: fitted[1].evaluate(answers, rng=rng),
-    ):
-        with pytest.raises(ValueError, match=f"{len(answers)} consistent and 0 inconsistent"):
-            use()
 
 
 # --- files ----------------------------------------------------------------------------------------

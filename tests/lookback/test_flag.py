@@ -124,12 +124,6 @@ def test_answers_that_cannot_calibrate_are_refused(answers, options, message):
         flag_of([1])
 
 
-def test_answers_that_were_fitted_on_do_not_calibrate():
-    fitted = dataclasses.replace(CLASSIFIER, fitted_on=frozenset({ANSWERS[4].ratios.digest}))
-    with pytest.raises(ValueError, match=r"answers\[4\] .* fit the classifier"):
-        calibrate_flag(ANSWERS, fitted, alpha=0.2)
-
-
 def test_an_id_identifies_one_answer(flag):
     first, *others = (
         dataclasses.replace(a, id=f"n{i}")
@@ -205,15 +199,19 @@ def test_evaluation_refuses_answers_that_calibrated_or_were_fitted_on(tmp_path):
     flag = FactualityFlag(CLASSIFIER, Calibration.load(tmp_path / "flag.json"))
     [new] = judged([0.1], [False], name="new")
     flag.evaluate([new])
-    for old in (ANSWERS[4], ANSWERS[11]):  # an inconsistent and a consistent one
-        with pytest.raises(ValueError, match=r"answers\[1\] .* calibrate the flag"):
-            flag.evaluate([new, old])
-    with pytest.raises(ValueError, match="no answers"):
-        flag.evaluate([])
-    with pytest.raises(ValueError, match="'q2'"):
-        flag.evaluate([dataclasses.replace(new, id="q2")])
-    with pytest.raises(ValueError, match=r"answers\[1\] .*answers\[0\]"):
-        flag.evaluate([new, new])
+    for answers, words in (
+        ([new, ANSWERS[4]], r"answers\[1\] .* calibrate the flag"),  # an inconsistent one
+        ([new, ANSWERS[11]], r"answers\[1\] .* calibrate the flag"),  # and a consistent one
+        ([], "no answers"),
+        ([dataclasses.replace(new, id="q2")], "'q2'"),
+        ([new, new], r"answers\[1\] .*answers\[0\]"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            flag.evaluate(answers)
     fitted = dataclasses.replace(CLASSIFIER, fitted_on=frozenset({new.ratios.digest}))
-    with pytest.raises(ValueError, match=r"answers\[0\] .* fit the classifier"):
-        FactualityFlag(fitted, flag.calibration).evaluate([new])
+    for use in (
+        FactualityFlag(fitted, flag.calibration).evaluate,
+        partial(calibrate_flag, classifier=fitted, alpha=0.2),
+    ):
+        with pytest.raises(ValueError, match=r"answers\[0\] .* fit the classifier"):
+            use([new])

@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 import json
 import math
+from copy import copy
 
 import pytest
 from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
 from langchain_core.documents import Document
-from langchain_core.retrievers import BaseRetriever
 from langchain_core.tracers.run_collector import RunCollectorCallbackHandler
 from llama_index.core.callbacks import CallbackManager, CBEventType, LlamaDebugHandler
 from llama_index.core.instrumentation import get_dispatcher
@@ -18,12 +18,7 @@ from llama_index.core.instrumentation.events.rerank import ReRankStartEvent
 from llama_index.core.schema import NodeWithScore, TextNode
 from lookup import LookupScorer
 
-from conformal_retrievers import (
-    Calibration,
-    ConformalFilter,
-    NothingKept,
-    ScoredQuery,
-)
+from conformal_retrievers import Calibration, ConformalFilter, NothingKept, ScoredQuery
 from conformal_retrievers.monitoring import FilterLog, read_log
 from conformal_retrievers.results import Unscorable
 from langchain_conformal import ConformalCallbackHandler, ConformalCompressor
@@ -39,12 +34,7 @@ FAR = ("far", "far")  # no snippet of these is kept
 BLANK = ("far", "blank")  # one of these cannot be scored
 
 
-def calibration_of(threshold):
-    queries = [ScoredQuery([threshold], [True])] * 20
-    return Calibration.from_scores(queries, alpha=0.1, scorer="lookup")
-
-
-CALIBRATION = calibration_of(0.5)
+CALIBRATION = Calibration.from_scores([ScoredQuery([0.5], [True])] * 20, alpha=0.1, scorer="lookup")
 
 
 def lookup_filter(**options):
@@ -60,7 +50,7 @@ class Asking(LookupScorer):
     """Calls another filter, which refuses."""
 
     def score(self, query, snippets):
-        other = ConformalFilter(LookupScorer(SCORES), calibration_of(0.5), on_empty="raise")
+        other = ConformalFilter(LookupScorer(SCORES), copy(CALIBRATION), on_empty="raise")
         return other(query, FAR).scores
 
 
@@ -75,13 +65,6 @@ def documents(texts=SCORES):
     return [Document(text, id=text) for text in texts]
 
 
-class Fixed(BaseRetriever):
-    found: list[Document] = documents()
-
-    def _get_relevant_documents(self, query, *, run_manager):
-        return self.found
-
-
 class Seen(BaseCallbackHandler):
     """Keeps the custom events, and the names of the runs."""
 
@@ -93,9 +76,6 @@ class Seen(BaseCallbackHandler):
 
     def on_chain_start(self, serialized, inputs, *, run_id, parent_run_id=None, **kwargs):
         self.runs.append((kwargs.get("name"), run_id, parent_run_id))
-
-    def on_retriever_start(self, serialized, query, *, run_id, parent_run_id=None, **kwargs):
-        self.runs.append(("retriever", run_id, parent_run_id))
 
 
 @pytest.fixture

@@ -84,15 +84,13 @@ def test_a_query_is_stored_as_the_option_states(tmp_path, event, queries, stored
     log = FilterLog(tmp_path / "log.jsonl", queries=queries)
     log.append({**event, "query": "why? 😀"})
     log.append(event)
-    same = FilterLog(tmp_path / "same.jsonl", queries="hashed")
-    same.append({**event, "query": " WHY?  😀"})
-    assert [row["query"] for row in read_log(same.path)] == [HASH]
-    odd = ["bad \ud800 é", "a\u2028b\r\n"]
+    odd = ["bad \ud800 é", "a\u2028b\r\n", " WHY?  😀"]
     for query in odd:
         log.append({**event, "query": query})
     rows = [row["query"] for row in read_log(log.path)]
     assert rows[:2] == [stored, None]
     assert (rows[2:] == odd) == (queries == "text")
+    assert (rows[-1] == HASH) == (queries == "hashed")  # whatever its case and white space
     assert ("why" in log.path.read_text("utf-8")) == (queries == "text")
 
 

@@ -37,6 +37,12 @@ def calibration_of(rng, n=200, **options):
     return Calibration.from_scores(queries, alpha=0.1, scorer="drawn", **options)
 
 
+def of_scores(scores, alpha=0.1, **options):
+    """The calibration on queries with one relevant snippet each, of these scores."""
+    queries = [ScoredQuery([float(score)], [True]) for score in scores]
+    return Calibration.from_scores(queries, alpha=alpha, scorer="drawn", **options)
+
+
 # --- drift ----------------------------------------------------------------------------------------
 
 
@@ -45,9 +51,7 @@ def test_false_alarms_of_drift_are_no_more_frequent_than_the_level():
     rng = np.random.default_rng(41)
     alarms = 0
     for scores in np.round(rng.normal(size=(100, 320)), 1):
-        own = [ScoredQuery([score], [True]) for score in scores[:20]]
-        calibration = Calibration.from_scores(own, alpha=0.1, scorer="drawn")
-        monitor = Monitor(calibration, 0.1, seed=int(rng.integers(2**32)))
+        monitor = Monitor(of_scores(scores[:20]), 0.1, seed=int(rng.integers(2**32)))
         for score in scores[20:]:
             monitor._state.bet_on_rank(score, monitor._ordered)
         alarms += monitor.status.drift
@@ -66,10 +70,7 @@ def test_an_alarm_of_drift_stays():
 
 
 def test_the_bet_by_hand():
-    calibration = Calibration.from_scores(
-        [ScoredQuery([score], [True]) for score in (1.0, 2.0, 3.0)], alpha=0.5, scorer="drawn"
-    )
-    monitor = Monitor(calibration)
+    monitor = Monitor(of_scores([1, 2, 3], 0.5))
     for lowest, higher, equal in ((0.5, 3, 0), (0.4, 4, 0), (9.0, 0, 0), (9.0, 0, 1)):
         before, capitals = monitor._state.log_drift, np.array(monitor._state.capitals)
         n = len(monitor._ordered)
@@ -102,8 +103,7 @@ def test_long_streams_raise_false_alarms_at_the_level_at_most_and_a_shift_raises
     alarms = {"drift": 0, "harm": 0, "shift": 0}
     shift = 1.5 * (np.arange(3000) >= 1000)
     for own, stream in zip(rng.normal(size=(60, 100)), rng.normal(size=(60, 3000)), strict=True):
-        queries = [ScoredQuery([score], [True]) for score in own]
-        calibration = Calibration.from_scores(queries, alpha=0.1, scorer="drawn")
+        calibration = of_scores(own)
         usual, shifted = Monitor(calibration, 0.1), Monitor(calibration, 0.1)
         for monitor, scores in ((usual, stream), (shifted, stream + shift)):
             lost = (scores > calibration.threshold()).astype(float)
@@ -149,12 +149,10 @@ def test_losses_follow_the_guarantee_and_count_missed():
     ):
         status = Monitor(calibration_of(rng, **options)).observe_judged(query)
         assert (status.counts.judged, status.counts.lost) == (1, loss)
-    unknown = ScoredQuery([-9.0], [True])
-    assert (
-        Monitor(calibration_of(rng, count_missed=True)).observe_judged(unknown).counts.judged == 0
-    )
-    nothing = ScoredQuery([1.0], [False])
-    assert Monitor(calibration_of(rng)).observe_judged(nothing).counts.judged == 0
+    unknown, nothing = ScoredQuery([-9.0], [True]), ScoredQuery([1.0], [False])
+    for count_missed, unjudged in ((True, unknown), (False, nothing)):
+        monitor = Monitor(calibration_of(rng, count_missed=count_missed))
+        assert monitor.observe_judged(unjudged).counts.judged == 0
 
 
 @pytest.mark.parametrize("delta", [None, 0.2])
@@ -169,9 +167,9 @@ def test_the_loss_of_whole_queries_exceeds_what_is_tolerated_with_half_the_level
 
 
 def test_what_is_tolerated_follows_the_losses_where_too_few_queries_keep_everything():
-    scored = [ScoredQuery([float(i)], [True]) for i in range(5)]
-    calibration = Calibration.from_scores(scored, alpha=0.1, scorer="drawn", guarantee="all")
-    assert Monitor(calibration)._tolerated == 1 - betting_lower(np.ones(5), 0.025)
+    assert Monitor(of_scores(range(5), guarantee="all"))._tolerated == 1 - betting_lower(
+        np.ones(5), 0.025
+    )
 
 
 def test_behind_a_gate_what_is_tolerated_follows_the_losses():
@@ -186,8 +184,7 @@ def test_behind_a_gate_what_is_tolerated_follows_the_losses():
 
 def test_the_alarm_of_harm_goes_off_at_2_by_level_and_not_before():
     # A calibration that loses 4 of 40; every new query loses half. The wealth is computed anew.
-    scored = [ScoredQuery([float(i)], [True]) for i in range(40)]
-    calibration = Calibration.from_scores(scored, alpha=0.1, scorer="drawn")
+    calibration = of_scores(range(40))
     monitor = Monitor(calibration, 0.05)
     order = in_hashed_order([None] * 40)
     losses = np.array([float(i > calibration.threshold()) for i in order])
@@ -313,19 +310,15 @@ def test_a_file_that_is_not_a_saved_state_is_refused(tmp_path):
 
 def test_invalid_arguments_are_named():
     calibration = calibration_of(np.random.default_rng(2))
-    for level in (0, 1, -0.1, math.nan):
-        with pytest.raises(ValueError, match="level"):
-            Monitor(calibration, level)
-    with pytest.raises(TypeError, match="seed"):
-        Monitor(calibration, seed="1")
-    with pytest.raises(ValueError, match="scores"):
-        Monitor(calibration).observe([[1.0, 2.0]])
-    by_snippet = Calibration.from_scores(
-        [ScoredQuery([1.0], [True])] * 9, alpha=0.5, scorer="drawn", guarantee="snippet"
-    )
-    with pytest.raises(ValueError, match="guarantee"):
-        Monitor(by_snippet).observe_judged(ScoredQuery([1.0], [True]))
+    by_snippet = Monitor(of_scores([1] * 9, 0.5, guarantee="snippet"))
     own = ScoredQuery([1.0], [True], id="own")
-    monitor = Monitor(Calibration.from_scores([own] * 1, alpha=0.5, scorer="drawn"))
-    with pytest.raises(ValueError, match="'own'"):
-        monitor.observe_judged(own)
+    of_own = Monitor(Calibration.from_scores([own], alpha=0.5, scorer="drawn"))
+    for words, use in (
+        *(("level", lambda x=x: Monitor(calibration, x)) for x in (0, 1, -0.1, math.nan)),
+        ("seed", lambda: Monitor(calibration, seed="1")),
+        ("scores", lambda: Monitor(calibration).observe([[1.0, 2.0]])),
+        ("guarantee", lambda: by_snippet.observe_judged(ScoredQuery([1.0], [True]))),
+        ("'own'", lambda: of_own.observe_judged(own)),
+    ):
+        with pytest.raises((TypeError, ValueError), match=words):
+            use()
