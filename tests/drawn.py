@@ -1,10 +1,19 @@
-"""Simulated scored queries with one relevant snippet among ten."""
+"""Simulated scored queries with one relevant snippet among ten, and calibrations on scores."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from conformal_retrievers import ScoredQuery
+from conformal_retrievers import Calibration, ScoredQuery
+
+
+def calibrated(given, alpha=0.1, scorer="lookup", **options):
+    """Calibrate on scored queries, or on scores of the one relevant snippet that a query has."""
+    queries = [
+        q if isinstance(q, ScoredQuery) else ScoredQuery([float(q)], [True], missed=0)
+        for q in given
+    ]
+    return Calibration.from_scores(queries, alpha=alpha, scorer=scorer, **options)
 
 
 def draw(rng, n, *, relevant=1.0, separation=4.0, shift=0.0):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,8 +39,8 @@ Contexts = Sequence[Sequence[Snippet]]  # of each question
 class Way:
     """A way to cut the context, and what it gives for each question, (n,) each.
 
-    The measures are the snippets, tokens and seconds, whether the answer is unchanged and, where
-    there are references, right, exact, and its F1. Seconds are 0 where the cache has the answer.
+    The measures are the snippets and tokens, whether the answer is unchanged and, where there are
+    references, right, exact, and its F1.
     """
 
     name: str
@@ -209,10 +208,9 @@ def _check_filters(filters: Any) -> None:
     if not isinstance(filters, Mapping):
         raise TypeError(f"filters is a {type(filters).__name__}; give filters by name, a dict")
     for name, filter in filters.items():
-        if not isinstance(name, str) or not name.isprintable() or re.fullmatch(r"top \d+", name):
+        own = rf"top \d+|{WHOLE}"  # the names of the other ways
+        if not isinstance(name, str) or not name.isprintable() or re.fullmatch(own, name):
             raise ValueError(f"filters has the name {name!r:.60}; give another, printable text")
-        if name == WHOLE:
-            raise ValueError(f"filters has the name {name!r}, which is that of the whole context")
         if not isinstance(filter, RetrievalFilter):
             raise TypeError(
                 f"filters[{name!r}] is {filter!r:.60}; give a filter: ConformalFilter.of(…)"
@@ -242,12 +240,10 @@ def _measures(
     asked: Asked, question: str, context: Sequence[Snippet], first: str
 ) -> dict[str, float]:
     """Return what a chain's answer from a context is worth, and what it takes."""
-    start = time.perf_counter()
     text = asked(question, context)
     measures = {
         "snippets": float(len(context)),
         "tokens": sum(len(snippet.text) for snippet in context) / CHARACTERS,
-        "seconds": time.perf_counter() - start,
         "unchanged": float(asked.agrees(asked.unchanged, question, text, (first,))),
     }
     if asked.expected is not None:

@@ -62,11 +62,7 @@ def outcome_of(result: object) -> Reply | Unanswered:
         return Reply("", "length")
     if isinstance(result, Unanswered):
         return result
-    try:
-        reason = str(result)
-    except Exception:
-        reason = "its message cannot be read"
-    unanswered = Unanswered(f"{type(result).__name__}: {reason}")
+    unanswered = Unanswered(f"{type(result).__name__}: {result}")
     unanswered.__cause__ = result
     return unanswered
 

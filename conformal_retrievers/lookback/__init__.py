@@ -13,7 +13,6 @@ from conformal_retrievers.lookback.flag import (
     FactualityFlag,
     FlagEvaluation,
     calibrate_flag,
-    check_flag,
 )
 from conformal_retrievers.lookback.prompt import RagPrompt
 from conformal_retrievers.lookback.ratios import (
@@ -37,7 +36,6 @@ __all__ = [
     "Response",
     "SegmentAttention",
     "calibrate_flag",
-    "check_flag",
     "label_consistency",
     "lookback_ratios",
 ]

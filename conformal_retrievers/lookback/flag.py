@@ -206,26 +206,6 @@ def _warn_if_reversed(consistent: NDArray[np.float64], inconsistent: NDArray[np.
         )
 
 
-def check_flag(flag: object, model: Any) -> None:
-    """Raise TypeError unless `flag` is a flag, `CalibrationMismatch` unless of this `LocalModel`.
-
-    Other weights under the same name, with as many layers and heads, cannot be distinguished.
-    """
-    if not isinstance(flag, FactualityFlag):
-        raise TypeError(
-            f"flag is {flag!r:.60}; give FactualityFlag(FactualityClassifier.load(…), "
-            "Calibration.load(…))"
-        )
-    made_for = flag.classifier
-    if (model.name, model.layers, model.heads) != (made_for.model, made_for.layers, made_for.heads):
-        raise checks.CalibrationMismatch(
-            f"flag is for the model {made_for.model!r} of {made_for.layers} layers of "
-            f"{made_for.heads} heads, but llm is {model.name!r} of {model.layers} layers of "
-            f"{model.heads}; fit and calibrate with this one, or, if they are the same model, give "
-            f"LocalModel(model, tokenizer, name={made_for.model!r})"
-        )
-
-
 def local_model(llm: object, model: Any, tokenizer: Any, example: str) -> Any:
     """Return the `LocalModel` of a framework's LLM, which has a model and a tokenizer.
 
@@ -247,7 +227,8 @@ def local_model(llm: object, model: Any, tokenizer: Any, example: str) -> Any:
 class Answering:
     """Answers questions from texts with a `LocalModel`, and flags each answer.
 
-    Raises as `check_flag`.
+    Raises TypeError unless `flag` is a flag, `CalibrationMismatch` unless of this `LocalModel`.
+    Other weights under the same name, with as many layers and heads, cannot be distinguished.
     """
 
     local: Any
@@ -257,7 +238,20 @@ class Answering:
     prompt: Callable[[str, tuple[str, ...]], RagPrompt] = RagPrompt
 
     def __post_init__(self) -> None:
-        check_flag(self.flag, self.local)
+        if not isinstance(self.flag, FactualityFlag):
+            raise TypeError(
+                f"flag is {self.flag!r:.60}; give FactualityFlag(FactualityClassifier.load(…), "
+                "Calibration.load(…))"
+            )
+        model, made_for = self.local, self.flag.classifier
+        shape = (made_for.model, made_for.layers, made_for.heads)
+        if (model.name, model.layers, model.heads) != shape:
+            raise checks.CalibrationMismatch(
+                f"flag is for the model {made_for.model!r} of {made_for.layers} layers of "
+                f"{made_for.heads} heads, but llm is {model.name!r} of {model.layers} layers of "
+                f"{model.heads}; fit and calibrate with this one, or, if they are the same model, "
+                f"give LocalModel(model, tokenizer, name={made_for.model!r})"
+            )
 
     def __call__(
         self, question: str, texts: Iterable[str], group: str | None = None

@@ -69,7 +69,7 @@ def test_what_the_filter_keeps_is_compared_with_a_top_k_of_as_many():
 def test_without_references_it_says_what_is_unchanged():
     conformal, new, chain = asked()
     found = evaluate_answers({"f": conformal}, new, chain)
-    assert {*found.ways[0].measures} == {"snippets", "tokens", "seconds", "unchanged"}
+    assert {*found.ways[0].measures} == {"snippets", "tokens", "unchanged"}
     with pytest.raises(ValueError, match="'q0' was used to calibrate"):
         evaluate_answers({"f": conformal}, questions(1, seed=1)[0], chain)
 
@@ -154,7 +154,7 @@ def test_the_report_of_a_filter_has_a_section_of_answers(tmp_path):
 def test_names_of_other_ways_are_refused_and_nothing_is_asked():
     conformal, new, chain = asked(5)
     for filters, message in (
-        ({"all snippets": conformal}, "'all snippets', which is that of the whole context"),
+        ({"all snippets": conformal}, "the name 'all snippets'; give another"),
         ({"top 3": conformal}, "the name 'top 3'; give another"),
         ({1: conformal}, "the name 1; give another"),
         ([conformal], "filters is a list; give filters by name"),

@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 import pytest
+from drawn import calibrated
 
-from conformal_retrievers import Calibration, ScoredQuery, compare, evaluate
+from conformal_retrievers import ScoredQuery, compare, evaluate
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.evaluation import bootstrap
 from conformal_retrievers.evaluation.bootstrap import n_to_tell, resampled, spans
@@ -20,7 +21,7 @@ QUERIES = [
 
 def at(threshold, scorer="lookup"):
     """A calibration whose threshold is this number."""
-    return Calibration.from_scores([ScoredQuery([threshold], [True])], alpha=0.5, scorer=scorer)
+    return calibrated([threshold], 0.5, scorer)
 
 
 # --- two calibrations -----------------------------------------------------------------------------
@@ -60,13 +61,18 @@ def test_calibrations_of_two_scorers_are_compared_on_the_scores_of_each():
 
 
 def test_recall_is_compared_over_queries_whose_missed_snippets_are_known():
-    unknown = [ScoredQuery([0.1, 0.4], [True, True])] * 5
-    found = compare(at(0.8), at(0.3), unknown, rng=np.random.default_rng(0))
-    assert math.isnan(found["recall@K"].estimate)
-    known = [ScoredQuery([0.1, 0.4], [True, True], missed=0)] * 5
-    found = compare(at(0.8), at(0.3), known, rng=np.random.default_rng(0))
-    assert found["recall@K"].estimate == 0
-    assert found["end-to-end query-recall"].estimate == 1 / 2
+    unknown, known = (
+        compare(
+            at(0.8),
+            at(0.3),
+            [ScoredQuery([0.1, 0.4], [True, True], missed=missed)] * 5,
+            rng=np.random.default_rng(0),
+        )
+        for missed in (None, 0)
+    )
+    assert math.isnan(unknown["recall@K"].estimate)
+    assert known["recall@K"].estimate == 0
+    assert known["end-to-end query-recall"].estimate == 1 / 2
 
 
 def test_a_difference_of_too_few_queries_or_of_none_has_no_interval():
@@ -90,14 +96,12 @@ def test_a_difference_of_too_few_queries_or_of_none_has_no_interval():
 
 def test_invalid_arguments_are_refused():
     rng = np.random.default_rng(0)
-    with pytest.raises(ValueError, match="resamples is 10"):
-        compare(at(0.5), at(0.2), QUERIES, rng=rng, resamples=10)
-    with pytest.raises(ValueError, match="level is 95"):
-        compare(at(0.5), at(0.2), QUERIES, rng=rng, level=95)
+    for options, words in (({"resamples": 10}, "resamples is 10"), ({"level": 95}, "level is 95")):
+        with pytest.raises(ValueError, match=words):
+            compare(at(0.5), at(0.2), QUERIES, rng=rng, **options)
     mine = [ScoredQuery([0.1], [True], id="q")]
-    other = Calibration.from_scores(mine, alpha=0.5, scorer="lookup")
     with pytest.raises(ValueError, match="'q'"):
-        compare(at(0.5), other, mine, rng=rng)
+        compare(at(0.5), calibrated(mine, 0.5), mine, rng=rng)
 
 
 @pytest.mark.parametrize(("level", "z"), [(0.95, 1.96), (0.8, 1.28)])

@@ -7,21 +7,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from drawn import draw, unjudged
+from drawn import calibrated, draw, unjudged
 from scipy.stats import binomtest
 
-from conformal_retrievers import Calibration, ScoredQuery, diagnose, evaluate
+from conformal_retrievers import ScoredQuery, diagnose, evaluate
 from conformal_retrievers.evaluation.diagnosis import Ties
 from conformal_retrievers.evaluation.power import coverage_p_value
 from conformal_retrievers.theory.exchangeability import m1_band, m2_band
 from conformal_retrievers.theory.intervals import percent
 
-CALIBRATION = Calibration.from_scores(
-    [ScoredQuery([s, s + 1], [True, False]) for s in (0.1, 0.2, 0.25)],
-    alpha=0.25,
-    guarantee="any",
-    scorer="by hand",
-)  # threshold 0.25, lowest scores .1 .2 .25
+THREE = [ScoredQuery([s, s + 1], [True, False]) for s in (0.1, 0.2, 0.25)]
+CALIBRATION = calibrated(THREE, 0.25, guarantee="any")  # threshold .25, lowest scores .1 .2 .25
 
 QUERIES = [
     ScoredQuery([0.1, 0.3, 0.2, 0.4], [True, False, False, True], missed=2, group="a"),
@@ -29,10 +25,6 @@ QUERIES = [
     ScoredQuery([0.7, 0.8], [False, True], group="b"),  # keeps nothing
     ScoredQuery([0.1], [False], missed=1, group="b"),
 ]
-
-
-def calibrated(queries, alpha=0.1, **options):
-    return Calibration.from_scores(queries, alpha=alpha, scorer="drawn", **options)
 
 
 def by_name(diagnosis, name):

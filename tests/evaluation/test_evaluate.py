@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import drawn
 import numpy as np
 import pytest
 from lookup import LookupScorer
 
 from conformal_retrievers import (
-    Calibration,
     CalibrationMismatch,
     ConformalFilter,
     JudgedQuery,
@@ -34,9 +34,8 @@ QUERIES = [
 KEPT = [query.scores <= 0.25 for query in QUERIES]
 
 
-def calibrated(scores=(0.25,), alpha=0.5, **options):
-    queries = [ScoredQuery([score], [True], missed=0) for score in scores]
-    return Calibration.from_scores(queries, alpha=alpha, scorer="lookup", **options)
+def calibrated(given=(0.25,), alpha=0.5, **options):
+    return drawn.calibrated(given, alpha, **options)
 
 
 def test_the_shares_of_four_queries_by_hand():
@@ -135,19 +134,21 @@ def test_groups_are_measured_separately():
     assert [part.n_queries for part in e.by_group.values()] == [1, 1, 1]
     assert evaluate(calibrated(), QUERIES).by_group == {}
     apart = [ScoredQuery([score], [True], group=g) for score, g in ((0.1, "a"), (0.9, "b"))]
-    by_group = Calibration.from_scores(apart, alpha=0.5, by_group=True, scorer="lookup")
-    e = evaluate(by_group, [ScoredQuery([0.9], [True], group=group) for group in "ab"])
+    e = evaluate(
+        calibrated(apart, by_group=True),
+        [ScoredQuery([0.9], [True], group=group) for group in "ab"],
+    )
     assert [part.coverage["all"].estimate for part in e.by_group.values()] == [0, 1]
 
 
 def test_a_group_that_is_covered_too_little_is_named_without_a_change_of_the_verdict():
     rng = np.random.default_rng(2)
 
-    def drawn(n, group, shift=0.0):
-        return [ScoredQuery([s], [True], group=group) for s in rng.normal(shift, size=n)]
+    def two():
+        of_group = {"a": rng.normal(size=300), "b": rng.normal(2, size=60)}
+        return [ScoredQuery([s], [True], group=g) for g, scores in of_group.items() for s in scores]
 
-    made = Calibration.from_scores([*drawn(300, "a"), *drawn(60, "b", 2)], alpha=0.1, scorer="s")
-    new = [*drawn(300, "a"), *drawn(60, "b", 2)]
+    made, new = calibrated(two(), 0.1), two()
     e = evaluate(made, new)
     assert e.groups_below.keys() == {"b"}
     assert not e.verdict.fails
@@ -155,10 +156,7 @@ def test_a_group_that_is_covered_too_little_is_named_without_a_change_of_the_ver
     assert repr(e.verdict) == repr(of_all.verdict)  # it has NaN
     assert "below the target in 'b'" in str(e)
     assert "--by-group" in str(e)
-    by_group = Calibration.from_scores(
-        [*drawn(300, "a"), *drawn(60, "b", 2)], alpha=0.1, scorer="s", by_group=True
-    )
-    assert not evaluate(by_group, new).groups_below
+    assert not evaluate(calibrated(two(), 0.1, by_group=True), new).groups_below
 
 
 # --- tokens ---------------------------------------------------------------------------------------
@@ -198,11 +196,10 @@ def test_masks_that_do_not_fit_are_refused():
 )
 def test_queries_that_cannot_be_evaluated_are_refused(queries, error, match):
     own = [ScoredQuery([0.25], [True], id="own")]
-    calibration = Calibration.from_scores(own, alpha=0.5, scorer="lookup")
     with pytest.raises(error, match=match):
-        evaluate(calibration, queries)
+        evaluate(calibrated(own), queries)
     with pytest.raises(ValueError, match="level is 95"):
-        evaluate(calibration, QUERIES, level=95)
+        evaluate(calibrated(own), QUERIES, level=95)
     with pytest.raises(ValueError, match="level is 95"):
         measure(QUERIES, KEPT, level=95)
 
@@ -245,7 +242,7 @@ def test_queries_are_verified_as_held_out_only_if_all_have_ids(ids):
         [ScoredQuery([i / 9], [True], id=f"{name}{i}" if known else None) for i in range(9)]
         for name, known in zip(("c", "n"), ids, strict=True)
     )
-    e = evaluate(Calibration.from_scores(own, alpha=0.5, scorer="lookup"), new)
+    e = evaluate(calibrated(own), new)
     assert e.held_out_verified == all(ids)
     assert ("Cannot verify" in str(e)) == (not all(ids))
 

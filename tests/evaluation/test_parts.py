@@ -6,10 +6,11 @@ import math
 
 import numpy as np
 import pytest
+from drawn import calibrated
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformal_retrievers import Calibration, ScoredQuery, compare, diagnose, evaluate
+from conformal_retrievers import ScoredQuery, compare, diagnose, evaluate
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.evaluation.diagnose import diagnosis_of
 from conformal_retrievers.evaluation.evaluate import evaluation_of, query_counts
@@ -35,17 +36,12 @@ def queries_of(draw, gate=False):
 
 GIVEN = st.lists(queries_of(), min_size=1, max_size=12)
 CALIBRATIONS = [
-    Calibration.from_scores(
+    calibrated(
         [ScoredQuery([s, s + 1], [True, False], group=g) for s in (0.1, 0.2, 0.25) for g in "ab"],
-        alpha=0.3,
-        scorer="drawn",
+        *(0.3, "drawn"),
         **options,
     )
-    for options in (
-        {},
-        {"guarantee": "snippet"},
-        {"by_group": True},
-    )
+    for options in ({}, {"guarantee": "snippet"}, {"by_group": True})
 ]
 
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from drawn import draw, unjudged
+from drawn import calibrated, draw, unjudged
 from gates import gate_of, query, unanswerable
 from matplotlib.colors import same_color
 from matplotlib.figure import Figure
 
-from conformal_retrievers import Calibration, compare, diagnose, evaluate
+from conformal_retrievers import compare, diagnose, evaluate
 from conformal_retrievers.evaluation import evaluate_gate
 from conformal_retrievers.evaluation.equal_recall import FILTER
 from conformal_retrievers.evaluation.plot import BLUE, GREY, LONGEST, plot
@@ -19,7 +19,7 @@ from conformal_retrievers.evaluation.plot import BLUE, GREY, LONGEST, plot
 
 @pytest.fixture
 def calibration(rng):
-    return Calibration.from_scores(draw(rng, 90), alpha=0.1, scorer="drawn")
+    return calibrated(draw(rng, 90))
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_each_group_is_drawn_at_its_own_threshold(rng):
     few = [replace(q, group="few") for q in draw(rng, 5)]  # keeps everything
     some = [replace(q, group="some") for q in draw(rng, 40)]
     more = [replace(q, group="more") for q in draw(rng, 40)]
-    made = Calibration.from_scores([*few, *some, *more], alpha=0.1, by_group=True, scorer="drawn")
+    made = calibrated([*few, *some, *more], by_group=True)
     scores, over_alpha = plot(made).axes
     drawn = lines(over_alpha)
     at = drawn["some"][0].tolist().index(0.1)

@@ -11,12 +11,11 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from chromium import Browser, needs_chromium
-from drawn import draw, unjudged
+from drawn import calibrated, draw, unjudged
 from gates import FIRST, LAST, gate_of, query, unanswerable
 from gates import drawn as drawn_judged
 
 from conformal_retrievers import (
-    Calibration,
     JudgedQuery,
     ScoredQuery,
     Snippet,
@@ -57,9 +56,7 @@ class Page(HTMLParser):
 @pytest.fixture
 def calibration(rng):
     queries = [replace(q, group=HOSTILE if i % 3 else "plain") for i, q in enumerate(draw(rng, 90))]
-    made = Calibration.from_scores(
-        queries, alpha=0.1, scorer=HOSTILE, retrieval={"retriever": HOSTILE, "k": 10}
-    )
+    made = calibrated(queries, scorer=HOSTILE, retrieval={"retriever": HOSTILE, "k": 10})
     return replace(made, created=MADE)
 
 
@@ -124,7 +121,7 @@ EXTREME = [[0.1, np.nextafter(0.1, 1)], [0, 5e-324], [0, 0], [1e17, 1e17 + 16]]
 @pytest.mark.parametrize("scores", EXTREME)
 def test_extreme_scores_have_a_histogram(scores):
     queries = [ScoredQuery(scores, [True, False])] * 30
-    made = Calibration.from_scores(queries, alpha=0.1, scorer="drawn")
+    made = calibrated(queries)
     for new in (queries, unjudged(queries)):
         page = Page(html_of(made, new))
         shown = [image for image in page.images if image["alt"].startswith("Histograms")]
@@ -190,7 +187,7 @@ def test_every_calibration_and_every_set_of_queries_has_a_report(
     options, changed, words, absent, calibration, queries
 ):
     own = list(calibration.queries)
-    made = Calibration.from_scores(own, **{"alpha": 0.1, "scorer": "drawn", **options})
+    made = calibrated(own, **options)
     page = Page(html_of(made, changed(queries), reference=own if made.by_group else None))
     assert words in page.words
     assert absent not in page.words
@@ -315,7 +312,7 @@ def test_the_report_names_what_was_dropped(calibration, queries):
 
 def test_who_lost_most_comes_first_and_then_the_worst_score():
     own = [ScoredQuery([s], [True], group=g) for g, s in (("a", 0.5), ("b", 0.55))]
-    made = Calibration.from_scores(own, alpha=0.5, by_group=True, scorer="lookup")
+    made = calibrated(own, 0.5, by_group=True)
     queries = [
         ScoredQuery([0.1, 0.6], [True, True], id="one", group="a"),
         ScoredQuery([0.7, 0.9, 0.8], [True, True, False], group="b"),
@@ -340,7 +337,6 @@ def test_who_lost_most_comes_first_and_then_the_worst_score():
 
 
 def test_equal_scores_that_were_dropped_are_in_the_order_of_the_snippets():
-    made = Calibration.from_scores([ScoredQuery([0.5], [True])], alpha=0.5, scorer="lookup")
-    (found,) = dropped(made, [ScoredQuery([0.9, 0.8] * 50, [True] * 100)])
+    (found,) = dropped(calibrated([0.5], 0.5), [ScoredQuery([0.9, 0.8] * 50, [True] * 100)])
     places = [*range(1, 100, 2), *range(2, 101, 2)]
     assert [lost.snippet for lost in found.lost] == [f"snippet {i}" for i in places]

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import drawn
 import numpy as np
 import pytest
 
-from conformal_retrievers import Calibration, ScoredQuery, diagnose, evaluate
+from conformal_retrievers import ScoredQuery, diagnose, evaluate
 from conformal_retrievers.data.hits import HitColumns
 
 
 def calibrated(k=None, alpha=0.2, **options):
-    queries = [ScoredQuery([0.5], [True], missed=0) for _ in range(9)]
     retrieval = None if k is None else {"k": k}
-    return Calibration.from_scores(
-        queries, alpha=alpha, scorer="lookup", retrieval=retrieval, **options
-    )
+    return drawn.calibrated([0.5] * 9, alpha, retrieval=retrieval, **options)
 
 
 def found_at(*places, n=6, missed=0):

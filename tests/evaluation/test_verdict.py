@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
+import drawn
 import numpy as np
 import pytest
 from scipy.stats import beta, betabinom, binom, binomtest
 
-from conformal_retrievers import Calibration, ScoredQuery, diagnose, evaluate
+from conformal_retrievers import ScoredQuery, diagnose, evaluate
 from conformal_retrievers.evaluation.measures import GUARANTEES
 from conformal_retrievers.evaluation.power import coverage_p_value, n_to_calibrate
 from conformal_retrievers.evaluation.share import Share
@@ -16,9 +17,8 @@ from conformal_retrievers.evaluation.share import Share
 NINETY_NINE = np.linspace(0, 0.5, 99)
 
 
-def calibrated(scores=NINETY_NINE, alpha=0.1, **options):
-    queries = [ScoredQuery([score], [True], missed=0) for score in scores]
-    return Calibration.from_scores(queries, alpha=alpha, scorer="lookup", **options)
+def calibrated(given=NINETY_NINE, alpha=0.1, **options):
+    return drawn.calibrated(given, alpha, **options)
 
 
 def covered(n, kept, **options):
@@ -43,7 +43,7 @@ def test_the_p_value_of_whole_queries_is_beta_binomial(guarantee, kept):
 def test_snippets_count_by_their_effective_number():
     """Three snippets of one score each are worth one, in the calibration and beyond."""
     threes = [ScoredQuery([s] * 3, [True] * 3) for s in np.linspace(0, 0.5, 99)]
-    calibration = Calibration.from_scores(threes, alpha=0.1, guarantee="snippet", scorer="lookup")
+    calibration = calibrated(threes, guarantee="snippet")
     new = [ScoredQuery([0.1 if i < 39 else 0.9] * 3, [True] * 3) for i in range(50)]
     verdict = evaluate(calibration, new).verdict
     n, m = round(calibration.effective_n), round(verdict.coverage.effective_n)
@@ -96,13 +96,8 @@ def grouped(**groups):
 
 
 def test_by_group_the_worst_group_is_corrected_for_the_number_of_groups():
-    calibration = Calibration.from_scores(
-        grouped(a=np.linspace(0, 0.5, 99), b=np.linspace(0, 0.5, 99)),
-        alpha=0.1,
-        guarantee="all",
-        by_group=True,
-        scorer="lookup",
-    )
+    two = grouped(a=NINETY_NINE, b=NINETY_NINE)
+    calibration = calibrated(two, guarantee="all", by_group=True)
     e = evaluate(calibration, covered(50, 41, group="a") + covered(50, 46, group="b"))
     alone = betabinom(50, 90, 10).cdf(41)
     assert e.by_group["a"].verdict.p_value == pytest.approx(alone, rel=1e-9)
@@ -112,8 +107,7 @@ def test_by_group_the_worst_group_is_corrected_for_the_number_of_groups():
 
 
 def test_a_group_with_threshold_minus_infinity_is_among_those_tested():
-    queries = grouped(a=np.linspace(0, 0.5, 99), none=[-math.inf] * 99)
-    calibration = Calibration.from_scores(queries, alpha=0.1, by_group=True, scorer="lookup")
+    calibration = calibrated(grouped(a=NINETY_NINE, none=[-math.inf] * 99), by_group=True)
     new = covered(50, 46, group="a") + unscored(50, 0, group="none")
     e, d = evaluate(calibration, new), diagnose(calibration, new)
     assert (e.verdict.group, e.verdict.tests, e.verdict.fails) == ("none", 2, True)
@@ -149,8 +143,7 @@ def test_a_guarantee_that_holds_fails_in_at_most_5_of_100():
 
     alarms = dict.fromkeys(GUARANTEES, 0)
     for _ in range(400):
-        calibration = Calibration.from_scores(queries(60), alpha=0.1, scorer="simulated")
-        new = queries(80)
+        calibration, new = calibrated(queries(60)), queries(80)
         for guarantee in GUARANTEES:
             verdict = evaluate(calibration.guaranteeing(guarantee), new).verdict
             alarms[guarantee] += verdict.fails
@@ -228,9 +221,7 @@ def test_a_calibration_that_keeps_everything_is_no_precise_one():
 
 def test_the_group_that_lacks_most_is_too_small_to_tell():
     one, other = (np.linspace(0, 0.5, n) for n in (399, 999))
-    by_group = Calibration.from_scores(
-        grouped(a=one, b=other), alpha=0.1, by_group=True, scorer="lookup"
-    )
+    by_group = calibrated(grouped(a=one, b=other), by_group=True)
     new = covered(400, 370, group="a") + covered(12, 12, group="b")
     verdict = evaluate(by_group, new).verdict
     assert (verdict.group, verdict.n, verdict.tests) == ("a", 12, 2)

@@ -9,10 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from drawn import calibrated
 from gates import filter_of
 from scipy.stats import binom, binomtest
 
-from conformal_retrievers import Calibration, Monitor, ScoredQuery
+from conformal_retrievers import Monitor, ScoredQuery
 from conformal_retrievers.calibration.guarantees import in_hashed_order
 from conformal_retrievers.data.files import write_envelope
 from conformal_retrievers.monitoring.monitor import KIND
@@ -33,14 +34,7 @@ def a_query(rng, shift=0.0, missed=0, **options):
 
 
 def calibration_of(rng, n=200, **options):
-    queries = [a_query(rng) for _ in range(n)]
-    return Calibration.from_scores(queries, alpha=0.1, scorer="drawn", **options)
-
-
-def of_scores(scores, alpha=0.1, **options):
-    """The calibration on queries with one relevant snippet each, of these scores."""
-    queries = [ScoredQuery([float(score)], [True]) for score in scores]
-    return Calibration.from_scores(queries, alpha=alpha, scorer="drawn", **options)
+    return calibrated([a_query(rng) for _ in range(n)], **options)
 
 
 # --- drift ----------------------------------------------------------------------------------------
@@ -51,7 +45,7 @@ def test_false_alarms_of_drift_are_no_more_frequent_than_the_level():
     rng = np.random.default_rng(41)
     alarms = 0
     for scores in np.round(rng.normal(size=(100, 320)), 1):
-        monitor = Monitor(of_scores(scores[:20]), 0.1, seed=int(rng.integers(2**32)))
+        monitor = Monitor(calibrated(scores[:20]), 0.1, seed=int(rng.integers(2**32)))
         for score in scores[20:]:
             monitor._state.bet_on_rank(score, monitor._ordered)
         alarms += monitor.status.drift
@@ -70,7 +64,7 @@ def test_an_alarm_of_drift_stays():
 
 
 def test_the_bet_by_hand():
-    monitor = Monitor(of_scores([1, 2, 3], 0.5))
+    monitor = Monitor(calibrated([1, 2, 3], 0.5))
     for lowest, higher, equal in ((0.5, 3, 0), (0.4, 4, 0), (9.0, 0, 0), (9.0, 0, 1)):
         before, capitals = monitor._state.log_drift, np.array(monitor._state.capitals)
         n = len(monitor._ordered)
@@ -103,7 +97,7 @@ def test_long_streams_raise_false_alarms_at_the_level_at_most_and_a_shift_raises
     alarms = {"drift": 0, "harm": 0, "shift": 0}
     shift = 1.5 * (np.arange(3000) >= 1000)
     for own, stream in zip(rng.normal(size=(60, 100)), rng.normal(size=(60, 3000)), strict=True):
-        calibration = of_scores(own)
+        calibration = calibrated(own)
         usual, shifted = Monitor(calibration, 0.1), Monitor(calibration, 0.1)
         for monitor, scores in ((usual, stream), (shifted, stream + shift)):
             lost = (scores > calibration.threshold()).astype(float)
@@ -167,7 +161,7 @@ def test_the_loss_of_whole_queries_exceeds_what_is_tolerated_with_half_the_level
 
 
 def test_what_is_tolerated_follows_the_losses_where_too_few_queries_keep_everything():
-    assert Monitor(of_scores(range(5), guarantee="all"))._tolerated == 1 - betting_lower(
+    assert Monitor(calibrated(range(5), guarantee="all"))._tolerated == 1 - betting_lower(
         np.ones(5), 0.025
     )
 
@@ -184,7 +178,7 @@ def test_behind_a_gate_what_is_tolerated_follows_the_losses():
 
 def test_the_alarm_of_harm_goes_off_at_2_by_level_and_not_before():
     # A calibration that loses 4 of 40; every new query loses half. The wealth is computed anew.
-    calibration = of_scores(range(40))
+    calibration = calibrated(range(40))
     monitor = Monitor(calibration, 0.05)
     order = in_hashed_order([None] * 40)
     losses = np.array([float(i > calibration.threshold()) for i in order])
@@ -310,9 +304,9 @@ def test_a_file_that_is_not_a_saved_state_is_refused(tmp_path):
 
 def test_invalid_arguments_are_named():
     calibration = calibration_of(np.random.default_rng(2))
-    by_snippet = Monitor(of_scores([1] * 9, 0.5, guarantee="snippet"))
+    by_snippet = Monitor(calibrated([1] * 9, 0.5, guarantee="snippet"))
     own = ScoredQuery([1.0], [True], id="own")
-    of_own = Monitor(Calibration.from_scores([own], alpha=0.5, scorer="drawn"))
+    of_own = Monitor(calibrated([own], 0.5))
     for words, use in (
         *(("level", lambda x=x: Monitor(calibration, x)) for x in (0, 1, -0.1, math.nan)),
         ("seed", lambda: Monitor(calibration, seed="1")),
