@@ -137,13 +137,9 @@ def _scores(d: Diagnosis) -> Iterator[Finding]:
             sentence += f" So {verdicts.UNLUCKY}"
         yield Finding("scores", "notice" if d.few_scores else "fine", sentence)
         return
-    if c.overlap == 0:
-        how = say("outside")
-    elif abs(c.higher - 0.5) > 0.02:
-        direction = "higher" if c.higher > 0.5 else "lower"
-        how = say("shifted", direction=direction, share=100 * max(c.higher, 1 - c.higher))
-    else:
-        how = say("spread")
+    direction, share = ("higher" if c.higher > 0.5 else "lower"), max(c.higher, 1 - c.higher)
+    shifted = say("shifted", direction=direction, share=100 * share)
+    how = shifted if c.overlap else say("outside")
     yield Finding("scores", "problem", say("scores differ", tested=tested, how=how))
 
 

@@ -40,15 +40,6 @@ class Counts:
         for name in ("share_kept", "lost"):
             object.__setattr__(self, name, round(getattr(self, name) * GRID) / GRID)
 
-    def __repr__(self) -> str:
-        """Write the counts that are not 0, and means in place of sums over queries."""
-        means = {"m1": self.m1, "m2": self.m2, "loss": self.loss}
-        written = [
-            *(f"{n}={v}" for n, v in asdict(self).items() if v and n not in ("share_kept", "lost")),
-            *(f"{n}={mean:.3f}" for n, mean in means.items() if not math.isnan(mean)),
-        ]
-        return f"Counts({', '.join(written)})"
-
     @classmethod
     def of_query(cls, snippets: int, kept: int, unscorable: int, silent: bool = False) -> Counts:
         """Return the counts of one query."""

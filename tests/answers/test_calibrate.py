@@ -36,6 +36,22 @@ def calibrated(seed, n=60, alpha=0.1, **options):
     return calibrate_answers(queries, Chain(places), **options), queries
 
 
+def pairs(n):
+    """Return n questions of two snippets each."""
+    return [scored([0.1, 0.2], i) for i in range(n)]
+
+
+def moody_on(some):
+    """Return a chain that answers some questions in another way each time."""
+    asked = []
+
+    def answer(question, snippets):
+        asked.append(question)
+        return f"{asked.count(question)}" if some(question) else "the same"
+
+    return answer
+
+
 def asked_again(asked, scan, calibration):
     """What a chain answers from what a filter keeps."""
     query = scan.query
@@ -116,12 +132,7 @@ def test_wrong_questions_count_if_asked():
 
 
 def test_a_chain_that_contradicts_itself_is_said_to():
-    queries = [scored([0.1, 0.2], i) for i in range(100)]
-
-    def moody(question, snippets, asked=[]):  # noqa: B006, it remembers
-        asked.append(question)
-        return f"{asked.count(question)}" if dice(question) < 0.2 else "the same"
-
+    queries, moody = pairs(100), moody_on(lambda question: dice(question) < 0.2)
     calibration = calibrate_answers(queries, moody, alpha=0.1, scorer=SCORER)
     n = sum(dice(query.query) < 0.2 for query in queries)
     assert n >= 11
@@ -165,16 +176,15 @@ def test_a_file_gives_it_back_and_a_changed_one_is_refused(tmp_path):
 
 def test_the_default_score_is_the_prior_alone_and_needs_nothing_in_the_filter(tmp_path):
     rng = np.random.default_rng(16)
-    queries, places = [], {}
+    queries = []
     for i in range(40):
-        texts = [f"{digest(i, j)[:8]} place {j}" for j in range(10)]
         scores = np.sort(rng.normal(size=10))[::-1].tolist()
         snippets = [
-            Snippet(text, hits=[Hit("dense", j, score)])
-            for j, (text, score) in enumerate(zip(texts, scores, strict=True))
+            Snippet(f"{digest(i, j)[:8]} place {j}", hits=[Hit("dense", j, score)])
+            for j, score in enumerate(scores)
         ]
         queries.append(JudgedQuery(f"thing {digest(i)[:8]}", snippets, [False] * 10, id=f"q{i}"))
-        places[queries[-1].query] = int(rng.integers(3))
+    places = {query.query: int(rng.integers(3)) for query in queries}
     calibration = calibrate_answers(queries, Chain(places), alpha=0.2)
     assert "fitted to no query of this one." in calibration.statement
     assert "20 judged queries" not in calibration.statement
@@ -252,7 +262,7 @@ def test_a_random_chain_keeps_what_is_right_as_often_as_promised():
 
 
 def test_what_can_be_refused_is_refused_before_anything_is_asked():
-    queries = [scored([0.1, 0.2], i) for i in range(5)]
+    queries = pairs(5)
     twice = [*queries, replace(scored([0.3], 7), id="q0")]
     for given, options, message in (
         (queries, {"alpha": 1.5}, "alpha is 1.5"),
@@ -268,8 +278,7 @@ def test_what_can_be_refused_is_refused_before_anything_is_asked():
 
 
 def test_too_few_questions_are_said_to_be_too_few():
-    queries = [scored([0.1, 0.2], i) for i in range(3)]
-    calibration = calibrate_answers(queries, Chain(1), alpha=0.1, scorer=SCORER)
+    calibration = calibrate_answers(pairs(3), Chain(1), alpha=0.1, scorer=SCORER)
     assert not calibration.out_of_reach
     assert calibration.statement.startswith("Keeps snippets from which")
     assert "at least 9 answered questions are needed, and 3 calibrate: 6" in calibration.statement
@@ -277,11 +286,7 @@ def test_too_few_questions_are_said_to_be_too_few():
 
 def test_a_group_that_fails_says_how_often_it_does():
     queries = [scored([0.1, 0.2], i, group="ab"[i % 2]) for i in range(60)]
-
-    def moody(question, snippets, asked=[]):  # noqa: B006, it remembers
-        asked.append(question)
-        return f"{asked.count(question)}" if int(question.split()[3][:-1]) % 6 == 0 else "same"
-
+    moody = moody_on(lambda question: int(question.split()[3][:-1]) % 6 == 0)
     scans = scan_answers(queries, moody, scorer=SCORER)
     calibration = calibrate_scans(scans, alpha=0.2, by_group=True)
     assert "a: none, so every snippet is kept: with all snippets, 10 of 30" in calibration.statement
@@ -294,18 +299,14 @@ def test_a_scorer_that_drops_what_is_needed_is_named():
 
 
 def test_keeping_the_best_keeps_all_that_score_the_same():
-    queries = [scored([0.1, 0.2], i) for i in range(20)]
-    calibration = calibrate_answers(queries, lambda q, s: "yes", alpha=0.2, scorer=SCORER)
+    calibration = calibrate_answers(pairs(20), lambda q, s: "yes", alpha=0.2, scorer=SCORER)
     assert calibration.threshold() == -math.inf
     conformal = ConformalFilter(SCORER, calibration, on_empty="keep_best")
     assert conformal("q", ["0.3 a", "0.1 b", "0.1 c"]).kept.tolist() == [1, 2]
 
 
 def test_a_gate_in_front_is_refused():
-    judged = [
-        JudgedQuery(q.query, q.snippets, [True, False], id=q.id)
-        for q in (scored([0.1, 0.2], i) for i in range(20))
-    ]
+    judged = [replace(query, relevant=[True, False]) for query in pairs(20)]
     silent = [scored([3.0, 4.0], 100 + i) for i in range(20)]
     unanswerable = [replace(query, answerable=False) for query in silent]
     gate = calibrate_gate(judged, unanswerable, BestScore(SCORER), alpha=0.1)

@@ -197,10 +197,8 @@ async def test_an_answer_is_divided_filtered_and_stated_again(llm, llm_server):
 
 async def test_a_merged_text_is_outside_the_guarantee_and_nothing_is_not_merged(llm, llm_server):
     answers = AnswerFilter(by_hand([]), llm, merge_with=llm)
-    for filtered in (
-        answers("q", "It is red. It is low.", []),
-        await answers.acall("q", "It is red. It is low.", []),
-    ):
+    given = ("q", "It is red. It is low.", [])
+    for filtered in (answers(*given), await answers.acall(*given)):
         assert filtered.text == "In short: It is red."
         assert filtered.guaranteed is filtered.details["guaranteed"] is False
         assert filtered.usage.requests == 2
@@ -251,17 +249,14 @@ async def test_the_runnable_accepts_the_forms_of_context_and_answer(llm, context
     assert seen == [["a d"]] * 3
 
 
-@pytest.mark.parametrize(
-    ("given", "error", "message"),
-    [
+def test_the_runnable_refuses_an_invalid_input(llm):
+    for given, error, message in (
         ("It is red.", TypeError, "str"),
         ({"question": "q", "context": []}, ValueError, "answer"),
         ({"question": "q", "context": ["d", 3], "answer": "a"}, TypeError, "text is 3"),
-    ],
-)
-def test_the_runnable_refuses_an_invalid_input(llm, given, error, message):
-    with pytest.raises(error, match=message):
-        answer_filter_runnable(AnswerFilter(by_hand([]), llm)).invoke(given)
+    ):
+        with pytest.raises(error, match=message):
+            answer_filter_runnable(AnswerFilter(by_hand([]), llm)).invoke(given)
 
 
 def test_the_runnable_passes_the_group_on(llm):

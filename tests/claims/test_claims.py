@@ -71,15 +71,8 @@ def is_factual(answer, keeps, share=1.0):
 # --- by hand --------------------------------------------------------------------------------------
 
 
-def test_the_score_is_the_highest_relevance_of_a_claim_that_is_not_factual():
-    assert answer_scores(FIVE).tolist() == [-math.inf, 0.1, 0.3, 0.5, 0.7]
-    assert answer_scores([answer([NAN, 0.2, 0.4], "--+"), answer([NAN, NAN], "-?")]).tolist() == [
-        0.2,
-        -math.inf,
-    ]
-
-
 def test_claims_above_the_threshold_are_kept_and_ties_are_dropped():
+    assert answer_scores([answer([NAN, NAN], "-?")]).tolist() == [-math.inf]
     calibration = calibration_of(alpha=0.4)  # ⌈6 × 0.6⌉ = 4
     assert calibration.threshold() == 0.5
     assert calibration.keep([0.49, 0.5, 0.51, NAN]).tolist() == [False, False, True, False]
@@ -313,14 +306,14 @@ def test_nothing_is_tested_if_no_claim_is_kept(alpha, options, new):
 
 
 def test_answers_that_calibrated_or_occur_twice_are_refused_in_an_evaluation():
-    calibration = calibration_of()
-    with pytest.raises(ValueError, match="answer id 'a'"):
-        evaluate_claims(calibration, FIVE)
-    new = answer([0.9], "+", id="new")
-    with pytest.raises(ValueError, match="answer id 'new'"):
-        evaluate_claims(calibration, [new, new])
-    with pytest.raises(ValueError, match="none of 1 answers"):
-        evaluate_claims(calibration, [answer([], "")])
+    twice = [answer([0.9], "+", id="new")] * 2
+    for answers, words in (
+        (FIVE, "answer id 'a'"),
+        (twice, "answer id 'new'"),
+        ([answer([], "")], "none of 1 answers"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            evaluate_claims(calibration_of(), answers)
 
 
 def test_without_ids_an_evaluation_states_that_it_is_not_verified():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import re
 import threading
 
 import numpy as np
@@ -167,8 +166,7 @@ def test_additive_masks_equal_boolean_ones(dtype):
 
 def test_an_answer_ends_where_the_model_ends_it():
     model = local("llama")
-    long = model.generate(PROMPTS, max_new_tokens=7)
-    first = long[0].tokens
+    first = model.generate(PROMPTS, max_new_tokens=7)[0].tokens
     end = next(token for token in first[2:] if token not in first[:2])
     model.model.generation_config.eos_token_id = [end, 399]
     short = model.generate(PROMPTS, max_new_tokens=7)
@@ -181,8 +179,7 @@ def test_an_answer_ends_where_the_model_ends_it():
     [generated] = model.generate(PROMPTS[:1], max_new_tokens=3)
     assert (generated.text, generated.tokens) == ("", ())
     ratios = lookback_ratios(generated.attention)
-    assert np.isnan(ratios.snippets).all()
-    assert np.isnan(ratios.context).all()
+    assert np.isnan([*ratios.snippets.ravel(), *ratios.context.ravel()]).all()
 
 
 # --- segments -------------------------------------------------------------------------------------
@@ -289,13 +286,12 @@ def test_calls_of_another_thread_are_not_recorded():
 
 def test_a_prompt_fits_up_to_the_last_token():
     model = local("llama")
-    prompt = PROMPTS[0]
-    length = sum(model.read([prompt], [(1,)])[0].lengths)
+    length = sum(model.read(PROMPTS[:1], [(1,)])[0].lengths)
     exact = local("llama", max_position_embeddings=int(length) + 3)
-    [generated] = exact.generate([prompt], max_new_tokens=3)
-    assert_as_expected(exact.model, prompt, generated.tokens, generated.attention)
+    [generated] = exact.generate(PROMPTS[:1], max_new_tokens=3)
+    assert_as_expected(exact.model, PROMPTS[0], generated.tokens, generated.attention)
     with pytest.raises(ValueError, match=r"prompts\[0\]"):
-        exact.generate([prompt], max_new_tokens=4)
+        exact.generate(PROMPTS[:1], max_new_tokens=4)
 
 
 SHAPE = {"vocab_size": 400, "hidden_size": 32, "intermediate_size": 64}
@@ -322,11 +318,18 @@ def test_models_whose_attention_is_not_plain_and_causal_are_not_read():
     shared, training = local("llama"), local("llama")
     shared.model.model.layers[2].self_attn.layer_idx = 1
     training.model.train()
-    for model, message in (
-        (LocalModel(bert, bpe_tokenizer(), name="bert"), "BertSelfAttention"),
-        (shared, "2 of 3 layers"),
-        (training, "training mode"),
-    ):
+    odd = {name: local("llama") for name in ("softcap", "s_aux", "position_bias")}
+    for name, model in odd.items():
+        model.model.model.layers[1].self_attn.register_forward_pre_hook(
+            lambda _, args, given, name=name: (args, {**given, name: torch.ones(4)}),
+            with_kwargs=True,
+        )
+    for message, model in {
+        "BertSelfAttention": LocalModel(bert, bpe_tokenizer(), name="bert"),
+        "2 of 3 layers": shared,
+        "training mode": training,
+        **odd,
+    }.items():
         with pytest.raises(ValueError, match=message):
             model.read(PROMPTS[:1], [(5, 6)])
 
@@ -344,13 +347,13 @@ def test_a_prompt_needs_a_question_and_snippets():
 
 def test_control_tokens_in_texts_are_refused():
     model = local("llama")
-    for prompt, field in [
-        (RagPrompt("Why?", ("a", "b</s>")), r"prompts[0].snippets[1]"),
-        (RagPrompt("Why <s>?", ("a",)), r"prompts[0].question"),
-        (RagPrompt("Why?", ("a",), preamble="</s>"), r"prompts[0].preamble"),
-    ]:
-        with pytest.raises(ValueError, match=rf"{re.escape(field)} has '</?s>'"):
-            model.generate([prompt], max_new_tokens=2)
+    for given, field in (
+        (("Why?", ("a", "b</s>")), r"snippets\[1\]"),
+        (("Why <s>?", ("a",)), "question"),
+        (("Why?", ("a",), "</s>"), "preamble"),
+    ):
+        with pytest.raises(ValueError, match=rf"prompts\[0\]\.{field} has '</?s>'"):
+            model.generate([RagPrompt(*given)], max_new_tokens=2)
     model.tokenizer.add_tokens([AddedToken("<|im_start|>", special=True)])
     with pytest.raises(ValueError, match=r"answers\[0\] has '<\|im_start\|>'"):
         model.read(PROMPTS[:1], ["six<|im_start|>"])
@@ -424,16 +427,6 @@ def test_the_digest_of_an_answer_is_the_same_in_another_batch():
     assert len(set(digests)) == 4
     [other] = model.read(PROMPTS[:1], [(*generated[0].tokens, 5)])
     assert lookback_ratios(other).digest not in digests
-
-
-@pytest.mark.parametrize("name", ["softcap", "s_aux", "position_bias"])
-def test_attention_other_than_plain_softmax_is_refused(name):
-    model = local("llama")
-    model.model.model.layers[1].self_attn.register_forward_pre_hook(
-        lambda _, args, kwargs: (args, {**kwargs, name: torch.ones(4)}), with_kwargs=True
-    )
-    with pytest.raises(ValueError, match=name):
-        model.read(PROMPTS[:1], [(5, 6)])
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
