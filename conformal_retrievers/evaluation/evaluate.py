@@ -12,12 +12,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_subject
 from conformal_retrievers.calibration.guarantees import Guarantee
-from conformal_retrievers.calibration.subjects import RETRIEVED, SNIPPETS, Subject
+from conformal_retrievers.calibration.subjects import RETRIEVED, Subject
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.data.text import filled
@@ -72,7 +71,7 @@ class Evaluation:
     by_group: Mapping[str | None, Evaluation] = field(default_factory=dict, repr=False)
     _: KW_ONLY
     _level: float = field(repr=False, compare=False)
-    _calibration: Calibration | None = field(default=None, repr=False, compare=False)
+    _calibration: Calibration = field(repr=False, compare=False)
     _queries: ScoredQueries | None = field(default=None, repr=False, compare=False)
 
     @cached_property
@@ -87,14 +86,12 @@ class Evaluation:
 
     @property
     def _of_snippets(self) -> tuple[Calibration, ScoredQueries, float] | None:
-        if self._calibration is None or self._queries is None:
-            return None
-        return self._calibration, self._queries, self._level
+        return None if self._queries is None else (self._calibration, self._queries, self._level)
 
     @property
     def subject(self) -> Subject:
         """Whether snippets or sentences were measured."""
-        return self._calibration.subject if self._calibration else SNIPPETS
+        return self._calibration.subject
 
     @property
     def mostly_unscorable(self) -> bool:
@@ -107,7 +104,7 @@ class Evaluation:
 
         It is empty for a calibration by group, whose verdict is about its groups.
         """
-        if self._calibration is None or self._calibration.by_group:
+        if self._calibration.by_group:
             return {}
         measure = measures.guaranteed(self._calibration)
         parts = {name: part.shares[measure] for name, part in self.by_group.items() if name}
@@ -140,7 +137,7 @@ class Evaluation:
             notes.append(f"If `diagnose` finds that the scores look alike, {verdicts.UNLUCKY}")
         if self.out_of_reach:
             notes.append(self.subject.worded(verdicts.OUT_OF_REACH))
-        elif self._calibration is not None and self._calibration.keeps_everything:
+        elif self._calibration.keeps_everything:
             notes.append(verdicts.NOTHING_TESTED)
         notes += [verdicts.UNVERIFIED] * (not self.held_out_verified)
         below = [
@@ -159,8 +156,8 @@ class Evaluation:
         """Whether a measure is shown: coverage is under the calibration's guarantee only."""
         if name == "unscorable":
             return self.unscorable.estimate > 0
-        guarantee, c = name.removeprefix(measures.END_TO_END), self._calibration
-        return c is None or guarantee not in measures.GUARANTEES or guarantee == c.guarantee
+        guarantee = name.removeprefix(measures.END_TO_END)
+        return guarantee not in measures.GUARANTEES or guarantee == self._calibration.guarantee
 
 
 def evaluate(
@@ -203,48 +200,29 @@ def evaluation_of(
     level outside (0, 1).
     """
     check_level(level)
-    whole = replace(
-        _with_groups(counts, level, calibration),
+    whole = _measured(counts, level, calibration)
+    members = {} if set(counts.group.tolist()) == {None} else counts.by_group
+    parts = {group: _measured(part, level, calibration) for group, part in members.items()}
+    if calibration.by_group:
+        parts = {
+            group: replace(part, verdict=_verdict(part, group, len(parts)))
+            for group, part in parts.items()
+        }
+        worst = verdicts.worst_of(part.verdict for part in parts.values())
+        verdict = worst and replace(worst, unscorable=whole.unscorable.estimate)
+    else:
+        verdict = _verdict(whole)
+    return replace(
+        whole,
+        verdict=verdict,
+        by_group=parts,
         held_out_verified=calibration.held_out(counts.ids.tolist()),
         out_of_reach=calibration.out_of_reach,
         _queries=queries,
     )
-    if not calibration.by_group:
-        return replace(whole, verdict=_verdict(whole, calibration, None))
-    groups = {
-        group: replace(part, verdict=_verdict(part, calibration, group, len(whole.by_group)))
-        for group, part in whole.by_group.items()
-    }
-    worst = verdicts.worst_of(part.verdict for part in groups.values())
-    over_all = worst and replace(worst, unscorable=whole.unscorable.estimate)
-    return replace(whole, by_group=groups, verdict=over_all)
 
 
-def measure(
-    scored: Iterable[ScoredQuery], kept: Iterable[ArrayLike], *, level: float = 0.95
-) -> Evaluation:
-    """Measure any choice of snippets: `kept` has one mask (n,) for each query.
-
-    Raises ValueError for no query, or a mask that does not fit its query.
-    """
-    check_level(level)
-    queries = measures.checked(scored)
-    masks = [np.asarray(mask, dtype=bool) for mask in kept]
-    if [mask.shape for mask in masks] != [(size,) for size in queries.sizes.tolist()]:
-        raise ValueError("kept does not fit scored; give one mask a query, one value a snippet")
-    return _with_groups(measures.counts(queries, np.concatenate(masks)), level)
-
-
-def _with_groups(
-    c: measures.QueryCounts, level: float, calibration: Calibration | None = None
-) -> Evaluation:
-    """Return the measures of some queries, and of each group if any has one; without verdicts."""
-    groups = {} if set(c.group.tolist()) == {None} else c.by_group
-    whole, *parts = (_measured(part, level, calibration) for part in (c, *groups.values()))
-    return replace(whole, by_group=dict(zip(groups, parts, strict=True)))
-
-
-def _measured(c: measures.QueryCounts, level: float, calibration: Calibration | None) -> Evaluation:
+def _measured(c: measures.QueryCounts, level: float, calibration: Calibration) -> Evaluation:
     share = {name: measures.share(c, name, level) for name in measures.measured(c)}
     by_attribute: dict[str, Any] = {a: share.get(name) for name, a in ATTRIBUTES.items()}
     some = c.relevant > 0
@@ -264,9 +242,8 @@ def _measured(c: measures.QueryCounts, level: float, calibration: Calibration | 
     )
 
 
-def _verdict(
-    part: Evaluation, calibration: Calibration, group: str | None, tests: int = 1
-) -> Verdict | None:
+def _verdict(part: Evaluation, group: str | None = None, tests: int = 1) -> Verdict | None:
+    calibration = part._calibration
     coverage = part.shares[measures.guaranteed(calibration)]
     verdict = verdicts.verdict_on(calibration, coverage, group, tests=tests)
     return verdict and replace(verdict, unscorable=part.unscorable.estimate)

@@ -77,7 +77,7 @@ def plot(value: Drawn, *, axes: Any = None) -> Figure:
     Parameters
     ----------
     value
-        From `evaluate`, `measure`, `diagnose`, `evaluate_gate`, `compare`, or a `Calibration`.
+        From `evaluate`, `diagnose`, `evaluate_gate`, `compare`, or a `Calibration`.
     axes
         Axes of matplotlib, one or several, for as many of the pictures. By default all of them are
         drawn side by side in a new figure.

@@ -22,7 +22,7 @@ from conformal_retrievers import (
 )
 from conformal_retrievers.calibration.subjects import CLAIMS
 from conformal_retrievers.data.queries import with_hits
-from conformal_retrievers.evaluation import Share, measure
+from conformal_retrievers.evaluation import Share
 from conformal_retrievers.theory.intervals import wilson_interval
 
 QUERIES = [
@@ -31,7 +31,6 @@ QUERIES = [
     ScoredQuery([0.7, 0.8, 0.9, 1.0, 1.1], [False, True, True, True, False], missed=0),
     ScoredQuery([0.1], [False], missed=1),  # keeps .1, has nothing relevant
 ]
-KEPT = [query.scores <= 0.25 for query in QUERIES]
 
 
 def calibrated(given=(0.25,), alpha=0.5, **options):
@@ -39,7 +38,7 @@ def calibrated(given=(0.25,), alpha=0.5, **options):
 
 
 def test_the_shares_of_four_queries_by_hand():
-    e = measure(QUERIES, KEPT)
+    e = evaluate(calibrated(), QUERIES)
     assert (e.n_queries, e.n_relevant, e.n_missed, e.n_snippets) == (4, 6, 3, 12)
     assert {name: share.estimate for name, share in e.shares.items()} == pytest.approx(
         {
@@ -62,7 +61,6 @@ def test_the_shares_of_four_queries_by_hand():
     )
     assert e.coverage_std == pytest.approx(np.std([1 / 2, 1, 0]), abs=1e-15)
     assert e.text_removed is None
-    assert evaluate(calibrated(), QUERIES).shares == e.shares  # at the threshold of 0.25
 
 
 def test_an_unscorable_snippet_counts_as_kept_and_as_unscorable():
@@ -90,7 +88,7 @@ def test_judged_queries_whose_score_the_file_does_not_hold_are_to_be_scored():
 
 
 def test_without_relevant_snippets_coverage_is_nan_in_0_to_1():
-    e = measure([ScoredQuery([0.1], [False])], [[True]])
+    e = evaluate(calibrated(), [ScoredQuery([0.1], [False])])
     for share in e.coverage.values():
         assert math.isnan(share.estimate)
         assert (share.low, share.high, share.n) == (0, 1, 0)
@@ -98,16 +96,17 @@ def test_without_relevant_snippets_coverage_is_nan_in_0_to_1():
 
 
 def test_a_query_without_retrieved_snippets_counts_in_m1_and_recall():
-    nothing = ScoredQuery([], [], missed=1)
-    e = measure([nothing, QUERIES[1]], [[], [True, True]])
+    nothing, all_kept = ScoredQuery([], [], missed=1), replace(QUERIES[1], scores=[0.2, 0.1])
+    e = evaluate(calibrated(), [nothing, all_kept])
     assert e.m1.estimate == 0.5
     assert e.recall_at_k.estimate == 0.5
     assert e.m2.estimate == 1
 
 
 def test_shares_of_whole_queries_have_wilsons_interval():
-    queries = [ScoredQuery([0.0], [True], missed=i // 399) for i in range(400)]
-    e = measure(queries, [[i < 300] for i in range(400)])
+    scores = [0.1] * 300 + [0.9] * 100
+    queries = [ScoredQuery([s], [True], missed=i // 399) for i, s in enumerate(scores)]
+    e = evaluate(calibrated(), queries)
     for share in (e.m1, e.coverage["all"], e.coverage["any"], e.end_to_end["any"]):
         assert share.interval == wilson_interval(0.75, 400)
         assert (share.n, share.effective_n) == (400, 400)
@@ -115,8 +114,8 @@ def test_shares_of_whole_queries_have_wilsons_interval():
 
 
 def test_snippets_kept_together_are_worth_one_per_query():
-    queries = [ScoredQuery(np.zeros(5), np.ones(5, bool))] * 100
-    share = measure(queries, [np.full(5, i < 80) for i in range(100)]).coverage["snippet"]
+    queries = [ScoredQuery([0.1 if i < 80 else 0.9] * 5, [True] * 5) for i in range(100)]
+    share = evaluate(calibrated(), queries).coverage["snippet"]
     assert share.n == 500
     assert share.effective_n == pytest.approx(99)
     assert share == Share.of_clusters([5 * (i < 80) for i in range(100)], [5] * 100)
@@ -178,12 +177,6 @@ def test_text_removed_are_those_of_dropped_snippets():
 # --- what is refused ------------------------------------------------------------------------------
 
 
-def test_masks_that_do_not_fit_are_refused():
-    for queries, kept in ((QUERIES, KEPT[:3]), (QUERIES[:1], [[True]])):
-        with pytest.raises(ValueError, match="kept"):
-            measure(queries, kept)
-
-
 @pytest.mark.parametrize(
     ("queries", "error", "match"),
     [
@@ -200,8 +193,6 @@ def test_queries_that_cannot_be_evaluated_are_refused(queries, error, match):
         evaluate(calibrated(own), queries)
     with pytest.raises(ValueError, match="level is 95"):
         evaluate(calibrated(own), QUERIES, level=95)
-    with pytest.raises(ValueError, match="level is 95"):
-        measure(QUERIES, KEPT, level=95)
 
 
 def test_a_calibration_of_another_subject_is_refused():
@@ -213,15 +204,16 @@ def test_a_calibration_of_another_subject_is_refused():
 
 
 def test_recall_and_end_to_end_shares_are_unknown_without_missed_snippets():
-    e = measure([replace(query, missed=None) for query in QUERIES], KEPT)
+    e, none_missed = (
+        evaluate(calibrated(), [replace(query, missed=missed) for query in QUERIES])
+        for missed in (None, 0)
+    )
     for share in (e.recall_at_k, *e.end_to_end.values()):
         assert math.isnan(share.estimate)
         assert (share.low, share.high, share.n) == (0, 1, 0)
     assert "nan" not in str(e)
-    assert e.coverage == measure(QUERIES, KEPT).coverage
-    none_missed = measure([replace(query, missed=0) for query in QUERIES], KEPT)
     assert none_missed.recall_at_k.estimate == 1
-    assert none_missed.end_to_end == none_missed.coverage
+    assert none_missed.end_to_end == none_missed.coverage == e.coverage
 
 
 def test_recall_is_over_the_queries_whose_missed_snippets_are_known():

@@ -22,7 +22,6 @@ from conformal_retrievers import (
     score_queries,
 )
 from conformal_retrievers.calibration.gating import calibrate_gate
-from conformal_retrievers.evaluation import measure
 from conformal_retrievers.evaluation.diagnosis import Finding
 from conformal_retrievers.theory.exchangeability import m1_band, m2_band
 
@@ -50,21 +49,23 @@ def silence_in(diagnosis) -> Finding:
     return found
 
 
-def test_silenced_queries_by_hand():
+def test_silenced_queries_by_hand(calibration):
+    kept, dropped = calibration.threshold() - 0.1, calibration.threshold() + 0.1
     queries = [
         ScoredQuery([math.inf, math.inf], [True, False], silenced=True, missed=0),
-        ScoredQuery([0.1, 0.9], [True, False], silenced=False, missed=0),
+        ScoredQuery([kept, dropped], [True, False], silenced=False, missed=0),
         ScoredQuery([math.inf], [False], silenced=True, missed=1),
-        ScoredQuery([0.2], [False], silenced=False, missed=0),
+        ScoredQuery([kept], [False], silenced=False, missed=0),
     ]
-    e = measure(queries, [one.scores <= 0.5 for one in queries])
+    e = evaluate(calibration, queries)
     assert (e.silent.estimate, e.silent.n) == (2 / 4, 4)
     assert (e.false_silence.estimate, e.false_silence.n) == (1 / 2, 2)
     assert (e.coverage["query-recall"].estimate, e.m1.estimate, e.m2.estimate) == (
         *(1 / 2, 2 / 4, (0 + 1 / 2 + 0 + 1) / 4),
     )
     assert "silent                    50.0 [" in str(e).replace(" %", "")
-    assert measure([ScoredQuery([0.1], [True])], [[True]]).silent is None
+    without = [ScoredQuery([0.1], [True])]
+    assert evaluate(Calibration.from_scores(without, alpha=0.5, scorer="s"), without).silent is None
 
 
 def test_what_the_gate_silences_is_dropped_as_the_filter_drops_it(gate, calibration):
