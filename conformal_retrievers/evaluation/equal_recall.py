@@ -11,8 +11,9 @@ paired bootstrap over queries, which chooses s* anew in each resample.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,6 @@ from conformal_retrievers.data.text import aligned, filled
 from conformal_retrievers.evaluation.baselines import Way, with_a_setting
 from conformal_retrievers.evaluation.bootstrap import FEWEST, Estimate, n_to_tell, resampled, spans
 from conformal_retrievers.evaluation.measures import keeps, known_hits
-from conformal_retrievers.evaluation.tables import Scale
 
 Array = NDArray[np.float64]
 RESAMPLES = 1000
@@ -34,6 +34,34 @@ FILTER = "the filter"
 EQUAL = 1e-12  # recalls that differ by less are equal: they are sums in another order
 MANY = 100_000  # queries that a difference needs: from here on, the number is of no use
 say = wording(__package__)
+
+
+class Scale(NamedTuple):
+    """How the numbers of a measure are written, the same in all rows."""
+
+    measure: str
+    unit: float
+    digits: int
+
+    @classmethod
+    def of(cls, measure: str, estimates: Iterable[Estimate]) -> "Scale":
+        """Return the scale that shows three digits of the largest estimate, or percent."""
+        if measure == "recall":
+            return cls(measure, 0.01, 1)
+        largest = max((of_row.estimate for of_row in estimates), default=0)
+        unit = 1000 if largest >= 1000 else 1
+        return cls(measure, unit, 2 if largest < 10 * unit else 1 if largest < 100 * unit else 0)
+
+    def parts(self, estimates: Mapping[str, Estimate], sign: str = "") -> tuple[str, str]:
+        """Write a number and its interval, with its sign if `sign` is "+"."""
+        estimate, low, high = (
+            f"{value / self.unit:{sign},.{self.digits}f}" for value in estimates[self.measure]
+        )
+        return estimate, "[–]" if "nan" in low else f"[{low}, {high}]"
+
+    def written(self, estimates: Mapping[str, Estimate], sign: str = "") -> str:
+        """Write a number with its interval."""
+        return " ".join(self.parts(estimates, sign))
 
 
 @dataclass(frozen=True)

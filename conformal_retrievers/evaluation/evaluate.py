@@ -17,17 +17,19 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_subject
 from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.subjects import RETRIEVED, Subject
+from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.data.text import filled
 from conformal_retrievers.evaluation import measures
 from conformal_retrievers.evaluation import verdict as verdicts
 from conformal_retrievers.evaluation.equal_recall import EqualRecall, equal_recall
-from conformal_retrievers.evaluation.retrieval_ceiling import too_shallow
 from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.verdict import Verdict
-from conformal_retrievers.theory.intervals import check_level
+from conformal_retrievers.theory.intervals import check_level, percent
+from conformal_retrievers.theory.ranks import exact_alpha
 
+say = wording(__package__)
 ATTRIBUTES = {  # of an evaluation, by the names of the measures, in the order of the table
     "recall@K": "recall_at_k",
     "removal": "removal",
@@ -247,3 +249,43 @@ def _verdict(part: Evaluation, group: str | None = None, tests: int = 1) -> Verd
     coverage = part.shares[measures.guaranteed(calibration)]
     verdict = verdicts.verdict_on(calibration, coverage, group, tests=tests)
     return verdict and replace(verdict, unscorable=part.unscorable.estimate)
+
+
+# --- whether a target can be reached: what the retriever misses, no filter brings back ------------
+
+
+def too_shallow(calibration: Calibration, queries: ScoredQueries, level: float) -> str | None:
+    """Return why no filter keeps the target share of all relevant snippets, or None.
+
+    It names a depth that would do if the lists are deep enough to know one. None as well where the
+    missed snippets are unknown.
+    """
+    target, hits = float(1 - exact_alpha(calibration.alpha)), measures.known_hits(queries)
+    places = [of_one.ranks for of_one in hits.values()] or [measures.documents(queries)]
+    found_at = np.min(places, axis=0) + 1  # (S,), by the first of several retrievers
+    deepest = int(found_at[np.isfinite(found_at)].max(initial=0))
+    n = len(places)
+    k = (calibration.k or 0) // n  # of each retriever
+    k = min(k or deepest, deepest)
+
+    def reached(depth: int) -> Share:
+        counts = measures.counts(queries, found_at <= depth)
+        return measures.share(counts, measures.END_TO_END + calibration.guarantee, level)
+
+    at_k = reached(k)
+    if not at_k.n or at_k.estimate >= target or not deepest:
+        return None
+    deeper = next((d for d in range(k + 1, deepest + 1) if reached(d).estimate >= target), None)
+    than = f" than {_depth(deepest, n)}" if deepest > k else ""
+    return say(
+        "too shallow",
+        at_k=_depth(k, n),
+        share=calibration.subject.worded(say(f"finds {calibration.guarantee}", share=at_k)),
+        target=percent(target, exact=True),
+        remedy=f"{_depth(deeper, n)} would do" if deeper else f"Retrieve deeper{than}",
+    )
+
+
+def _depth(k: int, n: int) -> str:
+    """Name a depth as calibrations do, by the snippets of all n retrievers together."""
+    return f"K = {k}" if n == 1 else f"K = {n * k} ({k} of each retriever)"

@@ -92,9 +92,7 @@ class QueryCounts(NamedTuple):
         return {name: self.at(places) for name, places in zip(names, members, strict=True)}
 
 
-def checked(
-    given: Given, calibration: Calibration | None = None, name: str = "scored"
-) -> ScoredQueries:
+def checked(given: Given, calibration: Calibration, name: str = "scored") -> ScoredQueries:
     """Return queries as columns, judged ones scored as a filter does; errors use `name`.
 
     Raises ValueError for no query and for an id that occurs twice, and `CalibrationMismatch` unless
@@ -104,14 +102,13 @@ def checked(
     if not len(queries):
         raise ValueError(f"{name} is empty; give at least one query")
     check_unique_ids(queries.ids.tolist())
-    if calibration is not None:
-        check_split(calibration.split, queries.split, name)
-        check_silenced(queries, calibration.silences)
+    check_split(calibration.split, queries.split, name)
+    check_silenced(queries, calibration.silences)
     return queries
 
 
-def _scored(given: Iterable[Any], calibration: Calibration | None) -> Iterable[ScoredQuery]:
-    if calibration is None or isinstance(given, ScoredQueries | ScoredQuery):
+def _scored(given: Iterable[Any], calibration: Calibration) -> Iterable[ScoredQuery]:
+    if isinstance(given, ScoredQueries | ScoredQuery):
         return given
     queries = list(given)
     if not (queries and isinstance(queries[0], JudgedQuery)):
