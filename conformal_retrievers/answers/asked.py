@@ -93,21 +93,13 @@ class Asked:
         self.answer, self.chain = answer, name_of("answer", answer, chain)
         self.expected = None if expected is None else references_of(self.queries, expected)
         self.same, self.cache, self.progress = same, cache, progress
+        self.unchanged: Same = same or same_text  # which compares an answer with another one,
+        self.right: Same = same or has_answer  # or with a reference
         self.concurrency = check_count(concurrency, "concurrency")
         few = most_calls in (None, 0)
         self.most_calls = most_calls if few else check_count(most_calls, "most_calls")
         self._stopped = threading.Event()
         self._waiting = set[Future[Any]]()  # for asynchronous answers
-
-    @property
-    def unchanged(self) -> Same:
-        """What compares an answer with another one."""
-        return self.same or same_text
-
-    @property
-    def right(self) -> Same:
-        """What compares an answer with a reference."""
-        return self.same or has_answer
 
     def __call__(self, question: str, snippets: Sequence[Snippet], *, first: bool = False) -> str:
         """Return the chain's answer; the first one from all snippets is asked for on its own.

@@ -31,30 +31,27 @@ class plain_chain:  # noqa: N801, it is called as a function is
     """
 
     llm: LLM
-    prompt: Prompt | None = None  # with the fields $snippets and $question
+    # With the fields $snippets and $question.
+    prompt: Prompt = field(default_factory=lambda: Prompt.load("answer"))
     max_tokens: int | None = None
 
     def __post_init__(self) -> None:
         check_llm(self.llm)
-        check_fields(self._prompt, "snippets", "question")
+        check_fields(self.prompt, "snippets", "question")
 
     @property
     def name(self) -> str:
         """The model, the hash of the prompt, and the bound on the reply."""
         bound = "" if self.max_tokens is None else f", max_tokens={self.max_tokens}"
-        return f"{self.llm.name}, prompt={self._prompt.hash}{bound}"
+        return f"{self.llm.name}, prompt={self.prompt.hash}{bound}"
 
     def __call__(self, question: str, snippets: Sequence[Snippet]) -> str:
         """Return the reply of the LLM."""
         values = {"snippets": texts_in(snippets), "question": question}
-        reply = self.llm.complete(self._prompt.request(values, max_tokens=self.max_tokens))
+        reply = self.llm.complete(self.prompt.request(values, max_tokens=self.max_tokens))
         if reply.finish not in ("stop", "length"):
             raise RuntimeError(f"{self.llm.name} gave no answer: {failure_of(reply)}")
         return reply.text.strip()
-
-    @property
-    def _prompt(self) -> Prompt:
-        return self.prompt or Prompt.load("answer")
 
 
 class Questions(NamedTuple):

@@ -9,7 +9,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from conformal_retrievers.llm.ask import LLM, ask_verdicts, check_llm
@@ -83,29 +83,26 @@ class llm_same:  # noqa: N801, it is called as a function is
     """
 
     llm: LLM
-    prompt: Prompt | None = None  # with the fields $question, $answer and $reference
+    # With the fields $question, $answer and $reference.
+    prompt: Prompt = field(default_factory=lambda: Prompt.load("same_answer"))
     cache: Cache | None = None
 
     def __post_init__(self) -> None:
         check_llm(self.llm)
-        check_fields(self._prompt, "question", "answer", "reference")
+        check_fields(self.prompt, "question", "answer", "reference")
 
     @property
     def name(self) -> str:
         """The model and the hash of the prompt."""
-        return f"llm_same({self.llm.name}, prompt={self._prompt.hash})"
+        return f"llm_same({self.llm.name}, prompt={self.prompt.hash})"
 
     def __call__(self, question: str, answer: str, reference: str) -> bool:
         """Return the verdict; answers of the same text are the same, and no LLM is asked."""
         if same_text(question, answer, reference):
             return True
         values = {"question": question, "answer": answer, "reference": reference}
-        request = self._prompt.request(values, schema=VERDICT)
+        request = self.prompt.request(values, schema=VERDICT)
         ((verdict,), _) = ask_verdicts(self.llm, [request], cache=self.cache)
         if isinstance(verdict, str):
             raise RuntimeError(f"{self.llm.name} did not say whether two answers agree: {verdict}")
         return verdict
-
-    @property
-    def _prompt(self) -> Prompt:
-        return self.prompt or Prompt.load("same_answer")

@@ -261,7 +261,8 @@ def too_shallow(calibration: Calibration, queries: ScoredQueries, level: float) 
     missed snippets are unknown.
     """
     target, hits = float(1 - exact_alpha(calibration.alpha)), measures.known_hits(queries)
-    places = [of_one.ranks for of_one in hits.values()] or [measures.documents(queries)]
+    places: list[Any] = [of_one.ranks for of_one in hits.values()]
+    places = places or [measures.documents(queries)]
     found_at = np.min(places, axis=0) + 1  # (S,), by the first of several retrievers
     deepest = int(found_at[np.isfinite(found_at)].max(initial=0))
     n = len(places)
