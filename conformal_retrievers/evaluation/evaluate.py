@@ -102,15 +102,18 @@ class Evaluation:
 
     @property
     def groups_below(self) -> dict[str, Verdict]:
-        """The groups that a calibration of all queries together covers too little, see `verdict`.
+        """The groups that are covered too little, with p ≤ 1 − level.
 
-        It is empty for a calibration by group, whose verdict is about its groups.
+        The p-values are corrected for the number of groups that could be tested (Bonferroni).
         """
-        if self._calibration.by_group:
-            return {}
-        measure = measures.guaranteed(self._calibration)
-        parts = {name: part.shares[measure] for name, part in self.by_group.items() if name}
-        return verdicts.groups_below(self._calibration, parts, self._level)
+        by_group = self._calibration.by_group
+        tested = {
+            name: verdict
+            for name, part in self.by_group.items()
+            if name is not None and (verdict := _verdict(part, name if by_group else None))
+        }
+        corrected = {n: replace(v.among(len(tested)), group=n) for n, v in tested.items()}
+        return {n: v for n, v in corrected.items() if v.p_value <= 1 - self._level}
 
     @property
     def shares(self) -> dict[str, Share]:
@@ -145,6 +148,7 @@ class Evaluation:
         below = [
             f"in {name!r} {verdict.coverage} (p = {verdict.p_value:.2g} for {verdict.tests} groups)"
             for name, verdict in self.groups_below.items()
+            if not self._calibration.by_group  # whose verdict is about its groups
         ]
         if below:
             groups = ", ".join(below)

@@ -16,7 +16,6 @@ from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.evaluation import verdict as verdicts
 from conformal_retrievers.evaluation.diagnosis import MEANING, Diagnosis, Finding, Severity
 from conformal_retrievers.evaluation.evaluate import Evaluation
-from conformal_retrievers.evaluation.measures import guaranteed
 from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.theory.intervals import in_percent, percent
 from conformal_retrievers.theory.ranks import exact_alpha
@@ -109,11 +108,9 @@ def _irrelevant(d: Diagnosis) -> Iterator[Finding]:
 
 
 def _groups(d: Diagnosis) -> Iterator[Finding]:
-    c, target = d.calibration, percent(d.target, exact=True)
-    parts = {name: part for name, part in d.evaluation.by_group.items() if name is not None}
-    coverages = {name: part.shares[guaranteed(c)] for name, part in parts.items()}
-    for name, verdict in verdicts.groups_below(c, coverages, d.level).items():
-        n = _measured(parts[name], c)
+    c, e, target = d.calibration, d.evaluation, percent(d.target, exact=True)
+    for name, verdict in e.groups_below.items():
+        n = _measured(e.by_group[name], c)
         sentence = say("group", name=name, verdict=verdict, n=n, target=target)
         if c.by_group:
             yield Finding("group", "problem", sentence)

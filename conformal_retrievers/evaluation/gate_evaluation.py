@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,16 @@ SEPARATES = 0.5  # the share that it should be silent on at least
 say = wording(__package__)
 
 
+class Example(NamedTuple):
+    """One query and what the gate decided about it."""
+
+    query: str
+    id: str | None
+    score: float
+    p_value: float
+    decision: str
+
+
 @dataclass(frozen=True)
 class Decisions:
     """What a gate decides about n queries of one kind, as shares of them."""
@@ -36,7 +47,7 @@ class Decisions:
     silent: Share
     speaks: Share
     unscored: int  # queries without a score, which pass
-    worst: tuple[Decided, ...] = field(repr=False)  # for which it is most wrong, or most nearly
+    worst: tuple[Example, ...] = field(repr=False)  # for which it is most wrong, or most nearly
 
     @classmethod
     def of(cls, gated: Sequence[Decided], level: float, *, best: bool) -> Decisions:
@@ -44,9 +55,13 @@ class Decisions:
         sign = -1.0 if best else 1.0
         scored = [pair for pair in gated if not np.isnan(pair[1].score)]
         scored.sort(key=lambda pair: (-sign * pair[1].p_value, sign * pair[1].score))
+        worst = [
+            Example(query.query, query.id, decided.score, decided.p_value, decided.decision)
+            for query, decided in scored[:WORST]
+        ]
         silent = np.array([decided.silent for _, decided in gated], dtype=bool)
         silences, speaks = (Share.of_counts(yes, level) for yes in (silent, ~silent))
-        return cls(len(gated), silences, speaks, len(gated) - len(scored), tuple(scored[:WORST]))
+        return cls(len(gated), silences, speaks, len(gated) - len(scored), tuple(worst))
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,10 +171,9 @@ def _row_name(source: str) -> str:
     return source if source in (UNNAMED, JUDGED, NOTHING) else f"unanswerable: {source}"
 
 
-def _line(decided: Decided) -> str:
-    query, gated = decided
-    text = visible(" ".join(query.query.split()))
-    return _cut(f"  p {gated.p_value:<6.3g} score {gated.score:<9.4g} {gated.decision}   {text}")
+def _line(e: Example) -> str:
+    text = visible(" ".join(e.query.split()))
+    return _cut(f"  p {e.p_value:<6.3g} score {e.score:<9.4g} {e.decision}   {text}")
 
 
 def _cut(line: str) -> str:

@@ -8,7 +8,7 @@ One of three verdicts follows from m new units, with coverage c and the target 1
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -146,21 +146,3 @@ def worst_of(verdicts: Iterable[Verdict | None]) -> Verdict | None:
         needed=shortest.needed,
         calibrate_on=shortest.calibrate_on,
     )
-
-
-def groups_below(
-    calibration: Calibration, coverages: Mapping[str, Share], level: float
-) -> dict[str, Verdict]:
-    """Return verdicts on the groups whose coverage is below the target, with p ≤ 1 − level.
-
-    Their `p_value` is corrected for the number of groups that could be tested (Bonferroni).
-    """
-    tested = {
-        name: verdict
-        for name, coverage in coverages.items()
-        if (verdict := verdict_on(calibration, coverage, name if calibration.by_group else None))
-    }
-    corrected = {
-        name: replace(verdict.among(len(tested)), group=name) for name, verdict in tested.items()
-    }
-    return {name: verdict for name, verdict in corrected.items() if verdict.p_value <= 1 - level}

@@ -64,11 +64,11 @@ def test_the_curve_has_the_shares_at_each_alpha():
 
 def test_the_worst_queries_come_first():
     e = evaluate_gate(GATE, ANSWERABLE, SOURCES)
-    decisions = [(one.id, gated.decision) for one, gated in e.answerable.worst]
+    decisions = [(one.id, one.decision) for one in e.answerable.worst]
     assert decisions == [("new2", "silent"), ("new1", "speaks"), ("new0", "speaks")]
-    first, gated = e.unanswerable["removed"].worst[0]
-    assert (first.query, gated.score, gated.p_value) == ("removed0", 0.05, 1.0)
-    assert [one.id for one, _ in e.unanswerable["other"].worst] == ["other0", "other1"]
+    first = e.unanswerable["removed"].worst[0]
+    assert (first.query, first.score, first.p_value) == ("removed0", 0.05, 1.0)
+    assert [one.id for one in e.unanswerable["other"].worst] == ["other0", "other1"]
 
 
 # --- the verdict ----------------------------------------------------------------------------------

@@ -221,7 +221,7 @@ def test_a_gate_has_a_section_with_both_errors_a_curve_and_the_worst_queries(beh
         assert name.strip() in page.words
         for share in (of.silent, of.speaks):
             assert share.interval.written(unit="") in page.words
-        for one, _ in of.worst[:5]:
+        for one in of.worst[:5]:
             assert one.query in page.words
     silent = diagnose(calibration, scored).evaluation.silent
     assert f"Silent{percent(silent.estimate)}" in page.words
