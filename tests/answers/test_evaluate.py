@@ -69,7 +69,7 @@ def test_what_the_filter_keeps_is_compared_with_a_top_k_of_as_many():
 def test_without_references_it_says_what_is_unchanged():
     conformal, new, chain = asked()
     found = evaluate_answers({"f": conformal}, new, chain)
-    assert {*found.ways[0].measures} == {"snippets", "tokens", "unchanged"}
+    assert {*found.ways[0].measures} == {"snippets", "tokens", "seconds", "unchanged"}
     with pytest.raises(ValueError, match="'q0' was used to calibrate"):
         evaluate_answers({"f": conformal}, questions(1, seed=1)[0], chain)
 
