@@ -33,19 +33,20 @@ class CombinedScorer(ABC):
         """The scorers that it combines."""
 
     @abstractmethod
-    def combine(self, columns: Sequence[Scores], snippets: Sequence[Snippet]) -> Scores:
+    def combine(self, query: str, columns: Sequence[Scores], snippets: Sequence[Snippet]) -> Scores:
         """Return the scores (n,) from those of each part, (n,) each."""
 
     def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Return the combined score of each snippet, (n,)."""
         given = as_snippets(snippets)
-        return self.combine([score_snippets(part, query, given) for part in self.parts], given)
+        columns = [score_snippets(part, query, given) for part in self.parts]
+        return self.combine(query, columns, given)
 
     async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Asynchronous twin of `score`; it awaits all parts at once, and stops all if one fails."""
         given = as_snippets(snippets)
         columns = await at_once(*(ascore_snippets(part, query, given) for part in self.parts))
-        return self.combine(columns, given)
+        return self.combine(query, columns, given)
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class QueryZScore(Rebuilt, CombinedScorer):
         """The name of the scorer inside, marked as a z-score."""
         return f"zscore({self.scorer.name})"
 
-    def combine(self, columns: Sequence[Scores], snippets: Sequence[Snippet]) -> Scores:
+    def combine(self, query: str, columns: Sequence[Scores], snippets: Sequence[Snippet]) -> Scores:
         """Return the z-scores (n,) of the scores."""
         return z_scores(columns[0])
 
@@ -138,7 +139,7 @@ class TieBreak(Rebuilt, CombinedScorer):
         """Both names, in order."""
         return f"tiebreak({self.scorer.name}, then={self.then.name})"
 
-    def combine(self, columns: Sequence[Scores], snippets: Sequence[Snippet]) -> Scores:
+    def combine(self, query: str, columns: Sequence[Scores], snippets: Sequence[Snippet]) -> Scores:
         """Return one number (n,) for both scores of each snippet."""
         return lexicographic(*columns)
 

@@ -47,7 +47,6 @@ class Numbers(NamedTuple):
     """What m sources know of the n snippets that all of them can score."""
 
     values: Values  # (m, n), finite
-    ordered: Values  # (m, n), the values of each source, ascending
     ranks: Values  # (m, n), from 0, the best
     found: Known  # (number of retrievers, n)
 
@@ -124,20 +123,20 @@ def numbers_of(
     (array([ True, False]), array([[0.5]]))
     """
     n, r = len(snippets), len(sources.retrievers)
-    of_scorers = np.array(scores) if scores else np.empty((0, n))
-    known: Known = np.asarray(np.isfinite(of_scorers).all(axis=0))
+    of_scorers = np.array(scores, np.float64).reshape(len(scores), n)
+    known: Known = np.isfinite(of_scorers).all(axis=0)
     places: list[Sequence[str | int | None]] = []
     if sources.context != "none":
         places.append(documents_in(snippets))
     if sources.context == "document+position":
         places.append(positions_in(snippets))
     for of_each in places:
-        stated = np.array([place is not None for place in of_each], dtype=bool)
-        if stated.any():  # none of another framework's may be: then each is a document of its own
+        # None of another framework's may be stated: then each is a document of its own.
+        if None in of_each and any(stated := [place is not None for place in of_each]):
             known &= stated
     hits = _of_hits(sources.retrievers, snippets, only_compared)
     found = hits[RANKS] < np.inf
-    complete = bool(np.isfinite(hits).all())  # all retrievers found, and scored, all snippets
+    complete = np.isfinite(hits).all()  # all retrievers found, and scored, all snippets
     if not complete:
         lost = found & ~np.isfinite(hits[SCORES])
         if lost.any():
@@ -148,14 +147,15 @@ def numbers_of(
     if not complete:
         last = hits.max(axis=2, keepdims=True, where=found, initial=-np.inf)
         last[RANKS] += 1
-        hits = np.where(found, hits, np.where(last > -np.inf, last, 0.0))
-    if only_ranks := [i for i, (_, kind) in enumerate(sources.retrievers) if kind == "rank"]:
-        hits[SCORES, only_ranks] = np.log1p(hits[RANKS, only_ranks])
+        last[np.isneginf(last)] = 0.0
+        hits = np.where(found, hits, last)
+    for i, (_, kind) in enumerate(sources.retrievers):
+        if kind == "rank":
+            hits[SCORES, i] = np.log1p(hits[RANKS, i])
     # In one layout, since sums depend on it in their last bits.
     values = np.ascontiguousarray(np.concatenate([hits[SCORES], of_scorers]))
-    ordered = np.sort(values, axis=1)
-    of_rest = [average_ranks(values[i], ordered[i]) for i in range(r, len(values))]
-    return known, Numbers(values, ordered, np.vstack([hits[RANKS], *of_rest]), found)
+    ranks = np.array([*hits[RANKS], *map(average_ranks, values[r:])]).reshape(values.shape)
+    return known, Numbers(values, ranks, found)
 
 
 def _of_hits(
@@ -191,12 +191,11 @@ def _lacks_scores(retrievers: Sequence[tuple[str, Kind]], scores: Values, found:
     return False
 
 
-def average_ranks(values: Values, ordered: Values) -> Values:
-    """Return the ranks (n,) of values (n,) from 0, the lowest; `ordered` are the same, ascending.
+def average_ranks(values: Values) -> Values:
+    """Return the ranks (n,) of values (n,) from 0, the lowest; equal ones share their mean.
 
-    Equal values share the mean of their ranks.
-
-    >>> average_ranks(np.array([0.3, 0.1, 0.3]), np.array([0.1, 0.3, 0.3]))
+    >>> average_ranks(np.array([0.3, 0.1, 0.3]))
     array([1.5, 0. , 1.5])
     """
+    ordered = np.sort(values)
     return (ordered.searchsorted(values) + ordered.searchsorted(values, "right") - 1) / 2

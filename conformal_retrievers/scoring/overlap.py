@@ -13,8 +13,7 @@ makes much of them.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import ClassVar, Literal, get_args
 
 import numpy as np
@@ -25,10 +24,9 @@ from conformal_retrievers.data.queries import Snippet, as_snippets
 from conformal_retrievers.scoring.scorer import Rebuilt, Scores
 
 Unit = Literal["words", "pairs", "stems", "pieces"]
-TOGETHER: tuple[Unit, ...] = ("stems", "pairs", "pieces")  # what a learned score asks for
 WORD = re.compile(r"\w+")
-SPACES = "".join(c if WORD.match(c) else " " for c in map(chr, range(128)))
-MARKS = 16381  # that a text may have: two kilobytes of bits, and a prime, which mixes them
+LOWER = bytes(ord(c.lower() if WORD.match(c) else " ") for c in map(chr, range(128))) + bytes(128)
+BITS = 14
 STOP_WORDS = frozenset(
     WORD.findall(
         "a an and are as at be been by can did do does during for from had has have how in into "
@@ -62,10 +60,8 @@ class OverlapScorer(Rebuilt):
 
     def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Return the score of each snippet, from −1 to 0, (n,)."""
-        words = tuple(word for word in _read(query)[0].split() if word not in STOP_WORDS)
-        texts = tuple(texts_in(as_snippets(snippets)))
-        kinds = TOGETHER if self.unit in TOGETHER else (self.unit,)
-        return -_shares(kinds, words, texts)[self.unit] if words and texts else np.zeros(len(texts))
+        [shares] = shares_of(query, texts_in(as_snippets(snippets)), self.unit)
+        return -shares
 
     async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Return what `score` returns; a thread would cost more."""
@@ -76,20 +72,32 @@ class OverlapScorer(Rebuilt):
 OVERLAPS = {scorer.name: scorer for scorer in map(OverlapScorer, get_args(Unit))}
 
 
-@lru_cache(4096)  # a chunk comes back for other queries
-def _read(text: str) -> tuple[str, bytes]:
-    """Return the words of a text in lower case with a space around each, and what marks it."""
-    lower = text.lower()
-    words = lower.translate(SPACES).split() if lower.isascii() else WORD.findall(lower)
-    joined, marks = f" {' '.join(words)} ", np.zeros(MARKS, np.bool_)
-    marks[_marks(joined.encode())] = True
-    return joined, np.packbits(marks, bitorder="little").tobytes()
+def shares_of(query: str, texts: Sequence[str], *kinds: Unit) -> list[Scores]:
+    """Return which share of the query's units of each kind, by weight, each text has, (n,).
+
+    >>> shares_of("the red wine", ["White wine.", "Red wine!"], "words", "pairs")
+    [array([0.5, 1. ]), array([0., 1.])]
+    """
+    words = [word for word in _spaced(query).decode().split() if word not in STOP_WORDS]
+    if not words or not texts:
+        return [np.zeros(len(texts)) for _ in kinds]
+    units_of = [_units(kind, words) for kind in kinds]
+    has = _has([unit for units in units_of for unit in units], texts)
+    n, m = len(texts), has.sum(axis=1, keepdims=True)
+    rare = np.log1p((n - m + 0.5) / (m + 0.5)) * (m > 0)
+    shares, last = [], 0
+    for kind, units in zip(kinds, units_of, strict=True):
+        own = slice(last, last := last + len(units))
+        weights = rare[own] if kind in ("stems", "pieces") else np.ones((len(units), 1))
+        shares.append((weights * has[own]).sum(axis=0) / (weights.sum() or 1.0))
+    return shares
 
 
-def _marks(encoded: bytes) -> NDArray[np.uint32]:
-    """Return a number below `MARKS` for each four bytes in a row."""
-    fours = np.ndarray(max(len(encoded) - 3, 0), np.uint32, encoded, strides=1)
-    return np.asarray(fours % np.uint32(MARKS))
+def _spaced(text: str) -> bytes:
+    """Return the words of a text in lower case, with spaces between them."""
+    if text.isascii():
+        return text.encode().translate(LOWER)
+    return " ".join(WORD.findall(text.lower())).encode()
 
 
 def _units(unit: Unit, words: Sequence[str]) -> list[str]:
@@ -105,29 +113,33 @@ def _units(unit: Unit, words: Sequence[str]) -> list[str]:
     return sorted(units)
 
 
-@lru_cache(4)
-def _shares(
-    kinds: tuple[Unit, ...], words: tuple[str, ...], texts: tuple[str, ...]
-) -> dict[Unit, Scores]:
-    """Return which share of the units of each kind, by weight, each text has, (n,)."""
-    units_of = {kind: _units(kind, words) for kind in kinds}
-    units = [*chain(*units_of.values())]
-    joined, packed = zip(*map(_read, texts), strict=True)
-    marks = np.frombuffer(b"".join(packed), np.uint8).reshape(len(texts), -1)
-    # A text that lacks a mark of a unit's beginning, middle or end does not have the unit.
-    padded = [unit.encode().ljust(4) for unit in units]
-    parts = [u[i : i + 4] for u in padded for i in (0, len(u) // 2 - 2, len(u) - 4)]
-    at = _marks(b"".join(parts))[::4]
-    marked = marks[:, at >> 3] >> (at & 7) & 1
-    has = (marked[:, ::3] & marked[:, 1::3] & marked[:, 2::3]) > 0
-    has |= [len(unit) < 4 for unit in units]
-    has[has] = [units[u] in joined[i] for i, u in np.argwhere(has).tolist()]
-    has = has.T.copy()  # unit by unit: no score depends on another, even in its last bit
-    n, m = len(texts), has.sum(axis=1, keepdims=True)
-    rare = np.log1p((n - m + 0.5) / (m + 0.5)) * (m > 0)
-    shares, last = dict[Unit, Scores](), 0
-    for kind, own in units_of.items():
-        first, last = last, last + len(own)
-        weights = rare[first:last] if kind in ("stems", "pieces") else np.ones((len(own), 1))
-        shares[kind] = (weights * has[first:last]).sum(axis=0) / (weights.sum() or 1.0)
-    return shares
+def _has(units: Sequence[str], texts: Sequence[str]) -> NDArray[np.bool_]:
+    """Return which units the texts have, (units, n)."""
+    letters = np.frombuffer(b" \n ".join([b"", *map(_spaced, texts), b""]), np.uint8)
+    word = letters != ord(" ")
+    letters = letters[1:][word[1:] | word[:-1]]  # one space between words
+    joined, ends = letters.tobytes(), np.flatnonzero(letters == ord("\n"))
+    fours = np.ndarray(len(joined) - 3, np.uint32, joined, strides=1)
+    # A text without the first, middle or last four bytes of a unit does not have it.
+    encoded = [unit.encode().ljust(4) for unit in units]
+    parts = b"".join([u[i : i + 4] for u in encoded for i in (0, len(u) // 2 - 2, len(u) - 4)])
+    of_units = np.frombuffer(parts, np.uint32)
+    known, marked = np.unique(of_units), np.zeros(1 << BITS, np.bool_)
+    marked[_marks(known)] = True
+    places = np.flatnonzero(marked.take(_marks(fours)))
+    which = known.searchsorted(fours[places])
+    same = known.take(which, mode="clip") == fours[places]
+    found = np.zeros((len(known), len(texts)), np.bool_)
+    found[which[same], ends.searchsorted(places[same]) - 1] = True
+    has = found[known.searchsorted(of_units)].reshape(len(units), 3, len(texts)).all(axis=1)
+    lengths = np.array([len(unit.encode()) for unit in units]).reshape(-1, 1)
+    has |= lengths < 4
+    unsure, read = (has & (lengths != 4)).nonzero(), joined.decode().split("\n")[1:]
+    pairs = zip(unsure[0].tolist(), unsure[1].tolist(), strict=True)
+    has[unsure] = [units[u] in read[i] for u, i in pairs]
+    return has
+
+
+def _marks(fours: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Return a number of so many `BITS` for each four bytes, which few others have."""
+    return (fours * np.uint32(2654435761)) >> np.uint32(32 - BITS)

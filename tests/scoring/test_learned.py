@@ -22,6 +22,7 @@ from conformal_retrievers.scoring.learned.features import WORDS, columns, featur
 from conformal_retrievers.scoring.learned.prior import prior_of
 from conformal_retrievers.scoring.learned.regression import most_probable
 from conformal_retrievers.scoring.learned.score import fitted, table_of, weights_in
+from conformal_retrievers.scoring.overlap import shares_of
 from conformal_retrievers.scoring.scorer import query_digest
 
 CONTEXTS = ("none", "document", "document+position")
@@ -122,7 +123,7 @@ def test_features_do_not_depend_on_the_order_of_snippets(order, rows, context):
             hits = (Hit("dense", int(score + 100), score), Hit("lexical", 0, other))
             hits = hits[: 1 + (other is not None)]
             snippets.append(Snippet(text, document=document, position=position, hits=hits))
-        words = [score_snippets(unit, "red ants", snippets) for unit in WORDS]
+        words = -np.array(shares_of("red ants", [s.text for s in snippets], *WORDS))
         scores = [np.array([score for score, *_ in rows])]
         known, found = features(Sources(kinds, ("s",), context), words, scores, snippets)
         assert known.all()

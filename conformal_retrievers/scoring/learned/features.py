@@ -23,22 +23,24 @@ z-scores. No feature depends on the order of the snippets.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from conformal_retrievers.data.hits import texts_in
 from conformal_retrievers.data.queries import Snippet
 from conformal_retrievers.scoring.hit_features import Known, Sources, Values, numbers_of
 from conformal_retrievers.scoring.learned.layout import Layout, layout_of
-from conformal_retrievers.scoring.overlap import OverlapScorer
+from conformal_retrievers.scoring.overlap import Unit
 
 GIVEN = "scorer's "  # begins the name of a feature of a scorer
 DEPTH = 50  # of the lists in which z-scores mean the same
 OF_SCORERS = ("z-score", "gap to best", "log rank")
 OF_RETRIEVERS = (*OF_SCORERS, "found")
-WORDS = (OverlapScorer("stems"), OverlapScorer("pairs"), OverlapScorer("pieces"))
-OF_SNIPPETS = ("best z-score", *(unit.unit for unit in WORDS), "length", "intercept")
+WORDS: tuple[Unit, ...] = ("stems", "pairs", "pieces")
+OF_SNIPPETS = ("best z-score", *WORDS, "length", "intercept")
 OF_DOCUMENTS = ("best of document", "mean of document", "size of document")
 STEPS = {"two before": -2, "before": -1, "after": 1, "two after": 2}
 OF_PLACES = (*STEPS, "place", "first", "last")
@@ -71,89 +73,66 @@ def columns(sources: Sources) -> list[Column]:
 
 
 def features(
-    sources: Sources, words: Sequence[Values], scores: Sequence[Values], snippets: Sequence[Snippet]
+    sources: Sources, words: Values, scores: Sequence[Values], snippets: Sequence[Snippet]
 ) -> tuple[Known, Values]:
     """Return which snippets (n,) can be scored, and the features (d, n) of these.
 
-    From the scores (n,) by each of `WORDS`, and by each scorer. Raises as `numbers_of` does.
+    From the scores by each of `WORDS`, (3, n), and by each scorer, (n,). Raises as `numbers_of`.
 
     >>> sources = Sources((), ("s",), "none")
     >>> scores, snippets = np.array([0.2, np.nan, 0.4]), [Snippet("a"), Snippet("b"), Snippet("c")]
-    >>> known, table = features(sources, [np.zeros(3)] * 3, [scores], snippets)
+    >>> known, table = features(sources, np.zeros((3, 3)), [scores], snippets)
     >>> known, table[1]  # the gaps to the best
     (array([ True, False,  True]), array([0., 2.]))
     """
     known, numbers = numbers_of(sources, scores, snippets, only_compared=True)
-    n, r = int(np.count_nonzero(known)), len(sources.retrievers)
+    (m, n), r, texts = numbers.values.shape, len(sources.retrievers), texts_in(snippets)
     if n == 0:
         return known, np.empty((len(columns(sources)), 0))
-    lengths = np.full((len(numbers.values), 1), n)
-    lengths[:r, 0] = numbers.found.sum(axis=1)
-    z, gap = standing(numbers.values, numbers.ordered, lengths)
-    # Of a retriever that found nothing, all snippets are behind its last.
-    rank = np.log1p(np.where(lengths == 0, n, numbers.ranks))
-    of_each = np.stack([z, gap, rank], axis=1)
-    of_retrievers = np.concatenate([of_each[:r], numbers.found[:, np.newaxis]], axis=1)
-    texts, of_words = texts_in(snippets), np.array(words)
-    if n < len(snippets):
-        texts = [text for text, k in zip(texts, known.tolist(), strict=True) if k]
-        of_words = of_words[:, known]
+    if n < len(known):
+        texts, words = [*compress(texts, known)], words[:, known]
+    lengths = np.full(m + 2, n)
+    lengths[:r] = np.count_nonzero(numbers.found, axis=1)
+    z, gap = standing(np.concatenate([numbers.values, words[::2]]), lengths)
+    z[:m] -= np.log(DEPTH / np.where(lengths[:m] > 0, lengths[:m], DEPTH))[:, np.newaxis]
+    numbers.ranks[lengths[:m] == 0] = n  # of a retriever that found nothing, behind all others
+    of_each, of_all = np.empty((m, 4, n)), np.ones((6, n))
+    of_each[:, 0], of_each[:, 1], of_each[:, 2] = z[:m], gap[:m], np.log1p(numbers.ranks)
+    of_each[:r, 3], of_all[0] = numbers.found, z[: r or m].min(axis=0) if m else 0.0
     length = np.log1p(np.fromiter(map(len, texts), np.float64, n))
-    stems, pairs, pieces = of_words
-    stems, pieces = standard(np.stack([stems, pieces]))
-    best = (z[:r] if r else z).min(axis=0) if len(z) else np.zeros(n)
-    of_all = [best, stems, pairs, pieces, length - np.sort(length).mean(), np.ones(n)]
-    rows = [*of_retrievers.reshape(-1, n), *of_each[r:].reshape(-1, n), *of_all]
+    of_all[1], of_all[2], of_all[3] = z[m], words[1], z[m + 1]
+    of_all[4] = length - np.sort(length).sum() / n
+    rows = [of_each[:r].reshape(-1, n), of_each[r:, :3].reshape(-1, n), of_all]
     if sources.context != "none":
-        if n < len(snippets):
-            snippets = [s for s, k in zip(snippets, known.tolist(), strict=True) if k]
-        layout = layout_of(snippets, sources.context)
-        mean = np.sort(np.vstack([z, stems]), axis=0).mean(axis=0)
+        layout = layout_of([*compress(snippets, known)], sources.context)
+        mean = np.sort(z[: m + 1], axis=0).mean(axis=0)
         rows += in_documents(mean, layout)
         if sources.context == "document+position":
             rows += in_places(mean, layout)
-    return known, np.array(rows)
+    return known, np.vstack(rows)
 
 
-def standing(x: Values, ordered: Values, lengths: Values) -> tuple[Values, Values]:
+def standing(x: Values, lengths: NDArray[np.intp]) -> tuple[Values, Values]:
     """Return z-scores and gaps to the best, of scores x (m, n): (m, n) each.
 
-    Each row of `ordered` (m, n) begins with the scores of its list, ascending, of which there are
-    `lengths` (m, 1): sums of floats depend on the order, features must not. Both are 0 in a row
-    without a list.
+    Of each row, the best `lengths` (m,) are its list. Both are 0 in a row without a list, or of
+    equal scores.
 
-    >>> x = np.array([[0.0, 1.0, 4.0]])
-    >>> z, gap = standing(x, x, np.array([[3]]))
-    >>> (z + np.log(50 / 3)).round(2), gap.round(2)
+    >>> z, gap = standing(np.array([[0.0, 1.0, 4.0]]), np.array([3]))
+    >>> z.round(2), gap.round(2)
     (array([[-0.98, -0.39,  1.37]]), array([[0.  , 0.59, 2.35]]))
     """
-    k = np.maximum(lengths, 1)
-    best, last = ordered[:, :1], ordered[np.arange(len(k)), k[:, 0] - 1, np.newaxis]
-    scale = np.where(last > best, last - best, 1.0)
-    inside = np.arange(x.shape[1]) < k
-    part, parts = (x - best) / scale, np.where(inside, (ordered - best) / scale, 0.0)
+    ordered, k = np.sort(x, axis=1), np.maximum(lengths, 1)[:, np.newaxis]
+    best, last = ordered[:, :1], ordered[np.arange(len(x)), lengths - 1, np.newaxis]
+    scale, inside = last - best, np.arange(x.shape[1]) < k
+    scale += scale == 0
+    # Sums of floats depend on the order, features must not.
+    parts = (ordered - best) / scale * inside
     mean = parts.sum(axis=1, keepdims=True) / k
-    apart = np.where(inside, parts - mean, 0.0)
-    sd = np.sqrt(np.square(apart).sum(axis=1, keepdims=True) / k)
-    sd = np.where(sd > 0, sd, 1.0)
-    some = lengths > 0
-    return np.where(some, (part - mean) / sd - np.log(DEPTH / k), 0.0), np.where(
-        some, part / sd, 0.0
-    )
-
-
-def standard(x: Values) -> Values:
-    """Return the z-scores (m, n) of rows (m, n); 0 in a row of equal ones.
-
-    >>> standard(np.array([[1.0, 2.0, 3.0]])).round(2)
-    array([[-1.22,  0.  ,  1.22]])
-    """
-    ordered = np.sort(x, axis=1)
-    n = x.shape[1]
-    mean = ordered.sum(axis=1, keepdims=True) / n  # `mean` takes several times as long
-    sd = np.sqrt(np.square(ordered - mean).sum(axis=1, keepdims=True) / n)
-    equal = ordered[:, :1] == ordered[:, -1:]
-    return np.asarray((x - mean) * ~equal / (sd + equal))
+    sd = np.sqrt(np.square((parts - mean) * inside).sum(axis=1, keepdims=True) / k)
+    sd += sd == 0
+    part = (x - best) / scale
+    return (part - mean) / sd, part / sd
 
 
 def in_documents(mean: Values, layout: Layout) -> list[Values]:

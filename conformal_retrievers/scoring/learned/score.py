@@ -17,6 +17,7 @@ import pydantic
 from pydantic import JsonValue
 
 from conformal_retrievers.data.files import explain
+from conformal_retrievers.data.hits import texts_in
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.llm.prompt import short_hash
 from conformal_retrievers.scoring.combine import CombinedScorer
@@ -24,6 +25,7 @@ from conformal_retrievers.scoring.hit_features import Context, Kind, Sources, Va
 from conformal_retrievers.scoring.learned.features import WORDS, columns, features
 from conformal_retrievers.scoring.learned.prior import Item, prior_of
 from conformal_retrievers.scoring.learned.regression import most_probable
+from conformal_retrievers.scoring.overlap import shares_of
 from conformal_retrievers.scoring.scorer import Scorer, query_digest, score_snippets
 
 FORMAT, VERSION = "conformal-retrievers/learned-scorer", 5
@@ -127,8 +129,8 @@ class LearnedScorer(CombinedScorer):
 
     @property
     def parts(self) -> tuple[Scorer, ...]:
-        """The scores of shared words, and then the scorers, in order."""
-        return (*WORDS, *self.scorers)
+        """The scorers, in order."""
+        return self.scorers
 
     @property
     def retrievers(self) -> tuple[str, ...]:
@@ -157,10 +159,9 @@ class LearnedScorer(CombinedScorer):
         fit = short_hash(self.provenance)
         return f"learned({', '.join(read)}; context={self.sources.context}, fit={fit})"
 
-    def combine(self, scores: Sequence[Values], snippets: Sequence[Snippet]) -> Values:
+    def combine(self, query: str, scores: Sequence[Values], snippets: Sequence[Snippet]) -> Values:
         """Return −log-odds of each snippet, (n,)."""
-        words, own = scores[: len(WORDS)], scores[len(WORDS) :]
-        known, table = features(self.sources, words, own, snippets)
+        known, table = features(self.sources, _words(query, snippets), scores, snippets)
         combined = np.full(len(snippets), np.nan)
         # Row by row: no score depends on another, even in its last bit.
         combined[known] = -(table * self._column).sum(axis=0)
@@ -194,9 +195,13 @@ def table_of(
     sources: Sources, scorers: Sequence[Scorer], query: JudgedQuery
 ) -> tuple[np.ndarray, Values]:
     """Return which of a query's snippets can be scored, (n,), and their features (d, n)."""
-    words = [score_snippets(unit, query.query, query.snippets) for unit in WORDS]
     own = [score_snippets(scorer, query.query, query.snippets) for scorer in scorers]
-    return features(sources, words, own, query.snippets)
+    return features(sources, _words(query.query, query.snippets), own, query.snippets)
+
+
+def _words(query: str, snippets: Sequence[Snippet]) -> Values:
+    """Return the scores of shared words (3, n)."""
+    return -np.array(shares_of(query, texts_in(snippets), *WORDS))
 
 
 def item_of(judged: Iterable[JudgedQuery]) -> Item:

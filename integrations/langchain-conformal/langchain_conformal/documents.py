@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from conformal_retrievers import Filtered, Snippet
 from conformal_retrievers.data import Hit, as_scores
-from conformal_retrievers.data.hits import RETRIEVER, HitColumns, Retrieved, fusion, hit_columns
+from conformal_retrievers.data.hits import RETRIEVER, HitColumns, Retrieved, fusion
 from conformal_retrievers.data.models import with_fields
 from conformal_retrievers.data.sentences import Passage
 from conformal_retrievers.filtering import RetrievalFilter
@@ -26,6 +26,8 @@ from conformal_retrievers.sentence_filter import FilteredSentences
 # a name that pydantic takes for no field, as it does a cached property's: copies of a document have
 # it, while stores and files do not.
 HITS, _HITS = "conformal_hits", "_conformal_hits"
+_ELSEWHERE = (None, None)  # the call and the hits of a document from elsewhere
+NOT_FOUND = (np.inf, np.nan)  # rank and score
 RERANKER = "reranker"  # the name in hits of what orders the documents of several retrievers anew
 Scores = NDArray[np.float64]
 
@@ -128,10 +130,15 @@ def _hit(name: str, rank: float, score: float | None) -> Hit:
 
 def columns_of(documents: Sequence[Document]) -> dict[str, HitColumns]:
     """Return the hits of each retriever among documents, by its name."""
-    if any(known := _known(documents)):
-        return _columns(known)
-    scores = np.array(_own_scores(documents), dtype=np.float64)  # None becomes NaN
-    return {RETRIEVER: HitColumns(np.arange(len(scores), dtype=np.float64), scores)}
+    if not any(known := _known(documents)):
+        scores = np.array(_own_scores(documents), dtype=np.float64)  # None becomes NaN
+        return {RETRIEVER: HitColumns(np.arange(len(scores), dtype=np.float64), scores)}
+    found: list[dict[str, Any]] = [hits or {} for hits in known]
+    columns = {}
+    for name in sorted(set[str]().union(*found) - {*_failed(known)}):
+        ranks, scores = zip(*[hits.get(name) or NOT_FOUND for hits in found], strict=True)
+        columns[name] = HitColumns(np.array(ranks, np.float64), np.array(scores, np.float64))
+    return columns
 
 
 def _known(documents: Sequence[Document]) -> list[Any]:
@@ -142,16 +149,11 @@ def _known(documents: Sequence[Document]) -> list[Any]:
     known, scores = _of_hybrid(documents), _all("relevance_score", documents)
     if not any(known) or not all(isinstance(s, Real) and s == s for s in scores):
         return known
-    falling = all(a >= b for a, b in pairwise(scores))
-    if not falling or any(hits is None or RERANKER in hits for hits in known):
+    if any(a < b for a, b in pairwise(scores)) or any(
+        hits is None or RERANKER in hits for hits in known
+    ):
         return known
     return [{**hits, RERANKER: [*at]} for hits, at in zip(known, enumerate(scores), strict=True)]
-
-
-def _columns(known: Sequence[Any]) -> dict[str, HitColumns]:
-    """Return the columns of each retriever, by its name, from the hits of n documents."""
-    places = [(hits or {}).items() for hits in known]
-    return hit_columns([[(name, *at) for name, at in one if at is not None] for one in places])
 
 
 def _of_hybrid(documents: Iterable[Document]) -> list[Any]:
@@ -159,15 +161,19 @@ def _of_hybrid(documents: Iterable[Document]) -> list[Any]:
 
     Objects that a store has kept may have those of earlier calls: what most have in common counts.
     """
-    known = [vars(document).get(_HITS, (None, None)) for document in documents]
-    most = Counter(call for call, _ in known).most_common(1)
+    known = [document.__dict__.get(_HITS, _ELSEWHERE) for document in documents]
+    most = Counter([call for call, _ in known]).most_common(1)
     return [hits if call == most[0][0] else None for call, hits in known]
 
 
 def failed_in(documents: Iterable[Document]) -> list[str]:
     """Return the names of the retrievers that failed and were left out."""
-    known = [hits.items() for hits in _of_hybrid(documents) if hits]
-    return sorted({name for hits in known for name, place in hits if place is None})
+    return _failed(_of_hybrid(documents))
+
+
+def _failed(known: Iterable[Any]) -> list[str]:
+    hits = next(filter(None, known), {})  # those of a call all name what failed
+    return sorted(name for name, place in hits.items() if place is None)
 
 
 def scores_of(documents: Sequence[Document]) -> list[float | None]:
