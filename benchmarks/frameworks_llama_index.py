@@ -4,7 +4,9 @@ Both are given the same nodes and timed in turn, A B A B …; the ratio is that 
 timings of one call, shown as its median and its quartiles. A fifth of the nodes is kept.
 
     overhead      the retriever's own scores, K = 20, 100, 1,000    against SimilarityPostprocessor
-    from hits     what `calibrate` makes by default, K = 100        against SimilarityPostprocessor
+    from hits     what `calibrate` makes by default, K = 100, with  against SimilarityPostprocessor
+                  200 queries in turn whose texts do not come back,
+                  without a word to look for, and with words
     a handler     the same with a handler that does nothing, and one of ours
     reuse         K = 100, all-MiniLM-L6-v2: the vectors that the nodes bring, as lists of floats as
                   LlamaIndex has them, and the query's from the model's embeddings_cache; against
@@ -44,7 +46,7 @@ from pydantic import PrivateAttr
 from rich.console import Console
 from sentence_transformers import SentenceTransformer
 
-from benchmarks.frameworks_langchain import scorers_of, with_hits
+from benchmarks.frameworks_langchain import BARE, in_cycle, learned, queries, threshold_of
 from benchmarks.speed import Comparison, call, in_turn, real_snippets, table
 from conformal_retrievers import (
     Calibration,
@@ -53,15 +55,15 @@ from conformal_retrievers import (
     RetrievalScorer,
     ScoredQuery,
     Scorer,
+    Snippet,
 )
-from conformal_retrievers.data.hits import RETRIEVER
+from conformal_retrievers.data.hits import RETRIEVER, fusion
 from llama_index.postprocessor.conformal import (
     ConformalEventHandler,
     ConformalPostprocessor,
     NodeWithHits,
     embedding_scorer,
 )
-from llama_index.postprocessor.conformal.nodes import to_snippets
 
 RESULT = Path(__file__).parent / "results/frameworks_llama_index.md"
 QUERY = QueryBundle("How do I split a string at the first occurrence of a separator?")
@@ -140,28 +142,33 @@ def overhead() -> list[Comparison]:
 
 
 def from_hits() -> list[Comparison]:
-    comparisons, k = [], 100
+    comparisons, plain = [], nodes_of(100)
     theirs = SimilarityPostprocessor(similarity_cutoff=0.801)
     for names in ((RETRIEVER,), ("bm25", "dense")):
-        plain, (snippets, _) = nodes_of(k), with_hits(k, names, 99)
-        nodes = [
-            NodeWithScore(node=node.node, score=snippet.hits[0].score)
-            if len(names) == 1
-            else NodeWithHits(node=node.node, score=0.5, hits=snippet.hits)
-            for node, snippet in zip(plain, snippets, strict=True)
-        ]
-        for score, scorer in scorers_of(names, k).items():
-            scores = np.sort(scorer.score(QUERY.query_str, to_snippets(nodes)))
-            ours = postprocessor(scorer, float(scores[k // 5 - 1 : k // 5 + 1].mean()))
-            assert len(ours.postprocess_nodes(nodes, QUERY)) == k // 5
+        scorer, made = learned(names, 100), queries(names, 100)
+        given = [[node_of(snippet) for snippet in found] for _, found in made]
+        for what, target in (("hits", 4), ("hits and words", 7)):
+            asked = [(BARE if what == "hits" else query, found) for query, found in made]
+            ours = postprocessor(scorer, threshold_of(scorer, asked))
+            bundles = [QueryBundle(query) for query, _ in asked]
             measured, reference = in_turn(
-                call(lambda p=ours, n=nodes: p.postprocess_nodes(n, QUERY)),
-                call(lambda p=theirs, n=plain: p.postprocess_nodes(n, QUERY)),
+                call(in_cycle(ours.postprocess_nodes, [*zip(given, bundles, strict=True)])),
+                call(lambda: theirs.postprocess_nodes(plain, QUERY)),
                 repetitions=3000,
             )
-            name = f"{score}, hits of {' and '.join(names)}, K = {k}"
-            comparisons.append(Comparison(name, measured, "SimilarityPostprocessor", reference, 5))
+            name = f"{what} of {' and '.join(names)}, K = 100"
+            comparisons.append(
+                Comparison(name, measured, "SimilarityPostprocessor", reference, target)
+            )
     return comparisons
+
+
+def node_of(snippet: Snippet) -> NodeWithScore:
+    """Return what a retriever, or several, return of a snippet."""
+    node, hits = TextNode(text=snippet.text), snippet.hits
+    if len(hits) == 1 and hits[0].retriever == RETRIEVER:
+        return NodeWithScore(node=node, score=hits[0].score)
+    return NodeWithHits(node=node, score=fusion(hits), hits=hits)
 
 
 class Idle(BaseEventHandler):

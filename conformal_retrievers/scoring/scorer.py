@@ -205,7 +205,7 @@ def score_snippets(scorer: Scorer, query: str, snippets: Sequence[Snippet]) -> S
     if not snippets:
         return np.empty(0)
     return once(
-        scorer,
+        scorer.name,
         query,
         snippets,
         lambda: _checked(scorer, scorer.score(query, snippets), len(snippets)),
@@ -224,7 +224,7 @@ async def ascore_snippets(scorer: Scorer, query: str, snippets: Sequence[Snippet
     """
     if not snippets:
         return np.empty(0)
-    return await aonce(scorer, query, snippets, lambda: _ascored(scorer, query, snippets))
+    return await aonce(scorer.name, query, snippets, lambda: _ascored(scorer, query, snippets))
 
 
 async def _ascored(scorer: Scorer, query: str, snippets: Sequence[Snippet]) -> Scores:

@@ -55,34 +55,33 @@ async def stop(tasks: Sequence[asyncio.Future[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def once(scorer: Any, query: str, snippets: Sequence[Any], score: Callable[[], Scores]) -> Scores:
-    """Return scores (n,), those that are known if the block is `scored_once`.
+def once(name: str, query: str, snippets: Sequence[Any], score: Callable[[], Scores]) -> Scores:
+    """Return the scores of a scorer by its name, those that are known if the block is `scored_once`.
 
-    >>> from types import SimpleNamespace
-    >>> scorer, snippets, calls = SimpleNamespace(name="s"), ["a"], []
+    >>> snippets, calls = ["a"], []
     >>> with scored_once():
     ...     for _ in range(2):
-    ...         scores = once(scorer, "q", snippets, lambda: calls.append(1) or np.ones(1))
+    ...         scores = once("s", "q", snippets, lambda: calls.append(1) or np.ones(1))
     >>> scores, calls
     (array([1.]), [1])
     """
     known = _known.get()
     if known is None:
         return score()
-    key = (False, scorer.name, query, id(snippets))
+    key = (False, name, query, id(snippets))
     if key not in known:
         known[key] = (score(), snippets)
     return np.array(known[key][0], dtype=np.float64)
 
 
 async def aonce(
-    scorer: Any, query: str, snippets: Sequence[Any], score: Callable[[], Awaitable[Scores]]
+    name: str, query: str, snippets: Sequence[Any], score: Callable[[], Awaitable[Scores]]
 ) -> Scores:
     """Return what `once` returns; scores that another task awaits are awaited with it."""
     known = _known.get()
     if known is None:
         return await score()
-    key = (True, scorer.name, query, id(snippets))
+    key = (True, name, query, id(snippets))
     if key not in known:
         known[key] = (asyncio.ensure_future(score()), snippets)
     scores: asyncio.Future[Scores] = known[key][0]

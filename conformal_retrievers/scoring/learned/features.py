@@ -86,11 +86,11 @@ def features(
     (array([ True, False,  True]), array([0., 2.]))
     """
     known, numbers = numbers_of(sources, scores, snippets, only_compared=True)
-    (m, n), r, texts = numbers.values.shape, len(sources.retrievers), texts_in(snippets)
+    (m, n), r = numbers.values.shape, len(sources.retrievers)
     if n == 0:
         return known, np.empty((len(columns(sources)), 0))
     if n < len(known):
-        texts, words = [*compress(texts, known)], words[:, known]
+        snippets, words = [*compress(snippets, known)], words[:, known]
     lengths = np.full(m + 2, n)
     lengths[:r] = np.count_nonzero(numbers.found, axis=1)
     z, gap = standing(np.concatenate([numbers.values, words[::2]]), lengths)
@@ -99,12 +99,12 @@ def features(
     of_each, of_all = np.empty((m, 4, n)), np.ones((6, n))
     of_each[:, 0], of_each[:, 1], of_each[:, 2] = z[:m], gap[:m], np.log1p(numbers.ranks)
     of_each[:r, 3], of_all[0] = numbers.found, z[: r or m].min(axis=0) if m else 0.0
-    length = np.log1p(np.fromiter(map(len, texts), np.float64, n))
+    length = np.log1p(np.fromiter(map(len, texts_in(snippets)), np.float64, n))
     of_all[1], of_all[2], of_all[3] = z[m], words[1], z[m + 1]
     of_all[4] = length - np.sort(length).sum() / n
     rows = [of_each[:r].reshape(-1, n), of_each[r:, :3].reshape(-1, n), of_all]
     if sources.context != "none":
-        layout = layout_of([*compress(snippets, known)], sources.context)
+        layout = layout_of(snippets, sources.context)
         mean = np.sort(z[: m + 1], axis=0).mean(axis=0)
         rows += in_documents(mean, layout)
         if sources.context == "document+position":

@@ -27,6 +27,7 @@ from conformal_retrievers.scoring.learned.prior import Item, prior_of
 from conformal_retrievers.scoring.learned.regression import most_probable
 from conformal_retrievers.scoring.overlap import shares_of
 from conformal_retrievers.scoring.scorer import Scorer, query_digest, score_snippets
+from conformal_retrievers.scoring.shared_scores import once
 
 FORMAT, VERSION = "conformal-retrievers/learned-scorer", 5
 
@@ -200,8 +201,12 @@ def table_of(
 
 
 def _words(query: str, snippets: Sequence[Snippet]) -> Values:
-    """Return the scores of shared words (3, n)."""
-    return -np.array(shares_of(query, texts_in(snippets), *WORDS))
+    """Return the scores of shared words, (3, n)."""
+
+    def score() -> Values:
+        return -np.array(shares_of(query, texts_in(snippets), *WORDS))
+
+    return once("words", query, snippets, score)
 
 
 def item_of(judged: Iterable[JudgedQuery]) -> Item:

@@ -26,7 +26,6 @@ from conformal_retrievers.sentence_filter import FilteredSentences
 # a name that pydantic takes for no field, as it does a cached property's: copies of a document have
 # it, while stores and files do not.
 HITS, _HITS = "conformal_hits", "_conformal_hits"
-_ELSEWHERE = (None, None)  # the call and the hits of a document from elsewhere
 NOT_FOUND = (np.inf, np.nan)  # rank and score
 RERANKER = "reranker"  # the name in hits of what orders the documents of several retrievers anew
 Scores = NDArray[np.float64]
@@ -161,9 +160,11 @@ def _of_hybrid(documents: Iterable[Document]) -> list[Any]:
 
     Objects that a store has kept may have those of earlier calls: what most have in common counts.
     """
-    known = [document.__dict__.get(_HITS, _ELSEWHERE) for document in documents]
-    most = Counter([call for call, _ in known]).most_common(1)
-    return [hits if call == most[0][0] else None for call, hits in known]
+    known = [document.__dict__.get(_HITS) for document in documents]
+    if not any(known):
+        return known
+    most = Counter([one and one[0] for one in known]).most_common(1)[0][0]
+    return [one[1] if one and one[0] == most else None for one in known]
 
 
 def failed_in(documents: Iterable[Document]) -> list[str]:
