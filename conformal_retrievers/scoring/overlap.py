@@ -25,7 +25,7 @@ from conformal_retrievers.scoring.scorer import Rebuilt, Scores
 
 Unit = Literal["words", "pairs", "stems", "pieces"]
 WORD = re.compile(r"\w+")
-LOWER = bytes(ord(c.lower() if WORD.match(c) else " ") for c in map(chr, range(128))) + bytes(128)
+LOWER = bytes(ord(c.lower() if WORD.match(c) or c == "\0" else " ") for c in map(chr, range(256)))
 BITS = 14
 STOP_WORDS = frozenset(
     WORD.findall(
@@ -96,7 +96,7 @@ def shares_of(query: str, texts: Sequence[str], *kinds: Unit) -> list[Scores]:
 def _spaced(text: str) -> bytes:
     """Return the words of a text in lower case, with spaces between them."""
     if text.isascii():
-        return text.encode().translate(LOWER)
+        return text.encode().translate(LOWER).replace(b"\0", b" ")
     return " ".join(WORD.findall(text.lower())).encode()
 
 
@@ -115,10 +115,15 @@ def _units(unit: Unit, words: Sequence[str]) -> list[str]:
 
 def _has(units: Sequence[str], texts: Sequence[str]) -> NDArray[np.bool_]:
     """Return which units the texts have, (units, n)."""
-    letters = np.frombuffer(b" \n ".join([b"", *map(_spaced, texts), b""]), np.uint8)
+    together = " \0 ".join(["", *texts, ""])
+    if together.isascii() and together.count("\0") == len(texts) + 1:
+        read = together.encode().translate(LOWER)
+    else:
+        read = b" \0 ".join([b"", *map(_spaced, texts), b""])
+    letters = np.frombuffer(read, np.uint8)
     word = letters != ord(" ")
     letters = letters[1:][word[1:] | word[:-1]]  # one space between words
-    joined, ends = letters.tobytes(), np.flatnonzero(letters == ord("\n"))
+    joined, ends = letters.tobytes(), np.flatnonzero(letters == 0)
     fours = np.ndarray(len(joined) - 3, np.uint32, joined, strides=1)
     # A text without the first, middle or last four bytes of a unit does not have it.
     encoded = [unit.encode().ljust(4) for unit in units]
@@ -134,9 +139,9 @@ def _has(units: Sequence[str], texts: Sequence[str]) -> NDArray[np.bool_]:
     has = found[known.searchsorted(of_units)].reshape(len(units), 3, len(texts)).all(axis=1)
     lengths = np.array([len(unit.encode()) for unit in units]).reshape(-1, 1)
     has |= lengths < 4
-    unsure, read = (has & (lengths != 4)).nonzero(), joined.decode().split("\n")[1:]
+    unsure, each = (has & (lengths != 4)).nonzero(), joined.decode().split("\0")[1:]
     pairs = zip(unsure[0].tolist(), unsure[1].tolist(), strict=True)
-    has[unsure] = [units[u] in read[i] for u, i in pairs]
+    has[unsure] = [units[u] in each[i] for u, i in pairs]
     return has
 
 

@@ -56,7 +56,7 @@ async def stop(tasks: Sequence[asyncio.Future[Any]]) -> None:
 
 
 def once(name: str, query: str, snippets: Sequence[Any], score: Callable[[], Scores]) -> Scores:
-    """Return the scores of a scorer by its name, those that are known if the block is `scored_once`.
+    """Return scores by a name, those that are known if the block is `scored_once`.
 
     >>> snippets, calls = ["a"], []
     >>> with scored_once():
