@@ -214,15 +214,11 @@ def to_score(keep: RetrievalFilter[Any], documents: Sequence[Document]) -> Seque
     return Retrieved(
         len(documents),
         hits=lambda: columns_of(documents),
-        text=lambda: _texts(documents),
+        text=lambda: [document.page_content for document in documents],
         document=lambda: _sources(documents),
         position=lambda: _positions(documents),
         snippets=lambda: to_snippets(documents),
     )
-
-
-def _texts(documents: Sequence[Document]) -> list[str]:
-    return [document.page_content for document in documents]
 
 
 def kept_documents(

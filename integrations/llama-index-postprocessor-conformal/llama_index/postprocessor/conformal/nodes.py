@@ -136,17 +136,12 @@ def to_score(keep: RetrievalFilter[Any], nodes: Sequence[NodeWithScore]) -> Sequ
     return Retrieved(
         len(nodes),
         hits=lambda: columns_of(nodes),
-        text=lambda: _texts(nodes),
+        text=lambda: [text_of(node.node) for node in nodes],
         document=lambda: [node.node.ref_doc_id for node in nodes],
         position=lambda: [getattr(node.node, "start_char_idx", None) for node in nodes],
         embedding=lambda: [node.node.embedding for node in nodes],
         snippets=lambda: to_snippets(nodes),
     )
-
-
-def _texts(nodes: Sequence[NodeWithScore]) -> list[str]:
-    inside = [node.node for node in nodes]
-    return [node.text if type(node) is TextNode else text_of(node) for node in inside]
 
 
 def kept_nodes(nodes: Sequence[NodeWithScore], filtered: Filtered) -> list[NodeWithScore]:
