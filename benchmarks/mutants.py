@@ -569,18 +569,18 @@ MUTANTS = {
     ],
     "scoring/learned/features.py": [
         (
-            "/ sd - np.log(DEPTH / k), 0.0)",
-            "/ sd, 0.0)",
+            "z[:m] -= np.log(",
+            "z[:m] -= 0 * np.log(",
             "z-scores that mean something else in short lists",
         ),
         (
-            "inside = np.arange(x.shape[1]) < k",
-            "inside = np.arange(x.shape[1]) <= k",
+            "np.arange(x.shape[1]) < k",
+            "np.arange(x.shape[1]) <= k",
             "what a retriever did not find in the mean of its list",
         ),
         (
-            "(z[:r] if r else z).min(axis=0)",
-            "z.min(axis=0)",
+            "z[: r or m].min(axis=0)",
+            "z[:m].min(axis=0)",
             "a scorer among the retrievers, of which the best counts",
         ),
         (

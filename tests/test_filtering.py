@@ -226,32 +226,36 @@ def test_filters_and_decisions_can_be_pickled():
     assert summary(pickle.loads(pickle.dumps(filtered))) == summary(filtered)
 
 
-async def test_more_snippets_than_the_calibrations_depth_warn_once():
-    filter = ConformalFilter(Recorder(), calibration_at(retrieval={"k": 2}))
+@pytest.mark.parametrize(
+    ("keep", "usual", "unusual", "told"),
+    [
+        (  # more snippets than the calibration's depth
+            ConformalFilter(Recorder(), calibration_at(retrieval={"k": 2})),
+            (["a", "b"], ["a"]),
+            ["a"] * 3,
+            "k = 2",
+        ),
+        (
+            filter_of(),
+            (["best", "unscorable"], []),
+            ["unscorable"] * 3,
+            "'lookup' could not score any snippet",
+        ),
+    ],
+)
+async def test_what_is_unlike_the_calibration_is_kept_and_warned_of_once(
+    keep, usual, unusual, told
+):
     with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("default")
-        for _ in range(3):
-            assert len(filter("q", ["a", "b"]).kept) == 2
-        assert not said
-        for n in (3, 3):
-            assert len(filter("q", ["a"] * n).kept) == n
-            assert len((await filter.acall("q", ["a"] * n)).kept) == n
-    (once,) = said
-    assert "k = 2" in str(once.message)
-
-
-async def test_a_query_without_any_score_warns_once():
-    filter = filter_of()
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("default")
-        filter("q", ["best", "unscorable"])
-        filter("q", [])
+        warnings.simplefilter("default")  # as Python shows them: each text and place once
+        for texts in usual:
+            assert len(keep("q", texts).kept) == len(texts)
         assert not said
         for _ in range(2):
-            assert len(filter("q", ["unscorable"] * 3).kept) == 3
-            assert len((await filter.acall("q", ["unscorable"])).kept) == 1
+            assert len(keep("q", unusual).kept) == 3
+            assert len((await keep.acall("q", unusual)).kept) == 3
     (once,) = said
-    assert "'lookup' could not score any snippet" in str(once.message)
+    assert told in str(once.message)
 
 
 def test_an_unknown_group_keeps_everything_and_is_warned_of_once():

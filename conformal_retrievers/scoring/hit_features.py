@@ -124,7 +124,7 @@ def numbers_of(
     """
     n, r = len(snippets), len(sources.retrievers)
     of_scorers = np.array(scores, np.float64).reshape(len(scores), n)
-    known: Known = np.isfinite(of_scorers).all(axis=0)
+    known: Known = np.asarray(np.isfinite(of_scorers).all(axis=0))
     places: list[Sequence[str | int | None]] = []
     if sources.context != "none":
         places.append(documents_in(snippets))

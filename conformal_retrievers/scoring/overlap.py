@@ -147,4 +147,4 @@ def _has(units: Sequence[str], texts: Sequence[str]) -> NDArray[np.bool_]:
 
 def _marks(fours: NDArray[np.uint32]) -> NDArray[np.uint32]:
     """Return a number of so many `BITS` for each four bytes, which few others have."""
-    return (fours * np.uint32(2654435761)) >> np.uint32(32 - BITS)
+    return np.asarray(fours * np.uint32(2654435761) >> np.uint32(32 - BITS))

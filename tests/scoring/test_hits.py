@@ -21,7 +21,6 @@ from conformal_retrievers.scoring import (
     ascore_snippets,
     relative_to_query,
     retrievers_of,
-    score_snippets,
     scorer_of,
 )
 from conformal_retrievers.scoring.registry import needs, query_scorer_of
@@ -54,6 +53,7 @@ def same(found, expected):
 def test_what_another_retriever_found_is_inf_and_what_none_found_is_nan(scorer, expected):
     same(scorer.score("q", ABCD), expected)
     same(asyncio.run(ascore_snippets(scorer, "q", ABCD)), expected)
+    assert scorer.score("q", []).shape == (0,)
 
 
 def test_a_found_snippet_without_a_score_is_unscorable():
@@ -75,6 +75,7 @@ def test_the_order_of_fusion_is_that_of_the_hybrid_retriever():
 
 def test_names_do_not_depend_on_the_order_of_retrievers():
     assert FusionScorer(["dense", "bm25"]) == FusionScorer(["bm25", "dense"])
+    assert FusionScorer("dense") == FusionScorer(["dense"])
     assert [scorer.name for scorer in ALL] == [
         "rank(dense)",
         "fusion(bm25, dense)",
@@ -83,9 +84,9 @@ def test_names_do_not_depend_on_the_order_of_retrievers():
     assert RetrievalScorer("dense", higher_is_better=False).name == "retrieval(dense, lower)"
 
 
-@pytest.mark.parametrize("retrievers", [3, None, [1, 2], ["a", None]])
-def test_retrievers_are_names(retrievers):
-    with pytest.raises(TypeError, match="retrievers is"):
+@pytest.mark.parametrize("retrievers", [3, None, [1, 2], ["a", None], [], ["a", "a"]])
+def test_retrievers_are_different_names(retrievers):
+    with pytest.raises((TypeError, ValueError), match="retrievers is"):
         FusionScorer(retrievers)
 
 
@@ -98,28 +99,28 @@ def test_scorers_state_what_they_read():
     assert [relative_to_query(scorer) for scorer in ALL] == [True, True, False]
 
 
-@pytest.mark.parametrize("scorer", ALL[:2], ids=lambda scorer: scorer.name)
-def test_missing_hits_are_an_error_that_names_the_retriever(scorer):
-    with pytest.raises(ValueError, match=r"'dense'.*with_hits"):
-        scorer.score("q", ["a", "b"])
+@pytest.mark.parametrize(
+    ("scorer", "found", "told"),
+    [
+        *((scorer, ["a", "b"], r"'dense'.*with_hits") for scorer in ALL[:2]),
+        (ALL[1], with_hits(["a"], "store"), r"'dense'.*'store'"),
+        (
+            ALL[1],
+            [Snippet("a", hits=(Hit("vectors", 0), Hit("bm25", 1)))],
+            "'dense'.*'vectors'.*Hyb",
+        ),
+        (ALL[1], with_hits(["a", "b"]), "a single retriever; put HybridRetriever"),
+    ],
+)
+def test_missing_hits_and_hits_of_another_name_are_an_error_that_names_both(scorer, found, told):
+    with pytest.raises(ValueError, match=told):
+        scorer.score("q", found)
 
 
-def test_hits_of_none_of_several_retrievers_are_an_error_that_names_them():
-    with pytest.raises(ValueError, match=r"'dense'.*'store'"):
-        FusionScorer(["dense", "bm25"]).score("q", with_hits(["a", "b"], retriever="store"))
-
-
-def test_hits_with_another_name_are_an_error_that_names_both():
-    fusion = FusionScorer(["dense", "bm25"])
-    renamed = fuse({"vectors": [("a", None), ("b", None)], "bm25": [("b", None), ("c", None)]})
-    snippets = [Snippet(text, hits=hits) for text, hits in renamed.items()]
-    with pytest.raises(ValueError, match=r"'bm25', 'dense'.*'vectors'.*HybridRetriever"):
-        fusion.score("q", snippets)
-    assert np.isfinite(fusion.score("q", with_hits(["a", "b"], retriever="bm25"))).all()
+def test_a_retriever_that_found_nothing_and_one_that_is_not_read_change_no_fusion():
+    assert np.isfinite(ALL[1].score("q", with_hits(["a", "b"], retriever="bm25"))).all()
     more = Snippet("e", hits=(*A.hits, Hit("web", 0)))
-    assert fusion.score("q", [more, B]).tolist() == fusion.score("q", [A, B]).tolist()
-    with pytest.raises(ValueError, match=r"a single retriever; put HybridRetriever"):
-        fusion.score("q", with_hits(["a", "b"]))
+    assert ALL[1].score("q", [more, B]).tolist() == ALL[1].score("q", [A, B]).tolist()
 
 
 @pytest.mark.parametrize("scorer", [RankScorer("bm25"), RetrievalScorer("bm25")])
@@ -170,21 +171,6 @@ def test_a_score_list_in_the_other_direction_is_refused_where_a_threshold_is_on_
     # A few scores, equal scores, and scores in no order, show no direction.
     for unclear in (scores[:2], (0.5,) * 5, (0.5, *scores[:4]), (None, *scores[:2])):
         assert np.isfinite(scorer.score("q", listed(*unclear))).any()
-
-
-@pytest.mark.parametrize("scorer", ALL, ids=lambda scorer: scorer.name)
-def test_no_snippets_have_no_scores(scorer):
-    assert scorer.score("q", []).shape == (0,)
-
-
-@pytest.mark.parametrize("names", [[], ["a", "a"]])
-def test_fusion_needs_different_retrievers(names):
-    with pytest.raises(ValueError, match="retrievers"):
-        FusionScorer(names)
-
-
-def test_one_name_is_one_retriever():
-    assert FusionScorer("dense") == FusionScorer(["dense"])
 
 
 # --- provenance -----------------------------------------------------------------------------------
@@ -242,10 +228,6 @@ def test_a_provenance_as_deep_as_json_allows_is_an_error():
         deep = {"kind": "zscore", "scorer": deep}
     with pytest.raises(ValueError, match="scorer_provenance"):
         scorer_of(deep)
-
-
-def test_infinite_scores_stay_infinite_among_z_scores():
-    same(score_snippets(QueryZScore(RankScorer("dense")), "q", ABCD), [1, -1, math.inf, math.nan])
 
 
 @pytest.mark.parametrize("scores", [(np.nan, 0.9, 0.8, 0.2), (0.9, 0.9, 0.8, 0.8, 0.2)])

@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression
 
 from conformal_retrievers import JudgedQuery, LearnedScorer, Snippet
 from conformal_retrievers.data.hits import Hit
-from conformal_retrievers.scoring import relative_to_query, score_snippets
+from conformal_retrievers.scoring import relative_to_query
 from conformal_retrievers.scoring.hit_features import Sources, sources_of
 from conformal_retrievers.scoring.learned.features import WORDS, columns, features
 from conformal_retrievers.scoring.learned.prior import prior_of

@@ -98,12 +98,16 @@ def expected_scores(unit: str, asked: list[str], texts: list[str]) -> np.ndarray
     elif unit == "pairs":
         units = sorted({*pairwise(asked)})
         has = [[pair in pairwise(of_text) for pair in units] for of_text in words]
+    elif unit == "pieces":
+        units = sorted({w[i : i + 4] for w in asked for i in range(len(w) - 3)})
+        units += sorted({f" {w} " for w in asked if len(w) < 4})
+        has = [[one in f" {' '.join(of_text)} " for one in units] for of_text in words]
     else:
         units = sorted({word[:5] for word in asked})
         has = [[any(w.startswith(one) for w in of_text) for one in units] for of_text in words]
     found = np.array(has, dtype=float).reshape(len(texts), len(units))
     n, m, weights = len(texts), found.sum(axis=0), np.ones(len(units))
-    if unit == "stems":
+    if unit in ("stems", "pieces"):
         weights = np.where(m > 0, np.log1p((n - m + 0.5) / (m + 0.5)), 0)
     return -(found @ weights) / (weights.sum() or 1)
 
@@ -111,12 +115,13 @@ def expected_scores(unit: str, asked: list[str], texts: list[str]) -> np.ndarray
 @given(st.lists(WORDS, min_size=1, max_size=4), st.lists(TEXTS, min_size=1, max_size=4))
 def test_a_text_has_the_units_that_their_definition_gives_it(query, texts):
     asked = [word for word in " ".join(query).lower().split() if word != "a"]
-    for unit in ("words", "pairs", "stems"):
+    for unit in ("words", "pairs", "stems", "pieces"):
         found = scores(unit, " ".join(query), *texts)
         np.testing.assert_allclose(found, expected_scores(unit, asked, texts), atol=1e-12)
 
 
 def test_what_is_no_letter_digit_or_underscore_stands_between_words():
-    texts = "“Red”—wine", "red\xa0wine", "red-wine", "red_wine", "redwine"
-    assert scores("words", "red wine", *texts) == [-1, -1, -1, 0, 0]
-    assert scores("pairs", "red wine", *texts) == [-1, -1, -1, 0, 0]
+    texts = ["“Red”—wine", "red\xa0wine", "red-wine", "red\0wine", "red_wine", "redwine"]
+    for unit in ("words", "pairs"):
+        assert scores(unit, "red wine", *texts) == [-1] * 4 + [0] * 2
+        assert scores(unit, "red wine", *texts[2:]) == [-1] * 2 + [0] * 2  # of ASCII alone

@@ -23,7 +23,6 @@ from conformal_retrievers import (
     EmbeddingScorer,
     FunctionScorer,
     JudgedQuery,
-    RetrievalScorer,
     ScoredQuery,
     Scorer,
     Snippet,
@@ -268,16 +267,7 @@ def test_bm25_cannot_score_a_blank_text_or_one_outside_its_corpus(toy_corpus):
         BM25Scorer(["the", "of it", " "])
 
 
-# --- retrieval scores and functions ---------------------------------------------------------------
-
-
-def test_a_retrieval_score_has_the_direction_that_the_user_states():
-    snippets = [Snippet("a", retrieval_score=0.9), Snippet("b"), Snippet("c", retrieval_score=-2)]
-    similarity, distance = (RetrievalScorer("faiss", higher_is_better=b) for b in (True, False))
-    np.testing.assert_array_equal(similarity.score("q", snippets), [-0.9, np.nan, 2.0])
-    np.testing.assert_array_equal(distance.score("q", snippets), [0.9, np.nan, -2.0])
-    assert similarity.name != distance.name
-    assert "faiss" in distance.name
+# --- functions ------------------------------------------------------------------------------------
 
 
 async def test_a_function_may_have_an_asynchronous_twin():

@@ -135,8 +135,8 @@ def columns_of(documents: Sequence[Document]) -> dict[str, HitColumns]:
     found: list[dict[str, Any]] = [hits or {} for hits in known]
     columns = {}
     for name in sorted(set[str]().union(*found) - {*_failed(known)}):
-        ranks, scores = zip(*[hits.get(name) or NOT_FOUND for hits in found], strict=True)
-        columns[name] = HitColumns(np.array(ranks, np.float64), np.array(scores, np.float64))
+        of_each = zip(*[hits.get(name) or NOT_FOUND for hits in found], strict=True)
+        columns[name] = HitColumns._make(np.array(values, np.float64) for values in of_each)
     return columns
 
 
@@ -173,7 +173,7 @@ def failed_in(documents: Iterable[Document]) -> list[str]:
 
 
 def _failed(known: Iterable[Any]) -> list[str]:
-    hits = next(filter(None, known), {})  # those of a call all name what failed
+    hits: dict[str, Any] = next(filter(None, known), {})  # all of a call name what failed
     return sorted(name for name, place in hits.items() if place is None)
 
 

@@ -90,10 +90,9 @@ def hits_of(nodes: Sequence[NodeWithScore]) -> list[tuple[Hit, ...]]:
 
 
 def _with_hits(nodes: Iterable[NodeWithScore]) -> list[NodeWithHits]:
-    listed = list(nodes)  # by type: `isinstance` takes long for pydantic's models
-    if not any(issubclass(kind, NodeWithHits) for kind in {*map(type, listed)}):
-        return []
-    return [node for node in listed if isinstance(node, NodeWithHits)]
+    listed: list[Any] = [*nodes]  # by type: `isinstance` takes long for pydantic's models
+    kinds = {kind for kind in {*map(type, listed)} if issubclass(kind, NodeWithHits)}
+    return [node for node in listed if type(node) in kinds] if kinds else []
 
 
 def failed_in(nodes: Iterable[NodeWithScore]) -> list[str]:
