@@ -121,7 +121,7 @@ def test_a_text_has_the_units_that_their_definition_gives_it(query, texts):
 
 
 def test_what_is_no_letter_digit_or_underscore_stands_between_words():
-    texts = ["“Red”—wine", "red\xa0wine", "red-wine", "red\0wine", "red_wine", "redwine"]
+    texts = ["“Red”—wine", "red\xa0wine", "red-wine", "red\0wine", "(Red), wine", "red_wine"]
     for unit in ("words", "pairs"):
-        assert scores(unit, "red wine", *texts) == [-1] * 4 + [0] * 2
-        assert scores(unit, "red wine", *texts[2:]) == [-1] * 2 + [0] * 2  # of ASCII alone
+        assert scores(unit, "red wine", *texts) == [-1] * 5 + [0]
+        assert scores(unit, "red wine", *texts[4:], "redwine") == [-1, 0, 0]  # in ASCII
