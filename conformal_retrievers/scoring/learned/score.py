@@ -202,11 +202,8 @@ def table_of(
 
 def _words(query: str, snippets: Sequence[Snippet]) -> Values:
     """Return the scores of shared words, (3, n)."""
-
-    def score() -> Values:
-        return -np.array(shares_of(query, texts_in(snippets), *WORDS))
-
-    return once("words", query, snippets, score)
+    texts = texts_in(snippets)
+    return once("words", query, snippets, lambda: -np.array(shares_of(query, texts, *WORDS)))
 
 
 def item_of(judged: Iterable[JudgedQuery]) -> Item:
