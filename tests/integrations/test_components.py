@@ -302,7 +302,6 @@ async def test_a_retriever_can_have_another_alpha_than_its_calibration():
         (["text"], "q", TypeError, r"documents\[0\]|nodes\[0\]"),
         ([TextNode(text="a")], "q", TypeError, r"documents\[0\]|nodes\[0\]"),
     ],
-    ids=str,
 )
 async def test_an_invalid_argument_is_named(compressor, postprocessor, given, query, error, field):
     bundle = None if query is None else QueryBundle(query)
