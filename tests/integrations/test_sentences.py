@@ -511,8 +511,10 @@ async def test_both_frameworks_keep_the_same_sentences_by_a_model_and_by_default
             scores = retriever.filter.scorer.score(question, query.snippets)
             assert keeps == retriever.filter.calibration.keep(scores).tolist()
         n_kept, n_all = n_kept + sum(keeps), n_all + len(keeps)
-    assert n_cut or alpha == 0.05
-    assert 0 < n_kept < n_all * (0.5 if alpha is None else 1)
+    assert n_kept > 0
+    if alpha != 0.05:  # at which all sentences may have to stay
+        assert n_cut > 0
+        assert n_kept < n_all * (0.5 if alpha is None else 1)
 
 
 # --- chains and engines ---------------------------------------------------------------------------
