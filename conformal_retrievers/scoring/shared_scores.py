@@ -4,7 +4,7 @@ A model may be a part of both their scores. It is asked once for the snippets of
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Scores = NDArray[np.float64]  # (n,)
-Key = tuple[bool, str, str, int]  # whether it is awaited, the scorer, the query, and the snippets
+# Whether it is awaited, the scorer, the query, and the snippets.
+Key = tuple[bool, Hashable, str, int]
 # What is known, or awaited, with the snippets, whose id is no other's as long as they are kept.
 _known: ContextVar[dict[Key, tuple[Any, Any]] | None] = ContextVar("known scores", default=None)
 
@@ -55,8 +56,10 @@ async def stop(tasks: Sequence[asyncio.Future[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def once(name: str, query: str, snippets: Sequence[Any], score: Callable[[], Scores]) -> Scores:
-    """Return scores by a name, those that are known if the block is `scored_once`.
+def once(
+    scorer: Hashable, query: str, snippets: Sequence[Any], score: Callable[[], Scores]
+) -> Scores:
+    """Return scores by a scorer's name, or other key, those that are known in `scored_once`.
 
     >>> snippets, calls = ["a"], []
     >>> with scored_once():
@@ -68,7 +71,7 @@ def once(name: str, query: str, snippets: Sequence[Any], score: Callable[[], Sco
     known = _known.get()
     if known is None:
         return score()
-    key = (False, name, query, id(snippets))
+    key = (False, scorer, query, id(snippets))
     if key not in known:
         known[key] = (score(), snippets)
     return np.array(known[key][0], dtype=np.float64)

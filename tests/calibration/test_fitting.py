@@ -204,6 +204,13 @@ def test_a_given_scorer_is_asked_once_for_each_query_and_the_statement_says_what
         ConformalFilter.of(calibration)
 
 
+@pytest.mark.parametrize("name", ["words", "stems", "text"])
+def test_a_given_scorer_may_have_any_name(name):
+    named = replace(ORACLE, name=name)
+    learned = calibrate(JUDGED, [named], alpha=0.1)
+    assert learned.threshold() == calibrate(JUDGED, [ORACLE], alpha=0.1).threshold()
+
+
 @pytest.mark.parametrize("judged", [JUDGED, [*JUDGED[:90], *map(without_relevant, JUDGED[90:])]])
 def test_what_it_keeps_is_found_by_fits_that_did_not_see_the_query(judged):
     fit = split(judged).fit

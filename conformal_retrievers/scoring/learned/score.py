@@ -203,7 +203,8 @@ def table_of(
 def _words(query: str, snippets: Sequence[Snippet]) -> Values:
     """Return the scores of shared words, (3, n)."""
     texts = texts_in(snippets)
-    return once("words", query, snippets, lambda: -np.array(shares_of(query, texts, *WORDS)))
+    # By a key that is no text: a scorer may have any name.
+    return once(WORDS, query, snippets, lambda: -np.array(shares_of(query, texts, *WORDS)))
 
 
 def item_of(judged: Iterable[JudgedQuery]) -> Item:
