@@ -62,7 +62,11 @@ def outcome_of(result: object) -> Reply | Unanswered:
         return Reply("", "length")
     if isinstance(result, Unanswered):
         return result
-    unanswered = Unanswered(f"{type(result).__name__}: {result}")
+    try:
+        reason = str(result)
+    except Exception:
+        reason = "its message cannot be read"
+    unanswered = Unanswered(f"{type(result).__name__}: {reason}")
     unanswered.__cause__ = result
     return unanswered
 

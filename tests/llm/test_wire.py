@@ -126,6 +126,8 @@ class Odd(Exception):
     def status_code(self):
         raise RuntimeError
 
+    __str__ = status_code.fget
+
 
 @pytest.mark.parametrize("result", [Odd(), wrapped(Odd()), None, "yes", {"text": "yes"}, Reply])
 def test_whatever_a_model_returns_or_raises_leaves_its_request_unanswered(result):
