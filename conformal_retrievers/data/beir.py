@@ -14,6 +14,7 @@ from conformal_retrievers.data.jsonl import placed_lines, rows
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.text import number_in
 
+CORPUS = "corpus.jsonl"
 Runs: TypeAlias = str | Path | Sequence[str | Path] | Mapping[str, str | Path]
 Ranked: TypeAlias = dict[str, list[tuple[str, float | None]]]  # documents and scores, best first
 
@@ -155,8 +156,8 @@ def read_texts(path: str | Path, name: str = "queries.jsonl") -> dict[str, str]:
     """
     path = _existing(Path(path), name) if Path(path).is_dir() else path
     if next((line for _, line in placed_lines(path)), "").lstrip().startswith("{"):
-        rows = _by_id(Path(path)).items()
-        return {id: f"{row.title} {row.text}" if row.title else row.text for id, row in rows}
+        rows, clean = _by_id(Path(path)).items(), str.strip if name == CORPUS else str
+        return {id: clean(f"{row.title} {row.text}" if row.title else row.text) for id, row in rows}
     texts: dict[str, str] = {}
     for place, line in placed_lines(path):
         id, tab, text = line.rstrip("\r\n").partition("\t")
@@ -167,8 +168,11 @@ def read_texts(path: str | Path, name: str = "queries.jsonl") -> dict[str, str]:
 
 
 def read_corpus(path: str | Path) -> dict[str, str]:
-    """Read the texts of a corpus by their ids, as `read_texts` does, without blanks around them."""
-    return {id: text.strip() for id, text in read_texts(path, "corpus.jsonl").items()}
+    """Read the texts of a corpus by their ids, as `read_texts` does.
+
+    Those of JSON lines are without the blanks around them, as BEIR has them.
+    """
+    return read_texts(path, CORPUS)
 
 
 def _by_id(path: Path) -> dict[str, _Row]:

@@ -88,6 +88,13 @@ def test_qrels_alone_are_relevant_snippets_for_judge_retriever(files):
         read(files / "qrels.txt")
 
 
+def test_a_text_behind_a_tab_keeps_the_blanks_around_it(files):
+    corpus = files / "corpus.tsv"
+    corpus.write_text(corpus.read_text().replace("Ann\tdid.", " Ann\tdid. "))
+    [judged, *_] = read_trec(files / "qrels.txt", files / "run.txt", corpus=corpus)
+    assert judged.snippets[0].text == " Ann\tdid. "
+
+
 def test_queries_of_a_run_without_judgements_are_left_out_with_a_warning(files):
     (files / "run.txt").write_text(RUN + "999 Q0 FT-1 1 3 bm25\n")
     with pytest.warns(UserWarning, match="1 queries of the run, such as '999'"):
