@@ -177,7 +177,8 @@ def parsed_json(place: str, text: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=files.without_repetition)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{place}: it is not JSON ({error}); export the file again") from None
+        remedy = "give one object a line, or export the file again"
+        raise ValueError(f"{place}: it is not JSON ({error}); {remedy}") from None
 
 
 def placed_lines(path: str | Path) -> Iterator[tuple[str, str]]:

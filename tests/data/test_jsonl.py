@@ -68,7 +68,7 @@ def with_evidence(**fields):
 @pytest.mark.parametrize(
     ("line", "field"),
     [
-        ('{"query": "q", "snippets": [', r"line \d+: it is not JSON \("),
+        ('{"query": "q", "snippets": [', r"line \d+: it is not JSON \(.*give one object a line"),
         ('{"query": "q", "snippets": [{"text": "t"}]}', r"relevant is missing; give true or false"),
         ('["query"]', "object"),
         ('{"snippets": []}', "query is missing"),
