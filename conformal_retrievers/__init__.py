@@ -82,9 +82,9 @@ __all__ = [
     "write_jsonl",
 ]
 
-# A module imports from its own room or one before, so to look into these first loads no more.
-_ROOMS = ["data", "llm", "scoring", "data.columns", "calibration", "results", "filtering"]
-_ROOMS += ["sentence_filter", "evaluation", "monitoring"]
+# A module imports from its own room or one before, so to look into these first loads little more.
+_ROOMS = ["data", "data.columns", "llm", "scoring", "calibration", "results", "filtering"]
+_ROOMS += ["sentence_filter", "monitoring", "evaluation"]
 
 
 def __getattr__(name: str) -> Any:

@@ -108,6 +108,7 @@ def check_holds_gate(calibration: Calibration, path: Path, unanswerable: list[st
     """Exit with 2 if there are unanswerable queries for a calibration without a gate."""
     if calibration.gate is None and unanswerable:
         raise typer.BadParameter(
-            f"{path} holds no gate, and only a gate is measured on unanswerable queries",
+            f"{path} holds no gate, and only a gate is measured on unanswerable queries; leave "
+            "--unanswerable out",
             param_hint="--unanswerable",
         )
