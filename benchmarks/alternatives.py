@@ -10,8 +10,9 @@ all-MiniLM-L6-v2 and BM25 behind one `HybridRetriever`. Each way gets the same d
     LLMChainFilter    LangChain's: one call for each document, to a server on loopback that answers
                       YES after 300 ms; its calls run beside each other, as LangChain runs them
 
-The figures are wall times in one process on all cores. The ways take turns over the questions, and
-a ratio is the median [quartiles] over questions.
+The figures are wall times in one process on all cores, of one way after the other: each has all
+questions in a row. A ratio is the median [quartiles] over questions. After a pause caches are cold,
+and each way takes some milliseconds longer.
 
     .venv/bin/python -m benchmarks.alternatives --write     minutes
 """
@@ -100,8 +101,8 @@ def main() -> None:
     found = [retriever.invoke(query) for query in queries]
     seconds: dict[str, list[float]] = {}
     with ways(ours) as timed:
-        for query, documents in zip([queries[0], *queries], [found[0], *found], strict=True):
-            for name, way in timed.items():
+        for name, way in timed.items():
+            for query, documents in zip([queries[0], *queries], [found[0], *found], strict=True):
                 start = time.perf_counter()
                 way(query, documents)
                 seconds.setdefault(name, []).append(time.perf_counter() - start)
