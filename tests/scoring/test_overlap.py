@@ -82,7 +82,7 @@ def test_a_word_of_up_to_three_letters_is_one_piece():
 
 
 WORDS = st.sampled_from(
-    ["a", "cat", "cats", "split", "splitting", "splits", "Straße", "ÉTÉ", "x_1", "٣", "ſo"]
+    ["a", "ca", "cat", "cats", "split", "splitting", "splits", "Straße", "ÉTÉ", "x_1", "٣", "ſo"]
 )
 TEXTS = st.lists(st.tuples(WORDS, st.sampled_from([" ", ", ", "\n", "-", "", "  ("]))).map(
     lambda parts: "".join(word + between for word, between in parts)
