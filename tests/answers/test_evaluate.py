@@ -70,6 +70,7 @@ def test_without_references_it_says_what_is_unchanged():
     conformal, new, chain = asked()
     found = evaluate_answers({"f": conformal}, new, chain)
     assert {*found.ways[0].measures} == {"snippets", "tokens", "seconds", "unchanged"}
+    assert all(0 <= seconds < 60 for seconds in found.ways[0].measures["seconds"])
     with pytest.raises(ValueError, match="'q0' was used to calibrate"):
         evaluate_answers({"f": conformal}, questions(1, seed=1)[0], chain)
 
