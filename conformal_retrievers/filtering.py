@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -33,7 +32,7 @@ from conformal_retrievers.data.checks import as_flag
 from conformal_retrievers.data.hits import list_length, texts_in
 from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
 from conformal_retrievers.data.sentences import Splitter
-from conformal_retrievers.results import Filtered, NothingKept, Streak, Unscorable
+from conformal_retrievers.results import Alarm, Filtered, NothingKept, Unscorable
 from conformal_retrievers.scoring.query_scorer import QueryScorer
 from conformal_retrievers.scoring.scorer import (
     Scorer,
@@ -95,7 +94,7 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         self.on_empty, self.on_unscorable, self.group_of = on_empty, on_unscorable, group_of
         self.shadow = as_flag("a filter", "shadow", shadow)  # the text "false" would be true
         self._at: dict[float, Any] = {}
-        self._needs_length, self._streak = needs_length(scorer), Streak()
+        self._needs_length, self._alarm = needs_length(scorer), Alarm()
         self._warn_if_nothing_drops()
 
     @classmethod
@@ -150,7 +149,7 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         be scored; a gate that reads it lets the query pass. None can be scored either in a list
         clearly shorter than any that was calibrated, if the scorer compares the snippets of a list.
         Warns of that, of more snippets than the retriever was asked for, if none can be scored, and
-        if all or none were kept of ten queries in a row.
+        if far more queries keep none, or all, than of those that calibrated.
         """
         given, n, decide = self._opened(snippets)
         group = self._checked(query, n, group)
@@ -240,8 +239,7 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
             return replace(filtered, keeps=np.zeros(len(s), dtype=bool))
         n_lost = np.count_nonzero(np.isnan(s))
         if not n_lost and not self.calibration.keeps_everything:
-            lowest = self.calibration.lowest_scores
-            self._streak.add(filtered, lowest[0] if lowest else -math.inf, item)
+            self._alarm.add(filtered, item)
         if n_lost and self.on_unscorable == "raise" and not self.shadow:
             text = f"{self.scorer.name!r} gave no score to {item}s {filtered.unscorable.tolist()}"
             raise Unscorable(f"{text}. To keep such {item}s, set on_unscorable='keep'", filtered)

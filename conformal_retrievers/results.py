@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import warnings
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -37,25 +39,48 @@ class Unscorable(Refused, ValueError):
     """A snippet could not be scored, and `on_unscorable` is "raise"; `filtered` keeps it."""
 
 
-class Streak:
-    """Warns if the scores of ten queries in a row are beyond those that were calibrated."""
+class Alarm:
+    """Warns once if far more queries keep none, or all, than of those that calibrated.
 
-    LENGTH = 10
+    Page's cumulative sum, s ← max(0, s + log P₁/P₀) for each query, warns at s ≥ log 10⁴: among
+    queries like those that calibrated, once in 10⁴ or more seldom (Lorden 1971). P₀ has the share p
+    of the calibrating queries that did so, two standard errors above it and at least `LEAST`, and
+    P₁ one half way from p to 1.
+    """
+
+    LEAST = 0.1  # so that it takes six queries
 
     def __init__(self) -> None:
-        self.kept, self.n = "", 0
+        self._sums = {"none": (0.0, 0, 0), "all": (0.0, 0, 0)}  # s; queries since it was 0, of all
 
-    def add(self, decided: Decision, lowest: float, item: str) -> None:
-        """Count the decision about one more query: none is kept, or all are below the `lowest`."""
-        none = len(decided.keeps) > 0 and not decided.keeps.any()
-        kept = "none" if none else "all" if (decided.scores < lowest).all() else ""
-        self.n = self.n + 1 if kept == self.kept else 1
-        self.kept = kept if len(decided.keeps) else ""
-        if self.kept and self.n == self.LENGTH:
-            warnings.warn(  # the same text and place: Python shows it once
-                f"of the last {self.LENGTH} queries, {kept} of the {item}s were kept: their scores "
-                "are beyond the calibration's, so that the retriever, its store or its model "
-                "is not the calibrated one. To compare, run conformal-retrievers diagnose --log",
+    def add(self, decided: Decision, item: str) -> None:
+        """Take the decision about the snippets, or sentences, of one more query."""
+        lowest = decided.calibration.lowest_scores
+        if not len(decided.keeps) or not lowest:
+            return
+        above = len(lowest) - bisect_right(lowest, decided.threshold)
+        self._add("none", not decided.keeps.any(), above, len(lowest), item)
+        self._add("all", bool((decided.scores < lowest[0]).all()), 0, len(lowest), item)
+
+    def _add(self, kept: str, did: bool, before: int, of: int, item: str) -> None:
+        if (known := self._sums.get(kept)) is None:
+            return  # it was said
+        share = (before + 1) / (of + 1)  # with one more query, if it is like them
+        p = share + 2 * math.sqrt(share * (1 - share) / (of + 1))
+        p = min(max(self.LEAST, p), 1 - self.LEAST)
+        s, m, n = (
+            known[0] + math.log((1 + p) / (2 * p) if did else 0.5),
+            known[1] + did,
+            known[2] + 1,
+        )
+        self._sums[kept] = (s, m, n) if s > 0 else (0.0, 0, 0)
+        if s >= math.log(1e4):
+            self._sums.pop(kept, None)
+            warnings.warn(
+                f"{m} of the last {n} queries kept {kept} of their {item}s, with scores that "
+                f"{before} of {of} calibrating queries had: the retriever, its store or its model "
+                "is not the calibrated one, or the questions are of another kind. To compare, run "
+                "conformal-retrievers diagnose --log",
                 stacklevel=1,
             )
 

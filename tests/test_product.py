@@ -103,7 +103,9 @@ def named_in(text, options):
 @pytest.mark.slow
 @pytest.mark.parametrize("scorer", SCORERS)
 @pytest.mark.parametrize("guarantee", OPTIONS["guarantee"])
-@pytest.mark.filterwarnings("ignore:.*drops none", "ignore:.*infinite", "ignore:of the last 10")
+@pytest.mark.filterwarnings(
+    "ignore:.*drops none", "ignore:.*infinite", "ignore:.* of the last .* queries kept"
+)
 def test_options_work_together_or_an_error_names_two_of_them(scorer, guarantee, tmp_path):
     worked = refused = 0
     for values in itertools.product(*list(OPTIONS.values())[1:]):

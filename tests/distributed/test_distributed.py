@@ -188,7 +188,7 @@ def labels_of(out):
 EVEN = {f"q{i}": tuple(len(s["text"]) % 2 == 0 for s in line(i)["snippets"]) for i in range(24)}
 
 
-@pytest.mark.filterwarnings("ignore:of the last 10")
+@pytest.mark.filterwarnings("ignore:.* of the last .* queries kept")
 def test_all_actors_together_keep_the_rate_and_wait_for_an_endpoint(cluster, tmp_path, llm_server):
     stamps, away = [], []
 

@@ -49,7 +49,7 @@ def in_llama_index():
     return llama_index_conformal.judge_retriever(retriever, judged())
 
 
-@pytest.mark.filterwarnings("ignore:.*drops none", "ignore:of the last 10")
+@pytest.mark.filterwarnings("ignore:.*drops none", "ignore:.* of the last .* queries kept")
 @pytest.mark.parametrize("gated", [False, True], ids=["alone", "behind a gate"])
 @pytest.mark.parametrize("retrieved", [in_langchain, in_langchain_hybrid, in_llama_index])
 @pytest.mark.parametrize("alpha", [0.1, 0.25])

@@ -560,7 +560,7 @@ def test_judged_queries_carry_the_retrievers_name_and_depth(retriever, name, k, 
     assert read_jsonl(tmp_path / "judged.jsonl") == [judged_query]
 
 
-@pytest.mark.filterwarnings("ignore:of the last 10 queries")
+@pytest.mark.filterwarnings("ignore:.* of the last .* queries kept")
 async def test_the_configuration_of_a_caller_reaches_the_retriever():
     scorer = FunctionScorer(lambda query, texts: [0.1] * len(texts), "constant")
     filtered = ConformalRetriever(retriever=opened(4), filter=filter_at(scorer))

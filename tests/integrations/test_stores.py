@@ -265,6 +265,20 @@ def test_a_file_of_a_score_that_another_store_turns_round_is_refused(asked, tmp_
             other.kept(path, new[0].query)
 
 
+def test_a_file_of_a_score_that_has_another_scale_in_another_store_is_warned_of(tmp_path):
+    queries, new = halves()
+    path = tmp_path / "calibration.json"
+    with STORES["chroma, cosine"]("llama_index", tmp_path) as store:
+        judged = Asked("llama_index", "chroma", store).judged(queries)
+        calibrate(judged, RetrievalScorer(), alpha=ALPHA).save(path)
+    with STORES["memory"]("llama_index", tmp_path) as store:
+        retriever = retriever_of("llama_index", store)
+        keep = ConformalPostprocessor.from_calibration(path)
+        found = [(query.query, retriever.retrieve(query.query)) for query in new]
+        with pytest.warns(UserWarning, match="of the last .* queries kept none"):
+            [keep.postprocess_nodes(nodes, query_str=question) for question, nodes in found]
+
+
 @pytest.mark.parametrize("framework", PACKAGES)
 async def test_a_store_and_bm25_are_filtered_from_one_file(framework, tmp_path):
     dense = retriever_of(framework, chroma_in_memory(framework), k=8)
