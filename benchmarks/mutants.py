@@ -499,11 +499,6 @@ MUTANTS = {
             "one broken connection fails every request",
         ),
         (
-            "(hopeless or isinstance(result, CancelledError))",
-            "hopeless",
-            "a cancelled request is an unanswered one",
-        ),
-        (
             "not isinstance(read(places[j], reply), str)",
             "True",
             "a reply without a verdict is cached",

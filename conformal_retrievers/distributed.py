@@ -1,17 +1,16 @@
-"""The same work on a cluster: scoring, labelling, calibrating and evaluating in parts, on Ray.
+"""The same work on a cluster: scoring, calibrating and evaluating in parts, on Ray.
 
-Each part of a source (see `data/parts.py`) is one task of Ray Data on a pool of actors. An actor
-makes its scorer or LLM once, reads a part from the storage, and writes its result there; the
-driver holds names of parts only. An actor that dies is started again, and its part done again. A
-driver that is interrupted continues, by the same call, with the parts that are not done.
+Each part of a source (see `data/parts.py`) is one task of an actor, which makes its scorer once,
+reads a part from the storage, and writes its result there; the driver holds names of parts only.
+An actor that dies is started again, and its part done again. A driver that is interrupted
+continues, by the same call, with the parts that are not done.
 """
 
-import json
+import logging
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,24 +19,18 @@ from conformal_retrievers.extras import require
 require("ray", "fsspec", "pyarrow", "ray")
 
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.cluster.results import calibrated, diagnosed_log, evaluated
-from conformal_retrievers.cluster.tasks import Done, Labelling, Scoring, Task, do_part
+from conformal_retrievers.cluster.results import calibrated, evaluated
+from conformal_retrievers.cluster.tasks import Done, facts_of, score_part
 from conformal_retrievers.data import parts
 from conformal_retrievers.data.parts import Folder, Part
-from conformal_retrievers.data.sentences import Split
-from conformal_retrievers.evaluation.diagnosis import Diagnosis
 from conformal_retrievers.evaluation.evaluate import Evaluation
-from conformal_retrievers.llm.ask import LLM, check_count, check_llm
-from conformal_retrievers.llm.deadlines import patient
-from conformal_retrievers.llm.limits import CacheOfDesk, Desk
-from conformal_retrievers.llm.prompt import Prompt
+from conformal_retrievers.llm.ask import check_count
 from conformal_retrievers.scoring.scorer import Scorer, check_scorer
-from conformal_retrievers.version import __version__
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before ray is imported: it asks outside
 import ray
-import ray.data
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+logger = logging.getLogger("conformal_retrievers")
 
 MOST = 5  # how often a part is begun: it may be what kills its actor
 _REMOTE: Any = ray.remote  # its types are narrower than what it takes
@@ -53,7 +46,6 @@ def score_dataset(
     *,
     actors: int = 1,
     num_gpus: float = 0,
-    requests_per_minute: float | None = None,
     queries_per_part: int = 1000,
 ) -> Done:
     """Score judged queries on a Ray cluster, into a folder of Parquet files.
@@ -64,14 +56,12 @@ def score_dataset(
     Parameters
     ----------
     source, out
-        A file or folder of judged queries, JSON lines or Parquet, or the folder of `label_dataset`;
-        a folder, new or of an earlier run. Paths or URLs of fsspec that all machines reach.
+        A file or folder of judged queries, JSON lines or Parquet; a folder, new or of an earlier
+        run. Paths or URLs of fsspec that all machines reach.
     make_scorer
         Makes the scorer, once in each actor.
     actors, num_gpus
         The number of actors, and the GPUs of each; without GPUs each has one CPU.
-    requests_per_minute
-        How many requests all LLMs of `limited` send together.
     queries_per_part
         Lines of JSON that are one part; a compressed or Parquet file is always one.
 
@@ -82,63 +72,18 @@ def score_dataset(
     RuntimeError
         If a part fails, naming it and why; the parts that are done stay.
     """
-    make = partial(_scoring, make_scorer)
+    check_count(queries_per_part, "queries_per_part")
+    check_count(actors, "actors")
     each = {"num_gpus": num_gpus} if num_gpus else {"num_cpus": 1}
-    return _done("score", make, source, out, queries_per_part, actors, requests_per_minute, each)
-
-
-def label_dataset(
-    source: str | Path,
-    out: str | Path,
-    make_llm: Callable[[], LLM],
-    *,
-    actors: int = 1,
-    concurrency: int = 8,
-    requests_per_minute: float | None = None,
-    patience: float = 600.0,
-    cache: str | Path | None = None,
-    prompt: Prompt | None = None,
-    split: Split | None = None,
-    queries_per_part: int = 100,
-) -> Done:
-    """Let an LLM judge retrieved snippets as `label_by_llm` does, on a Ray cluster.
-
-    Called again with the same folder, it does the parts that are missing there. Malformed records
-    and queries without a verdict are in `Done.errors` and in the folder's errors.jsonl.
-
-    Parameters
-    ----------
-    source, out, actors, queries_per_part
-        As for `score_dataset`; the lines of the source are {"id", "query", "answer", "group",
-        "snippets": [{"id", "text", "document", "position", "retrieval_score", "hits"}]}.
-    make_llm
-        Makes the LLM, once in each actor. Its client's own retries take no permit: give
-        `openai_llm(..., max_retries=0)`.
-    concurrency
-        The number of requests of each actor under way at a time.
-    requests_per_minute
-        How many requests all actors send together.
-    patience
-        Seconds to wait for an endpoint that refuses connections or is overloaded; then the part
-        fails.
-    cache
-        A file on the driver's machine for the replies: those of a part that is not done are not
-        paid for again.
-    prompt, split
-        As for `label_by_llm`.
-
-    Raises
-    ------
-    ValueError, RuntimeError
-        As `score_dataset`.
-    """
-    prompt = prompt or Prompt.load("label_sentences" if split else "label")
-    check_count(concurrency, "concurrency")
-    make = partial(_labelling, make_llm, patience, prompt, split, concurrency)
-    each, log = {"num_cpus": 1}, None if cache is None else os.path.abspath(cache)
-    return _done(
-        "label", make, source, out, queries_per_part, actors, requests_per_minute, each, log
-    )
+    survey = partial(parts.surveyed, per_part=queries_per_part)
+    surveys, folder = [*_mapped(survey, parts.files_in(source))], Folder(out)
+    facts = _got(_REMOTE(**each)(lambda: facts_of(_made(make_scorer))).remote())
+    folder.begin(parts.manifest_of(facts, surveys, queries_per_part))
+    every, before = parts.parts_of(surveys), folder.done()
+    todo = [part for part in every if part.name not in before]
+    start = _REMOTE(**each, max_restarts=-1, max_task_retries=MOST - 1)(_Actor).remote
+    _done(todo, [start(make_scorer, facts, folder) for _ in range(min(actors, len(todo)))])
+    return Done.of(folder, [part.name for part in every], len(every) - len(todo))
 
 
 def calibrate_dataset(source: str | Path, *, alpha: float, **options: Any) -> Calibration:
@@ -163,124 +108,68 @@ def evaluate_dataset(
     return evaluated(calibration, source, _mapped, level)
 
 
-def diagnose_log_dataset(
-    calibration: Calibration, source: str | Path, *, level: float = 0.95
-) -> Diagnosis:
-    """Return what `diagnose` returns for a filter log in many files, such as rotated ones.
-
-    `source` is the path or URL of a folder of filter logs, or of one. A repeated query counts once,
-    in the first file by name that has it. Raises ValueError as `diagnose` does, and if no event is
-    of this calibration.
-    """
-    return diagnosed_log(calibration, source, _mapped, level)
-
-
 def connect(address: str | None = None) -> None:
     """Connect to the cluster at an address, or start one here; nothing if that has been done."""
     if not ray.is_initialized():
         ray.init(address)
 
 
-def limited(llm: LLM, *, patience: float = 600.0) -> LLM:
-    """Return the same model, which in an actor of `score_dataset` takes a permit for each request.
-
-    It waits for an endpoint that is away, see `patient`. Make it in `make_scorer`.
-    """
-    permit = None if _DESK is None else partial(_at_desk, "permit")
-    return patient(llm, patience=patience, permit=permit)
-
-
-def _scoring(make_scorer: Callable[[], Scorer]) -> Scoring:
-    check_scorer(scorer := make_scorer())
-    return Scoring(scorer)
-
-
-def _labelling(
-    make_llm: Callable[[], LLM],
-    patience: float,
-    prompt: Prompt,
-    split: Split | None,
-    concurrency: int,
-) -> Labelling:
-    check_llm(llm := make_llm(), "make_llm()")
-    cache = None if _DESK is None else CacheOfDesk(_at_desk)
-    return Labelling(limited(llm, patience=patience), prompt, split, concurrency, cache)
-
-
 class _Actor:
-    """Makes a task once, and does it for one part after the other."""
+    """Makes a scorer once, and scores one part after the other."""
 
     def __init__(
-        self, make: Callable[[], Task], out: str, by: Mapping[str, Any], desk: Any
+        self, make_scorer: Callable[[], Scorer], facts: Mapping[str, Any], folder: Folder
     ) -> None:
-        global _DESK
-        _DESK = desk
-        self.task, self.folder, self.by = make(), Folder(out), by
+        self.make_scorer, self.facts, self.folder = make_scorer, facts, folder
 
-    def __call__(self, batch: Mapping[str, Any]) -> dict[str, list[str]]:
-        part = Part(**json.loads(batch["item"][0]))
+    @cached_property
+    def scorer(self) -> Scorer:
+        scorer = _made(self.make_scorer)
+        if (facts := facts_of(scorer)) != self.facts:
+            raise ValueError(f"one actor made {facts!r}, and another {self.facts!r}")
+        return scorer
+
+    def score(self, part: Part) -> str:
+        """Score a part; return why that failed, as the error itself may not reach the driver."""
         try:
-            if (made := _by(self.task)) != self.by:
-                raise ValueError(f"one actor made {made!r}, and another {self.by!r}")
-            if (times := _at_desk("begin", part.name)) > MOST:
-                raise RuntimeError(f"its actor died {times - 1} times, perhaps out of memory")
-            do_part(self.task, part, self.folder)
+            score_part(self.scorer, part, self.folder)
         except Exception as error:
-            where = f"the part of {part.file} from line {part.line}"
-            return {"failed": [f"{where} failed: {type(error).__name__}: {error}"]}
-        return {"failed": [""]}
+            return f"{type(error).__name__}: {error}"
+        return ""
 
 
-_DESK: Any = None  # the desk of the cluster, in the process of an actor
+def _made(make_scorer: Callable[[], Scorer]) -> Scorer:
+    check_scorer(scorer := make_scorer())
+    return scorer
 
 
-def _at_desk(method: str, *arguments: Any) -> Any:
-    return ray.get(getattr(_DESK, method).remote(*arguments))
-
-
-def _done(
-    task: str,
-    make: Callable[[], Task],
-    source: str | Path,
-    out: str | Path,
-    per_part: int,
-    actors: int,
-    per_minute: float | None,
-    each: Mapping[str, Any],  # what an actor takes of its machine
-    cache: str | None = None,
-) -> Done:
-    """Do the parts of a source that the folder lacks, and return all of its results."""
-    check_count(per_part, "queries_per_part")
-    check_count(actors, "actors")
-    if per_minute is not None and not per_minute > 0:
-        raise ValueError(f"requests_per_minute is {per_minute!r}; give a number above 0")
-    folder, labels = Folder(out), parts.labels_of(source)
-    files = parts.files_in(source, parts.ENDINGS if task == "score" else parts.LINES)
-    surveys = [*_mapped(partial(parts.surveyed, per_part=per_part), files)]
-    by = _got(_REMOTE(**each)(lambda: _by(make())).remote())
-    more = {"library": __version__, "labels": labels}
-    folder.begin(parts.manifest_of(task, by, surveys, per_part, **more))
-    every, before = parts.parts_of(surveys), folder.done()
-    todo = [json.dumps(asdict(part)) for part in every if part.name not in before]
-    if todo:
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        again = {"max_restarts": -1, "max_task_retries": -1}
-        made = _REMOTE(num_cpus=0, scheduling_strategy=here, **again)(Desk)
-        data = ray.data.from_items(todo, override_num_blocks=len(todo)).map_batches(
-            _Actor,
-            batch_size=1,
-            fn_constructor_args=(make, folder.url, by, made.remote(per_minute, cache)),
-            compute=ray.data.ActorPoolStrategy(size=actors),
-            **each,
-        )
-        for row in data.iter_rows():
-            if row["failed"]:
-                raise RuntimeError(f"{row['failed']}. Run it again to continue with this part")
-    return Done.of(folder, [part.name for part in every], len(every) - len(todo))
-
-
-def _by(task: Task) -> dict[str, Any]:
-    return dict(json.loads(json.dumps(task.by)))  # as the manifest gives it back
+def _done(todo: Sequence[Part], actors: list[Any]) -> None:
+    """Let each actor score one part after the other; stop at the first part that fails."""
+    waiting, busy = deque(todo), dict[Any, tuple[Any, Part]]()
+    try:
+        while waiting or busy:
+            while waiting and actors:
+                actor, part = actors.pop(), waiting.popleft()
+                busy[actor.score.remote(part)] = actor, part
+            while actors:
+                ray.kill(actors.pop())  # others may wait for its place
+            (ended,), _ = ray.wait([*busy])
+            actor, part = busy[ended]
+            try:
+                why = ray.get(ended)
+            except ray.exceptions.RayError as error:
+                why = f"its actor died {MOST} times, perhaps out of memory ({error})"
+            if why:
+                where = f"the part of {part.file} from line {part.line}"
+                raise RuntimeError(
+                    f"{where} failed: {why}. Run it again to continue with this part"
+                )
+            del busy[ended]
+            actors.append(actor)
+            logger.info("%d of %d parts are left", len(waiting) + len(busy), len(todo))
+    finally:
+        for actor in [*actors, *(actor for actor, _ in busy.values())]:
+            ray.kill(actor)
 
 
 def _got(result: Any) -> Any:

@@ -10,9 +10,8 @@ from pathlib import Path
 from uuid import uuid4
 
 from conformal_retrievers import JudgedQuery
-from conformal_retrievers.llm.ask import LLM
 from conformal_retrievers.llm.openai import openai_llm
-from conformal_retrievers.scoring import FunctionScorer
+from conformal_retrievers.scoring import FunctionScorer, LLMScorer
 
 
 def line(i: int) -> dict[str, object]:
@@ -65,15 +64,13 @@ def length_scorer(log: Path, *, fatal: str | None = None, name: str = "length", 
 
 
 def failing_scorer(folder: Path, query: str, fault: str):
-    """Return a scorer that kills its process once at a query or raises, or has ever new names."""
-    from conformal_retrievers import distributed
-
-    distributed.MOST = 1  # here, in an actor
+    """Return a scorer that kills its process at a query or raises, or has ever new names."""
 
     def score(asked: str, texts: list[str]) -> list[float]:
         if asked == query:
-            if fault == "dies" and not (folder / "died").exists():
-                (folder / "died").touch()
+            with (folder / "asked.log").open("a") as file:
+                file.write(f"{asked}\n")
+            if fault == "dies":
                 os.kill(os.getpid(), signal.SIGKILL)
             raise OSError("no memory left on the GPU")
         return [0.0] * len(texts)
@@ -81,8 +78,8 @@ def failing_scorer(folder: Path, query: str, fault: str):
     return FunctionScorer(score, f"failing {uuid4()}" if fault == "differs" else "failing")
 
 
-def model(url: str) -> LLM:
-    return openai_llm("judge", base_url=url, max_retries=0)
+def rating_scorer(url: str) -> LLMScorer:
+    return LLMScorer(openai_llm("judge", base_url=url, max_retries=0))
 
 
 def judged(lines: list[dict[str, object]]) -> list[JudgedQuery]:

@@ -3,7 +3,7 @@
 A source is a file or a folder of JSON lines (.jsonl), which are cut after a number of lines, or
 of .jsonl.gz and .parquet, of which each file is one part. The folder has
 
-    manifest.json         what was begun: the task, the source's files with their digests
+    manifest.json         what was begun: the scorer, the source's files with their digests
     00000-00012.parquet   the result of part 12 of file 0; absent if no record of it has one
     00000-00012.json      its report, written last: the part is done
     errors.jsonl          the records without a result, by file and line, once all parts are done
@@ -19,29 +19,29 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, TypeVar
-
-from pydantic import JsonValue
+from typing import Any
 
 from conformal_retrievers.data.files import Kind, envelope_text, parse_envelope, write_whole
+from conformal_retrievers.data.jsonl import judged_query
+from conformal_retrievers.data.parquet import iter_rows
+from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.data.retrieval import as_json
+from conformal_retrievers.data.retrieved import check_retrieved, queries_to_judge
 from conformal_retrievers.extras import require
+from conformal_retrievers.version import __version__
 
 require("ray", "fsspec")
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
-T = TypeVar("T")
 Report = dict[str, Any]  # what is known of a part that is done, as JSON
 
-KIND = Kind("conformal-retrievers/parts", 1, "score_dataset or label_dataset", "manifest")
+KIND = Kind("conformal-retrievers/parts", 1, "score_dataset", "manifest")
 MANIFEST, ERRORS = "manifest.json", "errors.jsonl"
-LINES = (".jsonl", ".jsonl.gz")
-ENDINGS = (*LINES, ".parquet")
+ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
 BLOCK = 1 << 20  # bytes
 
 
@@ -66,7 +66,7 @@ class Survey:
     starts: tuple[tuple[int, int], ...]  # the first byte and the number of the first line
 
 
-def files_in(source: str | Path, endings: tuple[str, ...] = ENDINGS) -> list[str]:
+def files_in(source: str | Path) -> list[str]:
     """Return the files of a source, by name, as absolute paths or URLs.
 
     Raises ValueError for a folder without data, or with files of other kinds, and FileNotFoundError
@@ -76,11 +76,11 @@ def files_in(source: str | Path, endings: tuple[str, ...] = ENDINGS) -> list[str
     if not fs.exists(root):
         raise FileNotFoundError(f"source is {source}, which does not exist; give a file or folder")
     paths = [path for path in sorted(fs.find(root)) if not Path(path).name.startswith((".", "_"))]
-    files = [f for f in paths if f.endswith(endings) and Path(f).name != ERRORS]
-    others = [f for f in paths if not f.endswith((*endings, ".json"))]
+    files = [f for f in paths if f.endswith(ENDINGS) and Path(f).name != ERRORS]
+    others = [f for f in paths if not f.endswith((*ENDINGS, ".json"))]
     if others or not files:
         has = f"has {Path(others[0]).name}" if others else "has no data"
-        raise ValueError(f"source {source} {has}; give files that end in {', '.join(endings)}")
+        raise ValueError(f"source {source} {has}; give files that end in {', '.join(ENDINGS)}")
     return [
         path if isinstance(fs, LocalFileSystem) else fs.unstrip_protocol(path) for path in files
     ]
@@ -115,8 +115,28 @@ def parts_of(surveys: Sequence[Survey]) -> list[Part]:
     ]
 
 
-def lines_of(part: Part) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a part of JSON lines that are not blank, after their numbers."""
+def judged_in(part: Part) -> tuple[list[JudgedQuery], list[Report]]:
+    """Return the judged queries of a part, and the malformed records, by file and line or row."""
+    judged, errors = [], []
+    for number, row in _records(part):
+        place = f"line {number}"
+        try:
+            if isinstance(row, ValueError):
+                raise row
+            query = judged_query(place, row.decode()) if isinstance(row, bytes) else row
+            check_retrieved(queries_to_judge([query]))
+            judged.append(query)
+        except (TypeError, ValueError) as error:
+            why = str(error).removeprefix(f"{place}: ")
+            errors.append({"file": part.file, "line": number, "error": why})
+    return judged, errors
+
+
+def _records(part: Part) -> Iterator[tuple[int, bytes | JudgedQuery | ValueError]]:
+    """Yield the lines of a part that are not blank, or its rows of Parquet, after their numbers."""
+    if part.file.endswith(".parquet"):
+        yield from enumerate(iter_rows(part.file), start=1)
+        return
     fs, path = url_to_fs(part.file)
     content = fs.cat_file(path, start=part.start, end=part.stop)
     if part.file.endswith(".gz"):
@@ -125,43 +145,6 @@ def lines_of(part: Part) -> Iterator[tuple[int, bytes]]:
     for number, line in enumerate(content.split(b"\n"), start=part.line):
         if line.strip():
             yield number, line
-
-
-def records(
-    part: Part, read: Callable[[str, Any], T], rows: Iterable[tuple[int, Any]]
-) -> tuple[list[tuple[int, T]], list[Report]]:
-    """Return what each row of a part has, after its number, and the errors of the others.
-
-    `read` takes a place and a row, and raises ValueError for a malformed one; a row may be its
-    error already.
-    """
-    done, errors = [], []
-    for number, row in rows:
-        try:
-            if isinstance(row, ValueError):
-                raise row
-            done.append((number, read(f"line {number}", row)))
-        except (TypeError, ValueError) as error:
-            errors.append(error_at(part, number, str(error).removeprefix(f"line {number}: ")))
-    return done, errors
-
-
-def error_at(part: Part, number: int, error: str) -> Report:
-    """Return the error of a record as `errors.jsonl` has it."""
-    return {"file": part.file, "line": number, "error": error}
-
-
-@contextmanager
-def local_copy(file: str) -> Iterator[str]:
-    """Yield the path of a file, or of a copy if it is remote."""
-    fs, path = url_to_fs(file)
-    if isinstance(fs, LocalFileSystem):
-        yield path
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        copy = os.path.join(folder, Path(path).name)
-        fs.get_file(path, copy)
-        yield copy
 
 
 class Folder:
@@ -188,7 +171,7 @@ class Folder:
             self.write(MANIFEST, envelope_text(fields, rows="files").encode())
             return
         stored = self.manifest
-        for name in ("task", "by", "queries_per_part", "files"):
+        for name in ("by", "queries_per_part", "files"):
             if fields[name] != stored[name]:
                 pairs = zip_longest(_items(stored[name]), _items(fields[name]))
                 theirs, ours = next(pair for pair in pairs if pair[0] != pair[1])
@@ -197,19 +180,12 @@ class Folder:
                     "the same, or an empty folder"
                 )
 
-    def results(self, task: str) -> tuple[dict[str, Any], list[Report]]:
-        """Return the manifest and the reports of all parts, in order.
-
-        Raises ValueError for the results of another task, and if parts are not done.
-        """
+    def results(self) -> tuple[dict[str, Any], list[Report]]:
+        """Return the manifest and the reports of all parts, in order; ValueError if some lack."""
         manifest, names = self.manifest, self.done()
-        if manifest["task"] != task:
-            raise ValueError(
-                f"{self.url} is of {manifest['task']}_dataset; give one of {task}_dataset"
-            )
         if len(names) < manifest["n_parts"]:
             raise ValueError(
-                f"{self.url} has {len(names)} of {manifest['n_parts']} parts; run {task}_dataset "
+                f"{self.url} has {len(names)} of {manifest['n_parts']} parts; run score_dataset "
                 "again, which does the others"
             )
         return manifest, self.reports(names)
@@ -260,37 +236,13 @@ def _items(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def labels_of(source: str | Path) -> dict[str, JsonValue] | None:
-    """Return where the labels of a source come from if it is a folder of `label_dataset`.
-
-    Raises ValueError if parts of it are not done.
-    """
-    folder = Folder(source)
-    if not folder.fs.exists(f"{folder.root}/{MANIFEST}"):
-        return None
-    manifest, reports = folder.results("label")
-    errors = [error for report in reports for error in report["errors"]]
-    without = sum("verdict" in error for error in errors)
-    return {
-        "source": "LLM",
-        "llm": manifest["by"]["llm"],
-        "prompt": manifest["by"]["prompt"],
-        "queries": sum(report["queries"] for report in reports),
-        "queries_without_verdict": without,
-        "malformed_records": len(errors) - without,
-    }
-
-
-def manifest_of(
-    task: str, by: Mapping[str, Any], surveys: Sequence[Survey], per_part: int, **more: Any
-) -> dict[str, Any]:
-    """Return the fields of a manifest; `by` is what does the task, such as a scorer's name."""
+def manifest_of(by: Mapping[str, Any], surveys: Sequence[Survey], per_part: int) -> dict[str, Any]:
+    """Return the fields of a manifest; `by` is the scorer's name, and what is known of it."""
     return {
         "format": KIND.format,
         "version": KIND.version,
-        "task": task,
         "by": dict(by),
-        **more,
+        "library": __version__,
         "queries_per_part": per_part,
         "n_parts": sum(len(survey.starts) for survey in surveys),
         "files": [

@@ -17,7 +17,6 @@ import numpy as np
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_subject
 from conformal_retrievers.calibration.subjects import FILTERED, RETRIEVED
-from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.evaluation import measures
 from conformal_retrievers.evaluation.diagnosis import Band, Diagnosis, SweepPoint, Ties
 from conformal_retrievers.evaluation.evaluate import evaluation_of
@@ -59,27 +58,11 @@ def diagnose(
     queries = measures.checked(scored, calibration)
     if queries.relevant.any():  # a chain's answers say nothing about relevance
         check_subject(calibration, *RETRIEVED)
-    known = None if reference is None else Observed.of(calibration, reference, "reference")
-    return diagnosis_of(calibration, Observed.of(calibration, queries), known, queries, level=level)
-
-
-def diagnosis_of(
-    calibration: Calibration,
-    new: Observed,
-    reference: Observed | None = None,
-    queries: ScoredQueries | None = None,
-    *,
-    level: float = 0.95,
-) -> Diagnosis:
-    """Return what `diagnose` does, from what was observed of the queries and of the reference.
-
-    `Observed.merged` merges what was observed of parts. The queries are as in `evaluation_of`,
-    which raises ValueError.
-    """
+    like = None if reference is None else Observed.of(calibration, reference, "reference")
+    new = Observed.of(calibration, queries)
     evaluation = evaluation_of(calibration, new.counts, queries, level=level)
     within = new.aucs[~np.isnan(new.aucs)]
-    n_scores = int(new.times.sum())
-    points = tuple(_sweep(calibration, new, reference, level))
+    points = tuple(_sweep(calibration, new, like, level))
     own = next(point for point in points if point.alpha == calibration.alpha)
     d = Diagnosis(
         calibration=calibration,
@@ -87,10 +70,10 @@ def diagnosis_of(
         evaluation=evaluation,
         m1_band=own.m1_band,
         m2_band=own.m2_band,
-        comparison=_comparison(calibration, new, reference),
+        comparison=_comparison(calibration, new, like),
         auc_within=cluster_interval(within, np.ones(len(within)), level),
         auc_over=new.auc_over,
-        ties=Ties(n_scores, len(new.values), new.at_threshold / max(1, n_scores)),
+        ties=Ties(new.n_scores, new.n_values, new.at_threshold / max(1, new.n_scores)),
         sweep=points,
     )
     return replace(d, findings=findings(d))

@@ -1,16 +1,8 @@
-"""What a diagnosis takes from some queries, such that parts of them join to the whole, exactly.
-
-Of each query it has what is kept at each alpha of a sweep, the lowest score and the AUC; of their
-scores, how often each value occurs among relevant and among irrelevant snippets. With r_v and i_v
-of these at the value v,
-
-    AUC over all = Σ_v i_v (Σ_{u < v} r_u + r_v / 2) / (Σ r · Σ i)
-"""
+"""What a diagnosis takes from queries: what is kept at each alpha of a sweep, and the AUCs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +11,8 @@ from numpy.typing import NDArray
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.evaluation import measures
-from conformal_retrievers.evaluation.measures import Column, Mask, QueryCounts
+from conformal_retrievers.evaluation.measures import Column, QueryCounts
+from conformal_retrievers.theory.intervals import auc
 
 ALPHAS = tuple(k / 40 for k in range(1, 21))  # 0.025, 0.05, … 0.5
 CELLS = 2**18  # scores that are compared at a time, which bounds the memory
@@ -27,7 +20,7 @@ CELLS = 2**18  # scores that are compared at a time, which bounds the memory
 
 @dataclass(frozen=True, eq=False)
 class Observed:
-    """What `diagnose` takes from K queries; `diagnosis_of` diagnoses those of all parts together.
+    """What `diagnose` takes from K queries.
 
     An A × K array has a row for each alpha of the sweep.
     """
@@ -39,8 +32,9 @@ class Observed:
     lowest_kept: NDArray[np.intp]  # (A,), how many lowest scores are at most the threshold
     thresholds: tuple[float | None, ...]  # at each alpha; None if it depends on the group
     aucs: Column  # (K,), NaN for a query without both kinds of snippets
-    values: Column  # (V,), the scores of queries that pass, each once, ascending
-    times: NDArray[np.intp]  # (2, V), how often each is irrelevant and relevant
+    auc_over: float  # of all scores of queries that pass; NaN without both kinds
+    n_scores: int  # of these
+    n_values: int  # how many different ones
     at_threshold: int  # how many are equal to their threshold
 
     @classmethod
@@ -68,7 +62,7 @@ class Observed:
             scores = np.where(np.repeat(passed, queries.sizes), scores, math.nan)
         own = limits[alphas.index(calibration.alpha)]
         of_each = np.repeat(own, queries.sizes) if groups else own
-        values, times = _histogram(scores, queries.relevant)
+        known = scores[~np.isnan(scores)]
         return cls(
             counts=measures.counts(queries, measures.keeps(queries, calibration)),
             kept=kept,
@@ -79,41 +73,11 @@ class Observed:
             ),
             thresholds=tuple(None if groups else at[None] for at in thresholds),
             aucs=aucs(queries, scores),
-            values=values,
-            times=times,
+            auc_over=auc(scores[queries.relevant], scores[~queries.relevant]),
+            n_scores=len(known),
+            n_values=len(np.unique(known)),
             at_threshold=int(np.count_nonzero(scores == of_each)),
         )
-
-    @classmethod
-    def merged(cls, parts: Iterable[Observed]) -> Observed:
-        """Return what all parts have together, in their order; ValueError for an id in two."""
-        given = list(parts)
-        values = np.concatenate([part.values for part in given])
-        values, place = np.unique(values, return_inverse=True)
-        times = np.concatenate([part.times for part in given], axis=1)
-        both = [np.bincount(place, of_kind, len(values)).astype(np.intp) for of_kind in times]
-        return cls(
-            counts=QueryCounts.merged(part.counts for part in given),
-            kept=np.concatenate([part.kept for part in given], axis=1),
-            relevant_kept=np.concatenate([part.relevant_kept for part in given], axis=1),
-            lowest=np.concatenate([part.lowest for part in given]),
-            lowest_kept=np.sum([part.lowest_kept for part in given], axis=0),
-            thresholds=given[0].thresholds,
-            aucs=np.concatenate([part.aucs for part in given]),
-            values=values,
-            times=np.stack(both),
-            at_threshold=sum(part.at_threshold for part in given),
-        )
-
-    @property
-    def auc_over(self) -> float:
-        """P(a relevant score < an irrelevant one), ties count half; NaN without both kinds."""
-        irrelevant, relevant = self.times
-        m, n = int(relevant.sum()), int(irrelevant.sum())
-        if not m or not n:
-            return math.nan
-        twice = 2 * np.cumsum(relevant) - relevant  # below it, and up to it
-        return int(twice @ irrelevant) / 2 / m / n
 
     def at(self, i: int) -> QueryCounts:
         """Return the counts at alpha number i of the sweep."""
@@ -126,18 +90,6 @@ class Observed:
 def alphas_of(calibration: Calibration) -> list[float]:
     """Return the alphas of the sweep: a grid, and the calibration's own."""
     return calibration.possible_alphas(ALPHAS)
-
-
-def _histogram(scores: Column, relevant: Mask) -> tuple[Column, NDArray[np.intp]]:
-    """Return the values (V,) of scores (S,), and how often each is irrelevant and relevant."""
-    ordered = np.sort(scores)
-    ordered = ordered[: len(ordered) - np.count_nonzero(np.isnan(scores))]
-    first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
-    values, times = ordered[first], np.empty((2, len(first)), dtype=np.intp)
-    of_relevant = np.sort(scores[relevant & ~np.isnan(scores)])
-    times[1] = np.bincount(np.searchsorted(values, of_relevant), minlength=len(values))
-    times[0] = np.diff(first, append=len(ordered)) - times[1]
-    return values, times
 
 
 def aucs(queries: ScoredQueries, scores: Column) -> Column:

@@ -8,7 +8,7 @@ import os
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from numbers import Integral
@@ -207,17 +207,15 @@ class _Run:
             in_vain = isinstance(answer, Unanswered) or not self.is_answer(i, answer)
         self.in_vain.append(in_vain)
         hopeless = len(self.in_vain) >= ENOUGH and all(self.in_vain)
-        if self.give_up and self.in_a_row >= ENOUGH:
+        if hopeless or (self.give_up and self.in_a_row >= ENOUGH):
             self.stopped.set()
-        if hopeless and isinstance(answer, Reply):
-            self.stopped.set()
+        if hopeless and isinstance(answer, Unanswered):
+            raise answer.__cause__ or answer
+        if hopeless:
             raise ValueError(
                 f"{self.llm.name} gave no reply that can be read to its first {ENOUGH} requests; "
                 f"the last is {failure_of(answer)}. Give a model that follows a JSON schema"
             )
-        if isinstance(answer, Unanswered) and (hopeless or isinstance(result, CancelledError)):
-            self.stopped.set()
-            raise answer.__cause__ or answer
 
     def store(self, i: int) -> None:
         answer = self.answers[i]

@@ -1,81 +1,16 @@
-"""An LLM that is waited for: permits, deadlines, and an endpoint that is away.
-
-pauses of ¼, ½, 1, 2, … seconds, each at most 60, until `patience` seconds have passed
-"""
+"""A framework's model as an LLM, which answers within its own timeout."""
 
 import asyncio
 import contextvars
-import math
 import threading
-import time
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import CancelledError, Future, wait
+from concurrent.futures import Future, wait
 from typing import Any
 
 from conformal_retrievers.llm.ask import LLM
 from conformal_retrievers.llm.prompt import Request
 from conformal_retrievers.llm.reply import Reply
-from conformal_retrievers.llm.wire import marks_of, model_name, name_of
-
-FIRST, LONGEST = 0.25, 60.0  # seconds between two tries
-
-# Errors whose cause is the endpoint, not the request: any request would raise them now.
-AWAY: set[object] = {429, 502, 503, 504, 529}
-AWAY |= {"ConnectError", "ConnectTimeout", "ConnectionRefusedError", "ConnectionResetError"}
-AWAY |= {"RemoteProtocolError", "ReadError", "gaierror"}
-
-
-class Pace:
-    """Permits at an even pace: at most `per_minute` in any minute, and one."""
-
-    def __init__(self, per_minute: float) -> None:
-        self._apart, self._next, self._lock = 60 / per_minute, 0.0, threading.Lock()
-
-    def permit(self) -> float:
-        """Return in how many seconds a request may be sent; the next one may be sent later."""
-        with self._lock:
-            now = time.monotonic()
-            at = max(now, self._next)
-            self._next = at + self._apart
-        return at - now
-
-
-class EndpointAway(CancelledError):
-    """An endpoint stayed away for longer than it was waited for; `ask` asks no further request."""
-
-
-def patient(llm: LLM, *, patience: float, permit: Callable[[], float] | None = None) -> LLM:
-    """Return the same model, which waits while its endpoint refuses connections or is overloaded.
-
-    Each request that is not answered for such a reason is sent again, after growing pauses. Once
-    one has waited for `patience` seconds, it and all others raise `EndpointAway`. `permit` returns
-    how many seconds to wait before a request may be sent; what the model's client sends again by
-    itself takes no permit: give it `max_retries=0`.
-    """
-    given_up = threading.Event()
-
-    def complete(request: Request) -> Reply:
-        pause, deadline = FIRST, math.inf
-        while True:
-            if permit is not None:
-                time.sleep(permit())
-            try:
-                return llm.complete(request)
-            except Exception as error:
-                if not marks_of(error) & AWAY:
-                    raise
-                now = time.monotonic()
-                deadline = min(deadline, now + patience)
-                if given_up.is_set() or now + pause > deadline:
-                    given_up.set()
-                    raise EndpointAway(
-                        f"the endpoint of {llm.name} was away for {patience:g} s "
-                        f"({type(error).__name__}: {error})"
-                    ) from error
-            given_up.wait(pause)
-            pause = min(2 * pause, LONGEST)
-
-    return LLM(complete, llm.name)
+from conformal_retrievers.llm.wire import model_name, name_of
 
 
 def framework_llm(

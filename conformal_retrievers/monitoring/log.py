@@ -8,7 +8,7 @@ import re
 import stat
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -153,14 +153,9 @@ def read_log(path: str | Path, *, event: str = EVENT) -> Iterator[dict[str, Any]
     Raises ValueError for a log without a valid line and, naming file, line and field, for JSON that
     is not an event of a known version; FileNotFoundError if there is no log.
     """
-    yield from events_in(_files(Path(path)), event)
-
-
-def events_in(paths: Iterable[Path], event: str = EVENT) -> Iterator[dict[str, Any]]:
-    """Yield the events of these files of a log, as `read_log` does."""
     good, bad = 0, []
     with ExitStack() as stack:
-        files = [(f, stack.enter_context(_open(f))) for f in paths]
+        files = [(f, stack.enter_context(_open(f))) for f in _files(Path(path))]
         for file, opened in files:
             for number, line in enumerate(opened, start=1):
                 if line.isspace():
@@ -180,7 +175,7 @@ def events_in(paths: Iterable[Path], event: str = EVENT) -> Iterator[dict[str, A
     if bad:
         lines = "1 line that is" if len(bad) == 1 else f"{len(bad)} lines that are"
         text = f"skipped {lines} not JSON: {'; '.join(bad[:5])}"
-        warnings.warn(text, UserWarning, stacklevel=3)
+        warnings.warn(text, UserWarning, stacklevel=2)
 
 
 def _files(path: Path) -> list[Path]:

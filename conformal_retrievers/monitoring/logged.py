@@ -50,13 +50,11 @@ class Logged(NamedTuple):
     savings: Savings | None = None  # where there are events of a filter in shadow
 
 
-def logged(
-    events: Iterable[Mapping[str, Any]], calibration: Calibration, name: str = "event"
-) -> Logged:
+def logged(events: Iterable[Mapping[str, Any]], calibration: Calibration) -> Logged:
     """Return the queries of events that were filtered with a calibration, at any alpha.
 
-    A repeated query counts once, if the log has queries or their hashes; others have the name with
-    the number of their event.
+    A repeated query counts once, if the log has queries or their hashes; others are named by the
+    number of their event.
     """
     chosen_on = frozenset(calibration.choice.fit_digests if calibration.choice else ())
     new: dict[str, tuple[NDArray[np.float64], str | None, bool | None]] = {}
@@ -80,7 +78,7 @@ def logged(
             continue
         if event.get("characters") is not None:
             shadow.append(event)
-        scores, id = scores_of(event), visible(query or f"{name} {number}")
+        scores, id = scores_of(event), visible(query or f"event {number}")
         group = event.get("group")
         silenced = is_silent(event) if calibration.silences else None
         if silenced:  # all is dropped

@@ -16,60 +16,69 @@ from conformal_retrievers.data.parts import (
     MANIFEST,
     Folder,
     files_in,
-    lines_of,
+    judged_in,
     manifest_of,
     parts_of,
-    records,
     surveyed,
 )
 
 
-def text_of(place, line):
-    if line == b"bad":
-        raise ValueError(f"{place}: it is bad")
-    return line.decode()
+def line_of(word):
+    is_query = word.strip() and word != "bad"
+    return f'{{"query": "{word}", "snippets": []}}' if is_query else word
 
 
 @given(
-    st.lists(st.lists(st.sampled_from(["", " ", "a", "bb", "é"])), min_size=1),
+    st.lists(st.lists(st.sampled_from(["", " ", "a", "bad", "é"])), min_size=1),
     st.integers(1, 4),
     st.sampled_from(["\n", "\r\n"]),
     st.booleans(),
 )
 def test_parts_have_every_line_of_a_source_once_with_its_number(files, per_part, end, ends):
     folder = f"memory://{uuid4()}"
-    for i, lines in enumerate(files):
-        content = end.join(lines) + (end if ends else "")
+    for i, words in enumerate(files):
+        content = end.join(map(line_of, words)) + (end if ends else "")
         with fsspec.open(f"{folder}/{i:03}.jsonl", "wb") as file:
             file.write(content.encode())
     surveys = [surveyed(file, per_part) for file in files_in(folder)]
     parts = parts_of(surveys)
     assert [p.name for p in parts] == sorted({p.name for p in parts})
-    found = [(p.file, *line) for p in parts for line in lines_of(p)]
-    assert [(f, n, line.strip()) for f, n, line in found] == [
-        (s.file, n, line.encode())
-        for s, lines in zip(surveys, files, strict=True)
-        for n, line in enumerate(lines, start=1)
-        if line.strip()
+    found = [judged_in(part) for part in parts]
+    every = [
+        (survey.file, number, word)
+        for survey, words in zip(surveys, files, strict=True)
+        for number, word in enumerate(words, start=1)
+        if word.strip()
     ]
-    assert all(len([*lines_of(p)]) <= per_part for p in parts)
+    assert [q.query for queries, _ in found for q in queries] == [
+        word for *_, word in every if word != "bad"
+    ]
+    assert [(e["file"], e["line"]) for _, errors in found for e in errors] == [
+        (file, number) for file, number, word in every if word == "bad"
+    ]
+    assert all(len(queries) + len(errors) <= per_part for queries, errors in found)
 
 
 def test_malformed_lines_are_named_by_file_and_number(tmp_path):
     path = tmp_path / "a.jsonl"
-    path.write_bytes(codecs.BOM_UTF8 + b"one\nbad\n\n\xff\nlast")
+    good = [line_of(word).encode() for word in ("one", "last")]
+    path.write_bytes(
+        codecs.BOM_UTF8 + b"\n".join([good[0], b'{"query": 1}', b"", b"\xff", good[1]])
+    )
     (part,) = parts_of([surveyed(str(path), 100)])
-    found, errors = records(part, text_of, lines_of(part))
-    assert found == [(1, "one"), (5, "last")]
+    found, errors = judged_in(part)
+    assert [query.query for query in found] == ["one", "last"]
     assert [(e["file"], e["line"]) for e in errors] == [(str(path), 2), (str(path), 4)]
-    assert errors[0]["error"] == "it is bad"
+    assert errors[0]["error"].startswith("snippets is missing")
     assert "utf-8" in errors[1]["error"]
 
 
 def test_a_compressed_file_is_one_part(tmp_path):
-    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b"one\ntwo\nthree\n"))
+    words = ["one", "two", "three"]
+    content = "\n".join(map(line_of, words)).encode()
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(content))
     (part,) = parts_of([surveyed(file, 1) for file in files_in(tmp_path)])
-    assert [*lines_of(part)] == [(1, b"one"), (2, b"two"), (3, b"three")]
+    assert [query.query for query in judged_in(part)[0]] == words
 
 
 def test_a_source_has_only_data(tmp_path):
@@ -96,7 +105,7 @@ def folder(request, tmp_path):
 def fields(tmp_path, text="a\nb\n", scorer="s", per_part=1):
     (tmp_path / "a.jsonl").write_text(text)
     survey = surveyed(str(tmp_path / "a.jsonl"), per_part)
-    return manifest_of("score", {"relative": False, "scorer": scorer}, [survey], per_part)
+    return manifest_of({"relative": False, "scorer": scorer}, [survey], per_part)
 
 
 def test_a_folder_is_continued_with_the_same_source_and_scorer_only(folder, tmp_path):
@@ -145,10 +154,8 @@ def test_a_part_is_done_once_its_report_is_written(folder, tmp_path):
     assert folder.done() == {"000000-000000"}
     assert folder.fs.cat_file(f"{folder.root}/000000-000000.parquet") == b"content"
     with pytest.raises(ValueError, match="1 of 2 parts"):
-        folder.results("score")
+        folder.results()
     folder.write("000000-000001.parquet", b"of an actor that died")
     folder.finish("000000-000001", {"queries": 0}, None)
     assert not folder.fs.exists(f"{folder.root}/000000-000001.parquet")
-    assert folder.results("score")[1] == [{"queries": 1}, {"queries": 0}]
-    with pytest.raises(ValueError, match="label_dataset"):
-        folder.results("label")
+    assert folder.results()[1] == [{"queries": 1}, {"queries": 0}]

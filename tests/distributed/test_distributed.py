@@ -1,4 +1,4 @@
-"""On a real Ray cluster: actors, records, endpoints and drivers fail, and no pair is lost."""
+"""On a real Ray cluster: actors, records and drivers fail, and no pair is lost."""
 
 from __future__ import annotations
 
@@ -21,23 +21,14 @@ from cluster import (
     judged,
     length_scorer,
     line,
-    model,
+    rating_scorer,
     shown,
     write_source,
 )
 
-from conformal_retrievers import Calibration, ConformalFilter, diagnose, evaluate
-from conformal_retrievers.data.parquet import iter_parquet, read_parquet, write_parquet
-from conformal_retrievers.distributed import (
-    calibrate_dataset,
-    diagnose_log_dataset,
-    evaluate_dataset,
-    label_dataset,
-    score_dataset,
-)
-from conformal_retrievers.monitoring.events import event_of
-from conformal_retrievers.monitoring.log import FilterLog, read_log
-from conformal_retrievers.monitoring.logged import logged
+from conformal_retrievers import Calibration, evaluate
+from conformal_retrievers.data.parquet import read_parquet, write_parquet
+from conformal_retrievers.distributed import calibrate_dataset, evaluate_dataset, score_dataset
 from conformal_retrievers.scoring.scorer import score_queries
 
 # Ray warns of the defaults of its own settings.
@@ -97,7 +88,7 @@ def test_the_part_of_a_killed_actor_is_done_again(cluster, tmp_path):
     ("fault", "line", "why"),
     [
         ("raises", 21, "no memory left"),
-        ("dies", 21, "its actor died 1 times"),
+        ("dies", 21, "its actor died 5 times"),
         ("differs", 1, "one actor made"),
     ],
 )
@@ -107,6 +98,8 @@ def test_a_part_that_fails_is_named_and_those_before_stay(cluster, tmp_path, fau
     with pytest.raises(RuntimeError, match=rf"0\.jsonl from line {line} .*{why}"):
         score_dataset(source, out, make, queries_per_part=10)
     assert len(content(out)) == line - 1
+    if fault == "dies":
+        assert len((tmp_path / "asked.log").read_text().splitlines()) == 5
 
 
 DRIVER = """
@@ -159,111 +152,32 @@ def test_an_interrupted_driver_continues_with_what_is_not_written(cluster, tmp_p
     assert len(redone) == redone.total() == 200 - 10 * len(written)
 
 
-# --- labels ---------------------------------------------------------------------------------------
-
-
-def questions(path, n):
-    rows = [line(i) for i in range(n)]
-    for row in rows:
-        del row["missed"]
-        for snippet in row["snippets"]:
-            del snippet["relevant"]
-    path.write_text("\n".join(map(json.dumps, rows)))
-    return path
-
-
-def verdict(body):
-    """Say yes to the texts of even length."""
-    from llm_server import fields_of
-
-    word = "yes" if len(fields_of(body)["snippet"]) % 2 == 0 else "no"
-    return json.dumps({"reasoning": "It is short.", "verdict": word})
-
-
-def labels_of(out):
-    parts = sorted(Path(out).glob("*.parquet"))
-    return {q.id: q.relevant for p in parts for q in iter_parquet(p)}
-
-
-EVEN = {f"q{i}": tuple(len(s["text"]) % 2 == 0 for s in line(i)["snippets"]) for i in range(24)}
-
-
-@pytest.mark.filterwarnings("ignore:.* of the last .* queries kept")
-def test_all_actors_together_keep_the_rate_and_wait_for_an_endpoint(cluster, tmp_path, llm_server):
-    stamps, away = [], []
-
-    def trouble(body, times):
-        stamps.append(time.monotonic())
-        if 20 < len(stamps) <= 26:  # and comes back
-            away.append(body)
-            return "429"
-        return None
-
-    llm_server.reply, llm_server.trouble = verdict, trouble
-    source = questions(tmp_path / "questions.jsonl", 24)
-    started = time.monotonic()
-    done = label_dataset(
-        source,
-        tmp_path / "out",
-        partial(model, llm_server.url),
-        actors=2,
-        requests_per_minute=300,
-        queries_per_part=4,
-    )
-    assert labels_of(tmp_path / "out") == EVEN
-    assert (done.queries, done.pairs, done.errors) == (24, 60, ())
-    make, scored = partial(length_scorer, tmp_path / "log"), tmp_path / "scored"
-    assert score_dataset(tmp_path / "out", scored, make).pairs == 60  # from Parquet
-    calibration = calibrate_dataset(scored, alpha=0.3)
-    assert (calibration.labels["source"], calibration.labels["llm"]) == ("LLM", "judge")
-    alone = Calibration.from_scores(
-        read_parquet(scored), alpha=0.3, scorer="length", labels=calibration.labels
-    )
+def test_parts_are_calibrated_and_evaluated_as_all_queries_at_once(cluster, tmp_path):
+    source, out = tmp_path / "judged.parquet", tmp_path / "out"
+    write_parquet(judged([line(i) for i in range(24)]), source)
+    assert score_dataset(source, out, partial(length_scorer, tmp_path / "log")).pairs == 60
+    calibration = calibrate_dataset(out, alpha=0.3)
+    alone = Calibration.from_scores(read_parquet(out), alpha=0.3, scorer="length")
     assert fields_of(calibration) == fields_of(alone)
-    new = score_queries(
-        length_scorer(tmp_path / "new.log"), judged([line(i) for i in range(24, 99)])
-    )
-    tested = tmp_path / "new"
+    rows = judged([line(i) for i in range(24, 99)])
+    new, tested = score_queries(length_scorer(tmp_path / "new.log"), rows), tmp_path / "new"
     tested.mkdir()
     write_parquet(new[:40], tested / "0.parquet")
     write_parquet(new[40:], tested / "1.parquet")
     assert shown(evaluate_dataset(alone, tested)) == shown(evaluate(alone, new))
-    log = FilterLog(tmp_path / "logs" / "1.jsonl", queries="text")
-    log.path.parent.mkdir()
-    decided = ConformalFilter(length_scorer(tmp_path / "no.log"), alone)
-    for n in range(30):
-        log.append(event_of(decided.decide([n, n + 1.0]), query=f"asked {n}"))
     (tested / "1.parquet").write_bytes(b"PAR1 cut")
     with pytest.raises(ValueError, match=r"^\S*1\.parquet is not"):  # the error itself
         evaluate_dataset(alone, tested)
-    in_parts = diagnose_log_dataset(alone, log.path.parent.as_uri())
-    whole = diagnose(alone, logged(read_log(log.path), alone).queries)
-    assert (str(in_parts), repr(in_parts.sweep)) == (str(whole), repr(whole.sweep))
-    assert shown(in_parts.evaluation) == shown(whole.evaluation)
-    assert len(stamps) == 60 + len(away) == 66
-    assert stamps[-1] - started >= 65 / 5  # 65 permits come after the first one
 
 
-def test_an_endpoint_that_stays_away_fails_the_part_and_no_reply_is_paid_for_twice(
+def test_a_scorer_that_asks_an_llm_scores_on_a_cluster_as_it_does_alone(
     cluster, tmp_path, llm_server
 ):
-    llm_server.reply = verdict
-    llm_server.trouble = lambda body, times: "429" if len(llm_server.bodies) > 25 else None
-    source = questions(tmp_path / "questions.jsonl", 24)
-    label = partial(
-        label_dataset,
-        source,
-        tmp_path / "out",
-        partial(model, llm_server.url),
-        concurrency=4,
-        cache=tmp_path / "replies.db",
-        queries_per_part=12,
-    )
-    with pytest.raises(RuntimeError, match=r"questions\.jsonl from line 1 .*away"):
-        label(patience=1.5)
-    paid = len(llm_server.bodies[:25])
-    llm_server.reset()
-    llm_server.reply = verdict
-    done = label(patience=1.5)
-    assert labels_of(tmp_path / "out") == EVEN
-    assert (len(llm_server.bodies), done.usage.cached) == (60 - paid, paid)
+    source, out = write_source(tmp_path / "source", [8, 8], {}), tmp_path / "out"
+    done = score_dataset(source, out, partial(rating_scorer, llm_server.url), actors=2)
+    alone = score_queries(rating_scorer(llm_server.url), judged([line(i) for i in range(16)]))
+    assert content(out) == [(q.id, q.scores.tolist(), q.relevant.tolist()) for q in alone]
+    assert (done.pairs, done.unscorable) == (40, 0)
+    llm_server.trouble = lambda body, times: "401"
+    with pytest.raises(RuntimeError, match=r"0\.jsonl from line 1 failed: .*401"):
+        score_dataset(source, tmp_path / "again", partial(rating_scorer, llm_server.url))

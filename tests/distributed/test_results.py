@@ -8,7 +8,6 @@ from functools import partial
 from uuid import uuid4
 
 import fsspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,22 +15,12 @@ from cluster import fields_of, judged, length_scorer, line, shown
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformal_retrievers import (
-    Calibration,
-    ConformalFilter,
-    ScoredQueries,
-    ScoredQuery,
-    diagnose,
-    evaluate,
-)
+from conformal_retrievers import Calibration, ScoredQueries, ScoredQuery, evaluate
 from conformal_retrievers.calibration.checks import CalibrationMismatch
-from conformal_retrievers.cluster.results import calibrated, diagnosed_log, evaluated
-from conformal_retrievers.cluster.tasks import Scoring, do_part
+from conformal_retrievers.cluster.results import calibrated, evaluated
+from conformal_retrievers.cluster.tasks import facts_of, score_part
 from conformal_retrievers.data.parquet import read_parquet, write_parquet
 from conformal_retrievers.data.parts import Folder, files_in, manifest_of, parts_of, surveyed
-from conformal_retrievers.monitoring.events import event_of
-from conformal_retrievers.monitoring.log import FilterLog, read_log
-from conformal_retrievers.monitoring.logged import logged
 from conformal_retrievers.scoring import FunctionScorer
 from conformal_retrievers.scoring.scorer import score_queries
 
@@ -47,7 +36,7 @@ def mixed(query, texts):
 SCORER = FunctionScorer(mixed, "mixed")
 
 
-def scored_in_parts(lines, sizes, per_part, scorer=SCORER, skip=(), labels=None):
+def scored_in_parts(lines, sizes, per_part, scorer=SCORER, skip=()):
     """Score lines that are in files of these sizes, in parts; return the folder."""
     source, folder = f"memory://{uuid4()}", Folder(f"memory://{uuid4()}")
     start = 0
@@ -56,11 +45,10 @@ def scored_in_parts(lines, sizes, per_part, scorer=SCORER, skip=(), labels=None)
             file.write("\n".join(lines[start : start + size]))
         start += size
     surveys = [surveyed(file, per_part) for file in files_in(source)]
-    task = Scoring(scorer)
-    folder.begin(manifest_of("score", task.by, surveys, per_part, labels=labels))
+    folder.begin(manifest_of(facts_of(scorer), surveys, per_part))
     for part in parts_of(surveys):
         if part.name not in skip:
-            do_part(task, part, folder)
+            score_part(scorer, part, folder)
     return folder.url
 
 
@@ -96,11 +84,11 @@ def all_scored(numbers=range(90)):
 
 def test_a_calibration_states_the_malformed_records(tmp_path):
     lines = [*LINES[:50], "{", *LINES[50:], '{"query": " ", "snippets": []}']
-    url = scored_in_parts(lines, [92], 40, labels={"malformed_records": 3})  # of label_dataset
+    url = scored_in_parts(lines, [92], 40)
     with pytest.warns(UserWarning, match="2 malformed"):
-        calibration = calibrated(url, here, alpha=0.2)
-    assert calibration.labels == {"malformed_records": 5}
-    assert "5 malformed records" in calibration.statement
+        calibration = calibrated(url, here, alpha=0.2, labels={"source": "person"})
+    assert calibration.labels == {"source": "person", "malformed_records": 2}
+    assert "2 malformed records" in calibration.statement
     assert len(calibration.queries) == 90
 
 
@@ -113,7 +101,7 @@ def test_a_malformed_row_of_parquet_is_named_and_the_others_are_scored(tmp_path)
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
     (part,) = parts_of([surveyed(str(tmp_path / "a.parquet"), 1000)])
     folder = Folder(tmp_path)
-    do_part(Scoring(SCORER), part, folder)
+    score_part(SCORER, part, folder)
     ((error,),) = [report["errors"] for report in folder.reports([part.name])]
     assert (error["file"], error["line"]) == (str(tmp_path / "a.parquet"), 4)
     assert read_parquet(tmp_path / f"{part.name}.parquet").ids.tolist() == ["q0", "q1", "q2", "q4"]
@@ -153,44 +141,3 @@ def test_scored_queries_without_a_manifest_need_the_name_of_their_scorer(tmp_pat
     new = Calibration.from_scores([ScoredQuery([1.0], [True], id="own")], alpha=0.5, scorer="mixed")
     assert evaluated(new, tmp_path, here).n_queries == len(all_scored())
     assert of_files.threshold() == calibrated(url, partial(here), alpha=0.2).threshold()
-
-
-def test_a_log_in_files_is_diagnosed_as_one_log(tmp_path):
-    calibration = Calibration.from_scores(all_scored(), scorer="mixed", alpha=0.2)
-    conformal = ConformalFilter(SCORER, calibration)
-    rng = np.random.default_rng(5)
-    for host in range(3):  # each has a file of the same name
-        log = FilterLog(tmp_path / "hosts" / f"{host}" / "filter.jsonl", queries="text")
-        log.path.parent.mkdir(parents=True)
-        for _ in range(60):
-            scores = rng.integers(0, 9, 5) / 4
-            query = f"new {rng.integers(0, 80)}" if rng.random() < 0.9 else None
-            for path in (log.path, tmp_path / "all.jsonl"):
-                event = event_of(conformal.decide(scores), query=query)
-                FilterLog(path, queries="text").append(event)
-    whole = diagnose(calibration, logged(read_log(tmp_path / "all.jsonl"), calibration).queries)
-    found = diagnosed_log(calibration, tmp_path / "hosts", here)
-    assert 80 < whole.evaluation.n_queries < 120
-    for name in ("m1_band", "m2_band", "comparison", "auc_within", "auc_over", "ties", "sweep"):
-        assert repr(getattr(found, name)) == repr(getattr(whole, name))
-    assert str(found) == str(whole)
-
-
-def test_lines_of_a_log_that_are_not_json_are_named_and_another_log_is_refused(tmp_path):
-    calibration = Calibration.from_scores(all_scored(), scorer="mixed", alpha=0.2)
-    event = event_of(ConformalFilter(SCORER, calibration).decide([0.1, 0.2]), query="q")
-    FilterLog(tmp_path / "a.jsonl").append(event)
-    with (tmp_path / "a.jsonl").open("a") as file:
-        file.write('{"event": \n')
-    with pytest.warns(UserWarning, match=r"a\.jsonl, line 2"):
-        assert diagnosed_log(calibration, tmp_path, here).evaluation.n_queries == 1
-    with pytest.raises(ValueError, match="no event of this calibration"):
-        diagnosed_log(calibration.at(0.3), make_log(tmp_path / "b", calibration), here)
-
-
-def make_log(folder, calibration):
-    folder.mkdir()
-    other = Calibration.from_scores(all_scored(), scorer="mixed", alpha=0.2, guarantee="all")
-    event = event_of(ConformalFilter(SCORER, other).decide([0.1]), query="q")
-    FilterLog(folder / "log.jsonl").append(event)
-    return folder
