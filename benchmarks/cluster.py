@@ -83,7 +83,6 @@ def main() -> None:
     import ray
 
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-    ray.data.DataContext.get_current().enable_progress_bars = False
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "judged.jsonl"
         judged = read_beir(given.data / given.set, run=["run-bm25.tsv.gz"], k=PER_QUERY)

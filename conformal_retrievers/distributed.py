@@ -82,7 +82,7 @@ def score_dataset(
     every, before = parts.parts_of(surveys), folder.done()
     todo = [part for part in every if part.name not in before]
     start = _REMOTE(**each, max_restarts=-1, max_task_retries=MOST - 1)(_Actor).remote
-    _done(todo, [start(make_scorer, facts, folder) for _ in range(min(actors, len(todo)))])
+    _score(todo, [start(make_scorer, facts, folder) for _ in range(min(actors, len(todo)))])
     return Done.of(folder, [part.name for part in every], len(every) - len(todo))
 
 
@@ -143,7 +143,7 @@ def _made(make_scorer: Callable[[], Scorer]) -> Scorer:
     return scorer
 
 
-def _done(todo: Sequence[Part], actors: list[Any]) -> None:
+def _score(todo: Sequence[Part], actors: list[Any]) -> None:
     """Let each actor score one part after the other; stop at the first part that fails."""
     waiting, busy = deque(todo), dict[Any, tuple[Any, Part]]()
     try:

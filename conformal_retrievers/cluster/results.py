@@ -45,7 +45,7 @@ def calibrated(
     }
     calibration = Calibration.from_scores(
         Reduced.merged(each(_reduced, files_in(source))),
-        retrieval=checks.with_retrieval(stand_for, retrieval),
+        retrieval=checks.with_retrieval([*stand_for], retrieval),
         labels={**(labels or {}), **malformed} or None,
         **{**facts, **options},
     )
@@ -76,10 +76,10 @@ def _scored(
         facts = dict(manifest["by"])
     elif scorer is None:
         raise ValueError(f"{named}, and the source has no {MANIFEST}; give the name of the scorer")
-    found = facts.setdefault("scorer", scorer)
-    if scorer not in (None, found):
+    own = facts.setdefault("scorer", scorer)
+    if scorer not in (None, own):
         raise checks.CalibrationMismatch(
-            f"{named}, but the source was scored by {found!r}; give the same"
+            f"{named}, but the source was scored by {own!r}; give the same"
         )
     n = sum(len(report["errors"]) for report in reports)
     if n:
