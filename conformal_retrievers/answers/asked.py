@@ -183,6 +183,8 @@ class Asked:
                 self._stopped.set()
             return outcome
 
+        if isinstance(self.same, llm_same):
+            self.same.check()
         done, failed = list[T](), dict[str, str]()
         background_loop()  # now, before several threads ask for it
         with ThreadPoolExecutor(self.concurrency) as pool:

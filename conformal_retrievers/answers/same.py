@@ -22,6 +22,11 @@ ABBREVIATION = re.compile(r"\b(?:[^\W\d_]\.){2,}")  # U.S.
 WITHIN = re.compile(r"['’`]|(?<=\d),(?=\d{3}\b)")  # what joins: don't, 1,000
 WORD = re.compile(r"(?<!\w)[-−]\d[\d.:/]*\b|\d+(?:[.:/]\d+)*\w*|\w+[+#]*")
 ARTICLES = {"a", "an", "the"}
+CONTROLS = (  # a question, two answers, and whether they are the same
+    ("What is the capital of France?", "It is Paris.", "Paris", True),
+    ("What is the capital of France?", "It is Berlin.", "Paris", False),
+    ("In which year did the museum open?", "In 1995, after ten years.", "1884", False),
+)
 
 
 def words_of(answer: str) -> list[str]:
@@ -106,3 +111,13 @@ class llm_same:  # noqa: N801, it is called as a function is
         if isinstance(verdict, str):
             raise RuntimeError(f"{self.llm.name} did not say whether two answers agree: {verdict}")
         return verdict
+
+    def check(self) -> None:
+        """Raise ValueError if the LLM does not see what is the same in three plain examples."""
+        for question, answer, reference, expected in CONTROLS:
+            if self(question, answer, reference) != expected:
+                raise ValueError(
+                    f"{self.llm.name} says that {answer!r} and {reference!r} are "
+                    f"{'different' if expected else 'equal'} answers to {question!r}; give "
+                    "llm_same another LLM, or compare by words or a function"
+                )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import os
 import signal
@@ -18,6 +19,7 @@ import pytest
 
 from conformal_retrievers import calibrate
 from conformal_retrievers.answers import has_answer, llm_same, same_text, scan_answers
+from conformal_retrievers.answers.same import CONTROLS
 from conformal_retrievers.answers.scan import levels_of
 from conformal_retrievers.data import read_jsonl, write_jsonl
 from conformal_retrievers.llm import LLM, Cache, Reply
@@ -342,8 +344,27 @@ def test_an_llm_compares_what_differs_in_words_only():
     assert same.name.startswith("llm_same(judge, prompt=")
 
 
+@pytest.mark.parametrize(
+    ("verdict", "words"), [("yes", "'It is Berlin.' and 'Paris' are equal"), ("no", "different")]
+)
+def test_an_llm_that_says_the_same_of_every_pair_is_refused_before_the_chain_is_asked(
+    verdict, words
+):
+    text = json.dumps({"reasoning": "so it seems", "verdict": verdict})
+    same = llm_same(LLM(lambda request: Reply(text), "judge"))
+    chain = Chain(0)
+    with pytest.raises(ValueError, match=f"{words}.*give llm_same another LLM"):
+        scan_answers([scored([0.1, 0.2], 1)], chain, scorer=SCORER, same=same)
+    assert not chain.calls
+
+
 def test_a_comparison_without_a_verdict_leaves_the_question_out():
-    same = llm_same(LLM(lambda request: Reply("perhaps"), "judge"))
+    def complete(request):
+        plain = next((c for c in CONTROLS if c[1] in request.user), None)
+        verdict = "perhaps" if plain is None else "yes" if plain[3] else "no"
+        return Reply(json.dumps({"reasoning": "…", "verdict": verdict}))
+
+    same = llm_same(LLM(complete, "judge"))
     queries = [scored([0.1, 0.2], 1), scored([], 2)]
     chain = Chain(0)
     scans = scan_answers(queries, chain, scorer=SCORER, same=same)

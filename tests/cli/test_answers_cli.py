@@ -36,9 +36,9 @@ def written(folder, n=40):
 def reply(body):
     """Answer with the city that the snippets name for the guild."""
     user = body["messages"][-1]["content"]
-    if "<answer>" in user:
-        one, other = re.findall(r"<answer>(.*)</answer>", user)
-        return json.dumps({"reasoning": "…", "verdict": "yes" if one == other else "no"})
+    if "<answer_a>" in user:
+        reference, answer = re.findall(r"<answer_.>\"(.*)\"</answer_.>", user)
+        return json.dumps({"reasoning": "…", "verdict": "yes" if reference in answer else "no"})
     guild = re.search(r"guild (\d+) meet\?", user)[1]
     found = re.search(rf"guild {guild} meets in (\w+)\.", user)
     return found[1] if found else "unknown"
