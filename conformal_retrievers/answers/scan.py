@@ -171,8 +171,8 @@ def scan_answers(
     ValueError
         For queries that are not retrieved, or are cut into sentences, for a question that occurs
         twice or that the scorer was fitted on, a question without a reference or with an empty one,
-        an object without a name, more calls than `most_calls`, an LLM that does not see which of three
-        plain answers are the same, or if the first 8 questions fail.
+        an object without a name, more calls than `most_calls`, an `llm_same` whose LLM errs in a
+        plain example, or if the first 8 questions fail.
     """
     return scans_of(Asked(queries, answer, **options), scorer)
 
