@@ -5,7 +5,6 @@ What a conformal filter kept is refused: it has lost relevant documents, and a f
 calibrated on it loses as many again.
 """
 
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -47,23 +46,6 @@ def filter_in(name: Any, of_retriever: Any) -> str | None:
     metadata = parsed(of_retriever) if isinstance(of_retriever, str) else of_retriever
     named = isinstance(metadata, Mapping) and metadata.get("ls_retriever_name") == "conformal"
     return RETRIEVER if named else None
-
-
-def ids_above(steps: Iterable[tuple[Any, Any, bool]]) -> set[Any]:
-    """Return the ids of all runs or spans that are a filter, or that one is inside of.
-
-    Each has an id, that of its parent or None, and whether it is a filter:
-
-    >>> sorted(ids_above([("filter", "retriever", True), ("retriever", "chain", False)]))
-    ['chain', 'filter', 'retriever']
-    """
-    steps = [*steps]
-    parents, above = {id: parent for id, parent, _ in steps}, set[Any]()
-    for id, _, is_filter in steps:
-        while is_filter and id is not None and id not in above:
-            above.add(id)
-            id = parents.get(id)
-    return above
 
 
 def snippet_of(record: Record, name: str, given: Any) -> Snippet:
@@ -148,11 +130,8 @@ def warn_of(left_out: Sequence[Record], n: int, items: str, why: str) -> None:
 
 
 def warn(message: str) -> None:
-    """Warn at the line that called a reader, or `read`, which calls one."""
-    level = 2
-    while sys._getframe(level).f_globals["__name__"].startswith(__package__ or ""):
-        level += 1
-    warnings.warn(message, stacklevel=level + 1)
+    """Warn at the line that called a reader."""
+    warnings.warn(message, stacklevel=3)
 
 
 def with_ids(

@@ -1,29 +1,22 @@
 """LangSmith: examples of data sets, runs, and feedback.
 
 What `list_examples`, `list_runs` and `list_feedback` return. Documents that a run returned are
-judged by feedback on it, `value={id or place of a document: 1 or 0, …}`, for all documents, or
-`correction={"documents": [those that are relevant]}`; or else by the outputs of the example that
-the run refers to. Examples without runs give queries for `judge_retriever`.
+judged by feedback on it, `value={id or place of a document: 1 or 0, …}`, for all documents; or else
+by the outputs of the example that the run refers to. Examples without runs give queries for
+`judge_retriever`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, with_hits
 from conformal_retrievers.data.readers import documents as given
 from conformal_retrievers.data.readers.documents import judged_by, made, snippet_of
-from conformal_retrievers.data.readers.records import Record, as_relevant, placed, records_of
+from conformal_retrievers.data.readers.records import Record, as_relevant, records_of
 
 QUERIES = ("query", "question", "input", "user_input")
 DOCUMENTS = ("documents", "contexts", "output", "retrieved_contexts", "context")
-RELEVANT = (
-    "relevant_ids",
-    "reference_context_ids",
-    "relevant_documents",
-    "reference_contexts",
-    "documents",
-    "contexts",
-)
+RELEVANT = ("relevant_ids", "reference_contexts", "documents", "contexts")
 
 
 def fits(names: set[str]) -> bool:
@@ -38,25 +31,22 @@ def read_langsmith(
 
     The source has examples; or runs, with feedback on them or the examples that they refer to.
     Documents are recognised by id, or else by text. Relevant ones that a run did not return are
-    counted in `missed`. Runs that nothing judges are left out with a warning. An example's
-    metadata["group"] is that of the query.
+    counted in `missed`. Runs that nothing judges are left out with a warning.
 
     `query` is the field of the inputs with the text of the query: by default "query", "question",
     or the only text. `relevant` is the field of an example's outputs with the relevant documents,
     as ids if its name ends in "id" or "ids", or else as texts or documents: by default one such as
     "relevant_ids", "reference_contexts" or "documents". Of feedback, it is the key.
 
-    Raises ValueError for runs that a conformal filter is part of, or documents that it kept; where
+    Raises ValueError for runs of a conformal filter, or documents that it kept; where
     nothing is known to be relevant, or it is ambiguous what is; for feedback that leaves out a
     document.
     """
     records = records_of(source)
-    runs = [*_runs(record for record in records if "run_type" in record.fields)]
+    runs = [record for record in records if "run_type" in record.fields]
     others = [record for record in records if "run_type" not in record.fields]
     feedback = [record for record in others if record.fields.keys() >= {"run_id", "key"}]
-    examples = [
-        _grouped(record) for record in others if not record.fields.keys() >= {"run_id", "key"}
-    ]
+    examples = [record for record in others if not record.fields.keys() >= {"run_id", "key"}]
     if not runs and feedback:
         raise feedback[0].fault("run_id", "give the runs of the feedback too, from list_runs")
     if not runs:
@@ -70,58 +60,29 @@ def read_langsmith(
             )
             for example in examples
         ]
-    return _judged_runs(runs, feedback, examples, query, relevant)
-
-
-def _grouped(example: Record) -> Record:
-    """Return an example with the group that its metadata names."""
-    group = example.mapping("metadata").get("group")
-    return example if group is None else Record(example.place, {**example.fields, "group": group})
-
-
-def _runs(records: Iterable[Record]) -> Iterator[Record]:
-    """Yield runs and the runs inside them, as `read_run(…, load_child_runs=True)` returns them."""
-    for record in records:
-        yield record
-        inside = record.items("child_runs") or ()
-        yield from _runs(placed((f"{record.place}: child_runs", run) for run in inside))
-
-
-def _judged_runs(
-    runs: Sequence[Record],
-    feedback: Sequence[Record],
-    examples: Sequence[Record],
-    query: str | None,
-    relevant: str | None,
-) -> list[JudgedQuery]:
     references = {id: example for example in examples if (id := example.name("id")) is not None}
-    filtered = given.ids_above(
-        (run.name("id"), run.name("parent_run_id"), _filter_in(run) is not None) for run in runs
-    )
     of_run = _by_run(feedback, relevant)
     queries, left_out = [], []
     for run in runs:
         marks = of_run.get(run.name("id"))
         example = references.get(run.name("reference_example_id") or "")
-        documents = _documents(run, "outputs") if marks or example else None
+        documents = _documents(run) if marks or example else None
         if documents is None:
             if run.get("run_type") == "retriever":
                 left_out.append(run)
             continue
-        if run.name("id") in filtered:
-            raise given.refused(run.place, _filter_in(run) or given.RUN)
+        if mark := _filter_in(run):
+            raise given.refused(run.place, mark)
         text = _query(run, query)
         if marks:
             queries.append(_marked(run, text, documents, marks))
         elif example is not None:
             known = _relevant(example, relevant)
-            its = Record(run.place, {**run.fields, "group": example.get("group")})
-            queries.append(judged_by(its, text, documents, known, id=run.name("id")))
+            queries.append(judged_by(run, text, documents, known, id=run.name("id")))
     if not queries:
         raise ValueError(
             f"{runs[0].place}: none of {len(runs)} runs has documents that are judged. Give "
-            'feedback on its retriever\'s run: value={"0": 1, "1": 0, …} for all documents, or '
-            'correction={"documents": […]}'
+            'feedback on its retriever\'s run: value={"0": 1, "1": 0, …} for all documents'
         )
     given.warn_of(left_out, len(queries), "runs of retrievers", "are not judged, and left out")
     return queries
@@ -138,7 +99,7 @@ def _by_run(feedback: Iterable[Record], key: str | None) -> dict[str | None, Rec
     for record in feedback:
         if key is not None and record.get("key") != key:
             continue
-        if not any(isinstance(record.get(name), Mapping) for name in ("value", "correction")):
+        if not isinstance(record.get("value"), Mapping):
             continue  # on the run as a whole
         before = of_run.setdefault(record.name("run_id"), record)
         if before is not record:
@@ -152,11 +113,6 @@ def _by_run(feedback: Iterable[Record], key: str | None) -> dict[str | None, Rec
 
 def _marked(run: Record, query: str, documents: Sequence[Snippet], feedback: Record) -> JudgedQuery:
     """Return a run's documents as feedback on them judges each."""
-    if isinstance(feedback.get("correction"), Mapping):
-        known = _documents(feedback, "correction")
-        if known is None:
-            raise feedback.fault("correction", 'give {"documents": [the relevant ones]}')
-        return judged_by(run, query, documents, known, id=run.name("id"))
     marks, relevant = feedback.mapping("value"), []
     for i, document in enumerate(documents):
         name = document.id if document.id in marks else str(i)
@@ -197,9 +153,9 @@ def _relevant(record: Record, name: str | None) -> list[Snippet]:
     return [snippet_of(fields, names[0], document) for document in fields.items(names[0]) or ()]
 
 
-def _documents(record: Record, name: str) -> list[Snippet] | None:
-    """Return the documents that a field holds, None if it holds none."""
-    fields = Record(f"{record.place}: {name}", record.mapping(name))
+def _documents(run: Record) -> list[Snippet] | None:
+    """Return the documents that a run returned, None if it returned none."""
+    fields = Record(f"{run.place}: outputs", run.mapping("outputs"))
     name = next((key for key in DOCUMENTS if fields.get(key) is not None), "")
     if not name or (isinstance(text := fields.get(name), str) and text.lstrip()[:1] != "["):
         return None  # such as the answer of a chain

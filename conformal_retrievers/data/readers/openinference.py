@@ -43,16 +43,13 @@ def read_openinference(
     annotations = [record for record in records if record.get("document_position") is not None]
     spans = [_span(record) for record in records if record.get("document_position") is None]
     judgements = _judgements(_chosen(annotations, relevant), min_score)
-    filtered = given.ids_above(
-        (span.get("id"), span.get("parent_id"), _mark(span) is not None) for span in spans
-    )
     queries, left_out = list[JudgedQuery](), list[Record]()
     for span in spans:
         marks = judgements.pop(str(span.get("id")), None)
         if marks is None:
             left_out += [span] if any(name.startswith(DOCUMENTS) for name in span.fields) else []
             continue
-        if mark := _mark(span) or (given.RUN if span.get("id") in filtered else None):
+        if mark := _mark(span):
             raise given.refused(span.place, mark)
         documents = _documents(span)
         for i in sorted(marks.keys() ^ {*range(len(documents))})[:1]:
@@ -81,7 +78,7 @@ def read_openinference(
 
 
 def _span(record: Record) -> Record:
-    """Return a span's flat attributes, with its "id", "parent_id", "name" and "events"."""
+    """Return a span's flat attributes, with its "id", "name" and "events"."""
     context = record.mapping("context")
     attributes = record.fields.get("attributes")
     flat = dict(_flat("", attributes)) if isinstance(attributes, Mapping) else {}
@@ -90,10 +87,8 @@ def _span(record: Record) -> Record:
             flat |= _flat(key.removeprefix("attributes."), cell)
     ids = (context.get("span_id"), *map(record.get, ("context.span_id", "span_id", "id")))
     flat["id"] = _hex(as_name(record, "span_id", next(filter(None, ids), None)))
-    flat["parent_id"] = _hex(record.name("parent_id"))
     flat["name"] = record.get("name")
     flat["events"] = record.items("events") or ()
-
     return Record(record.place, flat)
 
 
@@ -129,10 +124,7 @@ def _documents(span: Record) -> list[Snippet]:
     places = [*map(str, range(len(documents)))]
     if documents.keys() != {*places}:
         raise span.fault("retrieval.documents", f"number its {len(documents)} documents from 0")
-    ids = _ids(span, len(documents))
-    return [
-        _snippet(span, i, {"id": id, **documents[i]}) for i, id in zip(places, ids, strict=True)
-    ]
+    return [_snippet(span, i, documents[i]) for i in places]
 
 
 def _snippet(span: Record, i: str, fields: Mapping[str, Any]) -> Snippet:
@@ -165,16 +157,6 @@ def _query(span: Record) -> str:
     if not texts:
         raise span.fault(INPUT, f"give the text of the query, or JSON with {FIELDS[0]!r}")
     return str(texts[0])
-
-
-def _ids(span: Record, n: int) -> list[Any]:
-    """Return the ids of n documents of LangChain, which are only in the output."""
-    output, documents = str(span.get("output.value")), None
-    if output.startswith('{"documents"'):
-        documents = span.mapping("output.value").get("documents")
-    if not isinstance(documents, list) or len(documents) != n:
-        return [None] * n
-    return [document.get("id") if isinstance(document, Mapping) else None for document in documents]
 
 
 def _chosen(annotations: Sequence[Record], name: str | None) -> list[Record]:

@@ -8,7 +8,6 @@ is that of the retriever.
 import re
 from typing import Any
 
-from conformal_retrievers.data.evidence import LEAST
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.data.readers.documents import judged_by, warn, with_ids
 from conformal_retrievers.data.readers.records import Record, records_of
@@ -52,13 +51,6 @@ def read_ragas(source: Any) -> list[JudgedQuery]:
             f"{records[0].place}: no retrieved context of the {len(queries)} samples is a "
             "reference context, so that their chunks seem to differ. Give retrieved_context_ids "
             "and reference_context_ids, or the references alone to judge_retriever"
-        )
-    missed = sum(query.missed or 0 for query in queries)
-    known = missed + sum(sum(query.relevant) for query in queries)
-    if any(retrieved) and 2 * missed > known >= LEAST:
-        warn(
-            f"{missed} of {known} reference contexts are not among those retrieved for "
-            "their questions, and count as missed; check that both have the same texts or ids"
         )
     return queries
 

@@ -36,12 +36,8 @@ FORMATS = (
 KNOWN = (
     "JSON lines of write_jsonl, Parquet of write_parquet, a BEIR folder, TREC qrels, RAGAS "
     "evaluation sets, LangSmith examples and runs, OpenInference spans, and "
-    "tables with columns query, id or text, and relevant"
-)
-QUESTIONS = (
-    "retrieve for them first, in Python: write_jsonl(judge_retriever(retriever, questions), "
-    "'retrieved.jsonl'), or label_retriever, which asks an LLM, of langchain_conformal or "
-    "llama_index.postprocessor.conformal"
+    "tables with columns query, id or text, and relevant. For plain questions, retrieve first: "
+    "judge_retriever(retriever, questions), or label_retriever, which asks an LLM"
 )
 OF_RUNS = ("run", "k", "min_score")  # the options of BEIR folders and qrels
 
@@ -83,9 +79,8 @@ def read(
     Raises
     ------
     ValueError
-        For an unknown format, for fields of two formats, for an option that the format has not,
-        for data in which nothing is judged, or that a conformal filter has judged; naming file,
-        line and field for broken data.
+        For an unknown format, for an option that the format has not, for data in which nothing is
+        judged, or that a conformal filter has judged; naming file, line and field for broken data.
     OSError
         If a file cannot be read.
     """
@@ -114,29 +109,13 @@ def _read(source: Any, options: dict[str, Any]) -> list[JudgedQuery]:
         if trec.fits(line):
             _check_options("qrels", options, OF_RUNS)
             return trec.read_trec(source, **options)
-        if trec.is_run(line):
-            raise ValueError(
-                f"{source} is a run, in which nothing is judged; give qrels and the run: "
-                "read(qrels, run)"
-            )
         if _is_ours(line) or (not line and ".jsonl" in Path(source).suffixes):
             _check_options("JSON lines of judged queries", options, ())
             return read_jsonl(source)
-    try:
-        records = records_of(source)
-        kind = _recognised(records, options)
-    except ValueError as error:
-        if isinstance(source, (str, Path)) and Path(source).suffix == ".txt":
-            raise ValueError(f"{error}. If these are plain questions, {QUESTIONS}") from None
-        raise
+    records = records_of(source)
+    kind = _recognised(records, options)
     _check_options(kind.name, options, signature(kind.reader).parameters)
-    try:
-        return kind.reader(records, **options)
-    except RecursionError:
-        raise ValueError(
-            f"{records[0].place}, or one after it, has objects that are nested too deeply; export "
-            "it again"
-        ) from None
+    return kind.reader(records, **options)
 
 
 def takes_runs(path: str | Path) -> bool:
@@ -156,19 +135,13 @@ def _recognised(records: Sequence[Record], options: Mapping[str, Any]) -> Format
     query = options.get("query")
     names = columns(records)
     asked = names | {"query"} if query in names else names
-    formats = [kind for kind in FORMATS if kind.fits(asked)]
-    if not formats:
-        raise ValueError(
-            f"{records[0].place} has the fields {', '.join(sorted(names)[:12]) or 'none':.200}, "
-            f"which are of no known format; give {KNOWN}"
-        )
-    if len(formats) > 1:
-        first, other = formats[:2]
-        raise ValueError(
-            f"{records[0].place} has fields of {first.name} and of {other.name}; read it with "
-            f"conformal_retrievers.data.{first.reader.__name__} or {other.reader.__name__}"
-        )
-    return formats[0]
+    for kind in FORMATS:
+        if kind.fits(asked):
+            return kind
+    raise ValueError(
+        f"{records[0].place} has the fields {', '.join(sorted(names)[:12]) or 'none':.200}, which "
+        f"are of no known format; give {KNOWN}"
+    )
 
 
 def _check_options(name: str, options: Mapping[str, Any], allowed: Collection[str]) -> None:

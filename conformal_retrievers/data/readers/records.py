@@ -19,7 +19,6 @@ from typing import Any
 from conformal_retrievers.data.jsonl import opened, parsed_json, placed_lines
 from conformal_retrievers.data.text import number_in
 
-MOST = 2**30  # bytes of a file that is read whole: more do not fit into memory
 TRUE, FALSE = {"true", "yes", "relevant"}, {"false", "no", "irrelevant", "not relevant"}
 FALSE |= {"unrelated", "not_relevant"}  # the first as Phoenix calls it
 
@@ -147,10 +146,7 @@ def records_of(source: Any) -> list[Record]:
 def text_of(path: str | Path) -> str:
     """Return a UTF-8 text, unpacked if the name ends in .gz; ValueError for other files."""
     with opened(path) as file:
-        content = file.read(MOST + 1)
-        if len(content) > MOST:
-            raise ValueError(f"{path} has more than {MOST} bytes; divide it into smaller files")
-        return content.decode("utf-8-sig")
+        return file.read().decode("utf-8-sig")
 
 
 def first_line(path: str | Path) -> str:
@@ -171,9 +167,7 @@ def _in_file(path: str | Path) -> Iterator[Record]:
 
 
 def _items(place: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what a JSON value holds: the items of a list, also of a page of an answer."""
-    if isinstance(value, dict) and isinstance(value.get("data"), list):
-        value = value["data"]
+    """Yield what a JSON value holds: the items of a list."""
     if isinstance(value, list):
         yield from ((f"{place}, item {i}", item) for i, item in enumerate(value))
     else:

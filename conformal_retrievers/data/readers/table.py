@@ -3,42 +3,27 @@
     query      the text of the query            relevant   true or false, 1 or 0
     query_id   its id                           rank       the place that a retriever gave it
     id, text   of the snippet, one of them      score      the retriever's own
-    group      of the query                     retriever  its name, if there are several
+    group      of the query
     document   that the snippet was cut from    position   of its first character there
 
 `query` and `relevant`, and `id` or `text`, are required. A row with a rank in other rows and none
 of its own was not retrieved: if it is relevant, it is missed. Without text, rank and score nothing
-was retrieved, and queries have the ids of their relevant snippets. Columns of Phoenix's
-`get_retrieved_documents` are read under their own names.
+was retrieved, and queries have the ids of their relevant snippets.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from conformal_retrievers.data.hits import RETRIEVER, Hit, fusion
+from conformal_retrievers.data.hits import RETRIEVER, Hit
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.readers.documents import check_unfiltered, made
 from conformal_retrievers.data.readers.records import Record, as_relevant, columns, records_of
 
-PHOENIX = {
-    "input": "query",
-    "context.span_id": "query_id",
-    "document": "text",
-    "document_position": "rank",
-    "document_score": "score",
-    "document_metadata": "metadata",
-}
-
 
 def fits(names: set[str]) -> bool:
     """Return whether columns are those of a table in long form."""
-    own = {PHOENIX[name] for name in names if name in PHOENIX} if _of_phoenix(names) else names
-    return "query" in own and bool({"id", "text"} & own) and "snippets" not in names
-
-
-def _of_phoenix(names: set[str]) -> bool:
-    return {"input", "document", "document_position"} <= names
+    return "query" in names and bool({"id", "text"} & names) and "snippets" not in names
 
 
 def read_frame(
@@ -50,7 +35,7 @@ def read_frame(
     file. `query` and `relevant` are the columns with the text of the query and with the judgement,
     and `min_score` is the value of `relevant` from which on a snippet is, where it is not 1 or 0.
     Queries have the order of their first rows. With ranks, which count from 0 or from 1, snippets
-    have hits and their order; several retrievers are united by reciprocal rank fusion.
+    have hits and their order.
 
     >>> class Frame:  # as a pandas frame is
     ...     columns = ["query", "text", "relevant", "rank"]
@@ -66,8 +51,6 @@ def read_frame(
     """
     records = records_of(frame)
     given = {query: "query", relevant: "relevant"}
-    if _of_phoenix(columns(records)):
-        given = {**PHOENIX, **given}
     rows = [
         Record(row.place, {given.get(name, name): cell for name, cell in row.fields.items()})
         for row in records
@@ -98,41 +81,33 @@ def _query(
     if not known & {"text", "rank", "score"}:  # qrels as a table
         ids = [row.name("id") or "" for row in rows if _relevant(row, min_score)]
         return made(rows[0], JudgedQuery.from_ids, query, ids, id=id)
-    several = "retriever" in known
-    judged_snippets: dict[str, tuple[Snippet, bool]] = {}
-    missed, taken = 0, set[tuple[str, float]]()
-    for row in rows:
-        relevant = _relevant(row, min_score)
-        rank, name = row.number("rank"), row.name("retriever") or RETRIEVER
+    found = dict[float, tuple[Snippet, bool]]()  # by rank, or by place without ranks
+    missed = 0
+    for i, row in enumerate(rows):
+        relevant, rank = _relevant(row, min_score), row.number("rank")
         if rank is None and "rank" in known:
             missed += relevant
             continue
-        snippet = _snippet(row, several)
+        snippet = _snippet(row)
         if rank is not None:
-            if rank % 1 or rank < first or (name, rank) in taken:
-                raise row.fault("rank", "give whole numbers, each once for a query and retriever")
-            taken.add((name, rank))
-            hit = Hit(name, int(rank) - first, row.number("score"))
-            snippet = replace(snippet, hits=(hit,))
-        key = (snippet.id or snippet.text) if several else row.place
-        if key in judged_snippets:
-            before, judged = judged_snippets[key]
-            if judged != relevant:
-                raise row.fault("relevant", "give the same in all rows of a snippet")
-            snippet = replace(before, hits=(*before.hits, *snippet.hits))
-        judged_snippets[key] = (snippet, relevant)
-    pairs = sorted(judged_snippets.values(), key=lambda pair: -fusion(pair[0].hits))
-    snippets, marks = [snippet for snippet, _ in pairs], [relevant for _, relevant in pairs]
+            if rank % 1 or rank < first or rank in found:
+                raise row.fault("rank", "give whole numbers, each once for a query")
+            snippet = replace(
+                snippet, hits=(Hit(RETRIEVER, int(rank) - first, snippet.retrieval_score),)
+            )
+        found[i if rank is None else rank] = snippet, relevant
+    ordered = [found[place] for place in sorted(found)]
+    snippets, marks = [snippet for snippet, _ in ordered], [relevant for _, relevant in ordered]
     n_missed = missed if known_missed else None
     return made(rows[0], JudgedQuery, query, snippets, marks, id=id, missed=n_missed)
 
 
 def _relevant(row: Record, min_score: float | None) -> bool:
-    check_unfiltered(row.place, [*row.fields, *row.mapping("metadata")])
+    check_unfiltered(row.place, row.fields)
     return as_relevant(f"{row.place}: relevant", row.get("relevant"), min_score)
 
 
-def _snippet(row: Record, several: bool) -> Snippet:
+def _snippet(row: Record) -> Snippet:
     text, position = row.get("text"), row.number("position")
     if not isinstance(text, str) and (text is not None or row.name("id") is None):
         raise row.fault("text", "give the text of the snippet, or its id")
@@ -143,5 +118,5 @@ def _snippet(row: Record, several: bool) -> Snippet:
         id=row.name("id"),
         document=row.name("document"),
         position=None if position is None else int(position),
-        retrieval_score=None if several else row.number("score"),
+        retrieval_score=row.number("score"),
     )

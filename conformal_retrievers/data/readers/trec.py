@@ -24,12 +24,6 @@ def fits(line: str) -> bool:
     return len(columns) == 4 and columns[1] in ("0", "Q0") and not math.isnan(number_in(columns[3]))
 
 
-def is_run(line: str) -> bool:
-    """Return whether a line is one of a run."""
-    columns = line.split()
-    return len(columns) == 6 and not math.isnan(number_in(columns[3]) + number_in(columns[4]))
-
-
 def read_trec(
     qrels: str | Path,
     run: Runs | None = None,

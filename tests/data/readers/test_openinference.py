@@ -72,7 +72,7 @@ def spans_by_name(spans):
 def test_the_spans_of_a_langchain_retriever_are_read_with_annotations(langchain_spans, tmp_path):
     Fixed().invoke("Who?")
     [span] = exported(langchain_spans())
-    found, id = [Snippet(t, t[:1], "s", 3) for t in TEXTS], span["context"]["span_id"][2:]
+    found, id = [Snippet(t, None, "s", 3) for t in TEXTS], span["context"]["span_id"][2:]
     expected = JudgedQuery("Who?", with_hits(found), [True, False, True], id=id)
     found = marks(span, 1, 0, True)
     assert read(written(tmp_path, span, *found)) == [expected]
@@ -135,9 +135,8 @@ def test_what_a_conformal_retriever_kept_is_refused(prefix, name, langchain_span
     ConformalRetriever(retriever=Fixed(), **given).with_config(run_name=name).invoke("Who?")
     spans = spans_by_name(langchain_spans())
     kept = marks(spans[name], 1, 1)
-    for exported_spans in (spans, {name: spans[name]}):
-        with pytest.raises(ValueError, match=r"spans\.jsonl, line \d.*onformal.*retriever inside"):
-            read(written(tmp_path, *exported_spans.values(), *kept))
+    with pytest.raises(ValueError, match=r"spans\.jsonl, line \d.*onformal.*retriever inside"):
+        read(written(tmp_path, *spans.values(), *kept))
     with pytest.warns(UserWarning, match="1 of 2 spans"):
         [one] = read(written(tmp_path, *spans.values(), *marks(spans["Fixed"], 1, 0, 1)))
     assert one.relevant == (True, False, True)
@@ -171,10 +170,8 @@ def span(i="1", n=2, **attributes):
         ([span(), *marks(span(), 1, 0, 0)], "document_position 2 is annotated"),
         ([span()], "none of 1 spans has documents that are annotated"),
         ([span("2"), *marks(span(), 1, 0)], "span '1' is not given"),
-        (marks(span(), 1, 0), "span '1' is not given"),
         ([span(), *marks(span(), 1, 0), *marks(span(), 1, 1)], "contradict"),
         ([span(), *marks(span(), 1, 0.5)], "score is 0.5.*min_score"),
-        ([span(), *marks(span(), 1, None)], "score is None"),
         ([span(), *marks(span(), 1, 0, result={"label": "so"})], "label is 'so'"),
         ([span(), *marks(span(), 1, 0, document_position="x")], "document_position is 'x'"),
         ([span(), *marks(span(), 1, 0, span_id=None)], "document_position"),
@@ -189,14 +186,9 @@ def span(i="1", n=2, **attributes):
         ([span(**{"retrieval.documents.1.document.metadata": "{1: 2, 'source': []}"}),
           *marks(span(), 1, 0)], r"source has \[\]"),
         ([span(["1"]), *marks(span(), 1, 0)], r"span_id has \['1'\]"),
-        ([span(), *marks(span(), 1, 0, name=["relevance"])], r"name has \['relevance'\]"),
-        ([span(), *marks(span(), 1, 0, document_position=10**400)], "document_position is 1000"),
         ([span(**{"retrieval.documents.9.document.content": "x"}), *marks(span(), 1, 0)],
          "retrieval.documents"),
         ([span(**{"conformal.alpha": 0.1}), *marks(span(), 1, 0)], "conformal.alpha"),
-        ([span(), {"context": {"span_id": "2"}, "parent_id": "0x1", "attributes": {}},
-          {"span_id": "3", "parent_id": "2", "name": "conformal_filter", "attributes": {}},
-          *marks(span(), 1, 0)], "conformal_filter"),
         ([span() | {"events": [{"name": "conformal_filter"}]}, *marks(span(), 1, 0)],
          "conformal_filter"),
     ],

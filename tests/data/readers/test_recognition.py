@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -48,10 +47,9 @@ def test_a_file_is_recognised_by_its_content_and_not_by_its_name(tmp_path):
 
 def test_a_list_in_json_is_read_as_json_lines(tmp_path):
     samples = [json.loads(line) for line in (FILES / "ragas.jsonl").read_text().splitlines()]
-    for name, value in (("list", samples), ("page", {"data": samples, "next_cursor": None})):
-        for indent in (None, 2):
-            (tmp_path / name).write_text(json.dumps(value, indent=indent))
-            assert read(tmp_path / name) == read(FILES / "ragas.jsonl")
+    for indent in (None, 2):
+        (tmp_path / "list").write_text(json.dumps(samples, indent=indent))
+        assert read(tmp_path / "list") == read(FILES / "ragas.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -61,20 +59,14 @@ def test_a_list_in_json_is_read_as_json_lines(tmp_path):
         ("a,b\n1,2\n", "has the fields a, b"),
         ("plain text\n", "no records"),
         ("", "no records"),
-        ("[]", "no records"),
         ("[1]", "line 1, item 0 is 1; give an object"),
-        ('{"user_input": "q"', "not JSON"),
         ('{"user_input": "q"}\n{"user_input"\n', "line 2: it is not JSON"),
         ('{"user_input": "q", "user_input": "p"}', "'user_input' occurs twice"),
         ("[" * 100_000, "not JSON"),
         ('user_input,reference_contexts\nq,"' + "[" * 5000 + '"\n', "reference_contexts is"),
         ("query,id,relevant\nq,d\n", "line 2 does not have 3 columns"),
-        ("query,id,relevant\nq,d,1,2\n", "line 2 does not have 3 columns"),
         (f"query,text,relevant\nq,{'x' * 200_000},1\n", "line 2 is not CSV.*JSON lines"),
-        (
-            '{"user_input": "q", "query": "q", "text": "x", "relevant": 1}',
-            "fields of RAGAS and of a table; .*read_ragas or read_frame",
-        ),
+        ("Zinc, or iron\nIron, or zinc\n", r"judge_retriever\(retriever, questions\)"),
     ],
 )
 def test_what_is_unknown_or_broken_or_ambiguous_is_refused(text, message, tmp_path):
@@ -94,15 +86,12 @@ SNIPPET = {"text": "t", "relevant": True}
     "row",
     [
         {LONG: 1},
-        ROW | {"relevant": LONG},
         {"query": "q", "id": LONG, "snippets": [], "missed": LONG},
         {"query": "q", "id": LONG, "snippets": [SNIPPET | {"relevant": LONG}]},
         {"query": "q", "group": f"\x1b{LONG}", "snippets": []},
-        {"query": "q", "snippets": [SNIPPET | {"id": LONG}] * 2},
         {"query": "q", "snippets": [], LONG: 1},
         {"span_id": "s", "attributes": {"retrieval.documents": {LONG: 1}}},
         {"inputs": {LONG: 1}, "outputs": {"relevant_ids": ["a"]}},
-        {"inputs": {"query": "q"}, "outputs": {LONG: 1}},
     ],
     ids=lambda row: f"{[*row]!s:.40}",
 )
@@ -120,13 +109,6 @@ def test_a_whole_number_as_an_id_is_exact():
     assert [snippet.id for snippet in query.snippets] == [str(2**63 + 1), f"1{'0' * 400}", "7", "b"]
 
 
-@pytest.mark.parametrize("text", ["How long is it, in months?\nWhy?\n", "Zinc, or iron\nIron\n"])
-def test_plain_questions_are_told_what_retrieves_for_them(text, tmp_path):
-    (tmp_path / "questions.txt").write_text(text)
-    with pytest.raises(ValueError, match=r"judge_retriever\(retriever, questions\)"):
-        read(tmp_path / "questions.txt")
-
-
 def test_a_file_that_is_not_utf_8_text_or_not_there_is_named(tmp_path):
     path = tmp_path / "latin.json"
     path.write_bytes('{"user_input": "é"}'.encode("latin-1"))
@@ -140,33 +122,12 @@ def test_a_file_that_is_not_utf_8_text_or_not_there_is_named(tmp_path):
         read(tmp_path / "none.json")
 
 
-def test_objects_that_are_nested_too_deeply_are_refused():
-    attributes, runs = {}, []
-    for _ in range(5000):
-        attributes, runs = {"a": attributes}, [{"run_type": "chain", "child_runs": runs}]
-    for record in (
-        {"span_id": "1", "attributes": attributes},
-        {"inputs": {"question": "?"}, "outputs": {}, **runs[0]},
-    ):
-        with pytest.raises(ValueError, match=r"records\[0\], or one after it, .*nested"):
-            read([record])
-
-
 def test_nothing_in_a_file_is_run(tmp_path):
     path, trace = tmp_path / "set.csv", tmp_path / "trace"
     path.write_text(f"user_input,reference_contexts\nq,\"[open({str(trace)!r}, 'w')]\"\n")
     with pytest.raises(ValueError, match="reference_contexts"):
         read(path)
     assert not trace.exists()
-
-
-def test_a_file_larger_than_memory_is_refused(tmp_path, monkeypatch):
-    records = sys.modules["conformal_retrievers.data.readers.records"]
-    monkeypatch.setattr(records, "MOST", 100)
-    path = tmp_path / "large.csv.gz"
-    path.write_bytes(gzip.compress(b"user_input,reference\n" + b"q,r\n" * 100))
-    with pytest.raises(ValueError, match=r"large\.csv\.gz has more than 100 bytes"):
-        read(path)
 
 
 @pytest.mark.parametrize(
