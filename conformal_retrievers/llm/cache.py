@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,7 +19,6 @@ logger = logging.getLogger("conformal_retrievers")
 
 APPLICATION = 0x636F6E66  # "conf": the application id in the header of the SQLite file
 VERSION = 2
-HEADER = b"SQLite format 3\0"
 SECONDS = 0.5  # to wait for another process that writes; an operation waits at most twice
 TABLE = "CREATE TABLE IF NOT EXISTS entries (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID"
 
@@ -33,12 +31,12 @@ class Cache:
     """Replies that were paid for once, in the file at `path`.
 
     Threads and processes may share it: it has a write-ahead log, and every operation opens it for
-    itself. A killed writer loses at most the values that it was writing. A broken database is
-    renamed to `<path>.corrupt-<time>`, and a new one is created. While the file cannot be used
-    (locked, on a full disk, deleted with its folder), nothing is found or stored. Both are logged.
+    itself. A killed writer loses at most the values that it was writing. While the file cannot be
+    used (locked, broken, on a full disk, deleted with its folder), nothing is found or stored, and
+    a warning is logged once.
 
-    A new `Cache` raises ValueError if the file is no SQLite database, or belongs to another program
-    or version, and OSError if it cannot be written.
+    A new `Cache` raises ValueError if the file is no SQLite database, a broken one, or one of
+    another program or version, and OSError if it cannot be written.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -96,47 +94,30 @@ class Cache:
             return result
 
     def _run(self, operation: Operation[T]) -> T:
-        try:
-            try:
-                return self._on_connection(operation)
-            except sqlite3.DatabaseError as error:
-                if type(error) is not sqlite3.DatabaseError:  # its subclasses are other faults
-                    raise
-                self._set_aside()
-                return self._on_connection(operation)
-        except sqlite3.Error as error:  # locked, full, read-only
-            kind = TimeoutError if "locked" in str(error) else OSError
-            message = f"{self.path}: {error}; give the cache a path that can be written"
-            raise kind(message) from None
-
-    def _on_connection(self, operation: Operation[T]) -> T:
         seconds = 0 if self.path in _FAULTY else SECONDS
-        connection = sqlite3.connect(self.path, timeout=seconds, isolation_level=None)
-        with closing(connection):  # which rolls back what was not committed
-            if not _has_table(connection, self.path):
-                connection.execute("BEGIN IMMEDIATE")
-                connection.execute(TABLE)  # unless another process has created it meanwhile
-                connection.execute(f"PRAGMA application_id = {APPLICATION}")
-                connection.execute(f"PRAGMA user_version = {VERSION}")
-                connection.execute("COMMIT")
-            with suppress(sqlite3.OperationalError):  # locked, perhaps by one that does the same
-                connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = NORMAL")
-            return operation(connection)
-
-    def _set_aside(self) -> None:
-        with open(self.path, "rb") as file:
-            if file.read(len(HEADER)) != HEADER:
-                raise ValueError(f"{self.path} is not a cache; give another path")
-        aside = f"{self.path}.corrupt-{datetime.now(timezone.utc):%Y%m%dT%H%M%S.%f}"
-        os.replace(self.path, aside)
-        for suffix in ("-wal", "-shm"):  # SQLite would play an old log into the new file
-            with suppress(FileNotFoundError):
-                os.replace(f"{self.path}{suffix}", f"{aside}{suffix}")
-        logger.warning("%s is a broken database; it was renamed to %s", self.path, aside)
+        try:
+            connection = sqlite3.connect(self.path, timeout=seconds, isolation_level=None)
+            with closing(connection):  # which rolls back what was not committed
+                if not _has_table(connection, self.path):
+                    connection.execute("BEGIN IMMEDIATE")
+                    connection.execute(TABLE)  # unless another process has created it meanwhile
+                    connection.execute(f"PRAGMA application_id = {APPLICATION}")
+                    connection.execute(f"PRAGMA user_version = {VERSION}")
+                    connection.execute("COMMIT")
+                with suppress(
+                    sqlite3.OperationalError
+                ):  # locked, perhaps by one that does the same
+                    connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = NORMAL")
+                return operation(connection)
+        except sqlite3.Error as error:
+            kind: type[Exception] = TimeoutError if "locked" in str(error) else OSError
+            if type(error) is sqlite3.DatabaseError:  # no database, or a broken one
+                kind = ValueError
+            raise kind(f"{self.path}: {error}; give the cache another path") from None
 
 
-_LOCK = threading.Lock()  # one operation at a time: one thread waits for a fault, or repairs it
+_LOCK = threading.Lock()  # one operation at a time: one thread waits for a fault
 _FAULTY: set[Path] = set()  # files that could not be used: nothing waits until one is written
 
 if hasattr(os, "register_at_fork"):  # a fork waits for the operation: it does not have its thread

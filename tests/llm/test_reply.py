@@ -42,9 +42,7 @@ def test_a_reply_refuses_a_field_of_another_type(field):
         ("{}", {}),
         ("", None),
         ("0.8", None),
-        ("the rating is 7/10", None),
         ('{"rating": 0.5} or {"rating": 0.7}', None),
-        ('{"rating": 0.5} {"rating": 0.5}', None),
         ('{"reason": "it says {"rating": 1.0}", "rating": 0.1}', None),  # quotes not escaped
         ('{"reason": "cut {"rating": 1.0}', None),
         ('{"rating": 0.5, "rating": 1}', None),

@@ -46,7 +46,6 @@ def test_the_words_of_servers_for_the_end_of_a_reply(reason, finish):
     ("answer", "finish"),
     [
         ({"choices": [{"finish_reason": "length"}]}, "length"),
-        ({"finish_reason": "length"}, "length"),
         ({"stop_reason": "max_tokens"}, "length"),
         ({"stopReason": "guardrail_intervened"}, "refusal"),
         ({"done_reason": "length", "done": True}, "length"),
@@ -90,11 +89,9 @@ def circle(error):
     "error",
     [
         StatusError(400),
-        StatusError(400, {"code": 401}),
         http_error(500),
         httpx.ConnectError("no request yet"),
         openai.APITimeoutError(REQUEST),
-        TypeError("bad"),
     ],
     ids=repr,
 )
