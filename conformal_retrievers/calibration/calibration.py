@@ -87,7 +87,6 @@ class Calibration(Thresholds):
         checks.check_type(Calibration | None, "gate.calibration", gate=gate)
         checks.check_silenced(queries, gate is not None)
         checks.warn_if_reversed(reduced)
-        checks.warn_if_path(name)
         known = (queries.sizes > 0) | (queries.missed > 0)
         return cls(
             alpha,

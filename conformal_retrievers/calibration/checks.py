@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -201,14 +200,6 @@ def warn_if_reversed(reduced: Reduced) -> None:
     area = reduced.ordered / reduced.pairs if reduced.pairs else math.nan
     if area < 0.5:
         warnings.warn(say("reversed", area=area), stacklevel=3)
-
-
-def warn_if_path(scorer: str) -> None:
-    """Warn if the scorer's name contains a path, which is another one on another machine."""
-    slash = r"""(?<![^\s(,='"])(~\w*|\.[\w.]*)?/[\w.]|\b[A-Za-z]:[/\\]|\bfile:/"""
-    backslash = r"(?<![^\s(,=])(~\w*|\.{1,2})?\\{1,2}[\w.]"  # after a quote, it escapes
-    if re.search(f"{slash}|{backslash}", str(scorer)):
-        warnings.warn(say("path", scorer=scorer), stacklevel=3)
 
 
 def with_retrieval(

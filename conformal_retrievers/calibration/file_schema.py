@@ -134,12 +134,6 @@ class Choice(Fields):
     fit_ids: list[str] = []  # of those that have an id
     fit_digests: list[str] = []  # see `query_digest`
 
-    @pydantic.model_validator(mode="after")
-    def _has_its_cost(self) -> Choice:
-        if self.costs and self.best not in self.costs:
-            raise ValueError(f"costs lacks {self.best!r:.60}")
-        return self
-
     @classmethod
     def of(cls, provenance: Mapping[str, pydantic.JsonValue] | None) -> Choice | None:
         """Return the choice in a scorer's provenance, None without one."""
@@ -182,13 +176,6 @@ class Unanswerable(Fields):
     scores: list[Score]
     groups: list[str | None]
     questions: list[str]  # the `query_digest` of each
-
-    @pydantic.model_validator(mode="after")
-    def _has_one_of_each(self) -> Unanswerable:
-        n, lengths = len(self.scores), {len(self.groups), len(self.questions)}
-        if n == 0 or lengths != {n}:
-            raise ValueError(f"there are {n} scores, but {lengths} groups and questions")
-        return self
 
 
 class QueryDetails(Fields):
@@ -249,11 +236,6 @@ def checked(fields: dict[str, Any], where: str) -> Record:
         record = Record.model_validate(fields)
         for part in (record, record.gate) if record.gate else (record,):
             DETAILS[part.subject].model_validate(part.details)
-            own = part.scorer_provenance or {}
-            for name in {"score", "choice"} & {*own}:
-                if not isinstance(own[name], dict):
-                    wrong = f"scorer_provenance.{name} is {own[name]!r:.40}"
-                    raise ValueError(f"{where}: {wrong}; calibrate and save again")
             Choice.of(part.scorer_provenance)
         return record
     except pydantic.ValidationError as error:

@@ -10,7 +10,6 @@ from conformal_retrievers.theory.intervals import Interval, in_percent, percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
 DELTA = 0.1  # whose cost is stated if none is given
-PROBABILITY = 0.9  # that the coverage of a calibration is `within` its target
 say = wording(__package__)
 
 
@@ -30,27 +29,15 @@ class Plan:
     alpha: float
     delta: float | None
     guarantee: Guarantee
-    within: float | None
     n: int | None
     feasible: int  # with fewer units everything is kept
-    enough: int | None  # from here on the coverage is `within` its target with probability 0.9
     smallest_alpha: float | None  # that n units allow
     outlooks: tuple[Outlook, ...]  # of n, 2n and 4n units, or of some sizes
 
     @property
     def needed(self) -> str:
         """How many units are needed."""
-        text = say("feasible", n=self.feasible, unit=self.unit)
-        if self.enough is None:
-            return f"{text}."
-        enough = say(
-            "enough",
-            n=f"{self.about}{self.enough}",
-            within=self.within,
-            target=1 - self.alpha,
-            probability=percent(PROBABILITY, exact=True),
-        )
-        return f"{text}; {enough}"
+        return say("feasible", n=self.feasible, unit=self.unit)
 
     @property
     def given(self) -> str:

@@ -13,7 +13,6 @@ def plan(
     alpha: options.Alpha,
     have: Annotated[int | None, options.option("--have", "NUMBER", min=1, max=10**6)] = None,
     delta: options.Delta = None,
-    within: Annotated[float | None, options.option("--within", "DISTANCE")] = None,
     guarantee: options.Guarantee = "query-recall",
     as_json: options.Json = False,
 ) -> None:
@@ -22,7 +21,7 @@ def plan(
     Prints what delta costs, too.
     """
     try:
-        planned = planning.plan(alpha, have, delta=delta, within=within, guarantee=guarantee)
+        planned = planning.plan(alpha, have, delta=delta, guarantee=guarantee)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=f"--{str(error).split()[0]}") from None
     if as_json:

@@ -144,17 +144,6 @@ def test_a_third_of_the_questions_fit_the_score_and_do_not_calibrate(tmp_path):
         assert loaded(query.query, query.snippets).score == gate(query.query, query.snippets).score
 
 
-def test_a_saved_gate_is_the_same_and_needs_its_models(tmp_path):
-    gate = calibrate_gate(ANSWERABLE, {"removed": REMOVED}, FIRST, alpha=0.1)
-    gate.save(tmp_path / "gate.json")
-    loaded = Gate.load(tmp_path / "gate.json", [FIRST])
-    assert loaded.calibration == gate.calibration
-    decisions = [loaded.decide(s).decision for s in (0.6, 0.95)]
-    assert decisions == ["speaks", "silent"]
-    with pytest.raises(CalibrationMismatch, match="first"):
-        Gate.load(tmp_path / "gate.json")
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "named"),
     [

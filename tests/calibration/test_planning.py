@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 
 import pytest
 from calibrations import calibration_of, every_guarantee, relevant
 from scipy.stats import beta
 
-from conformal_retrievers.calibration.planning import (
-    chance_within,
-    coverage_of,
-    plan,
-    smallest_alpha,
-)
+from conformal_retrievers.calibration.planning import coverage_of, plan, smallest_alpha
 
 
 @every_guarantee
@@ -27,30 +21,6 @@ def test_the_planned_number_is_enough_to_calibrate_and_one_less_is_not(guarantee
         needed = plan(0.15, delta=0.1, guarantee=guarantee).feasible
         enough = [relevant(float(i)) for i in range(needed)]
         assert calibration_of(enough, 0.15, guarantee, delta=0.1).n_needed == needed
-
-
-@pytest.mark.parametrize(("within", "n"), [(0.05, 90), (0.03, 263), (0.02, 602), (0.01, 2429)])
-def test_the_numbers_for_a_coverage_near_90_percent(within, n):
-    assert plan(0.1, within=within).enough == n
-    k = math.ceil((n + 1) * (1 - Fraction("0.1")))
-    ends = beta(k, n + 1 - k).cdf([0.9 - within, 0.9 + within])  # the law of the coverage
-    assert chance_within(n, 0.1, within) == pytest.approx(ends[1] - ends[0], abs=1e-9)
-    assert chance_within(n, 0.1, within) >= 0.9 > chance_within(n - 1, 0.1, within)
-    assert f"{n} for a coverage within ± {within:g} of 0.9" in " ".join(
-        plan(0.1, within=within).sentences.split()
-    )
-
-
-@pytest.mark.parametrize("delta", [None, 0.1])
-@pytest.mark.parametrize(("alpha", "within"), [(0.1, 0.1), (0.1, 0.04), (0.3, 0.07), (0.37, 0.05)])
-def test_enough_is_what_a_search_of_every_number_finds(alpha, within, delta):
-    tooth = math.ceil(1 / alpha)
-    planned = plan(alpha, within=within, guarantee="all", delta=delta)
-    n, good = planned.feasible, 0
-    while good < tooth:
-        good = good + 1 if chance_within(n, alpha, within, delta) >= 0.9 else 0
-        n += 1
-    assert planned.enough == n - good
 
 
 @every_guarantee
@@ -70,17 +40,13 @@ def test_the_smallest_alpha_is_the_inverse_of_the_plan(guarantee, delta):
     [
         (ValueError, {"alpha": 0}),
         (TypeError, {"alpha": "0.1"}),
-        (ValueError, {"within": 0.1, "alpha": 1e-5}),
         (ValueError, {"delta": 0.1, "guarantee": "snippet"}),
-        (ValueError, {"within": 0.0}),
-        (ValueError, {"within": 1e-5}),
-        (ValueError, {"within": math.nan}),
     ],
 )
 def test_an_argument_out_of_range_is_named(error, options):
     with pytest.raises(error, match=f"{next(iter(options))} is"):
         plan(**{"alpha": 0.1, **options})
-    if not options.keys() & {"alpha", "within"}:
+    if "alpha" not in options:
         with pytest.raises(error, match=f"{next(iter(options))} is"):
             smallest_alpha(9, **options)
 
@@ -130,6 +96,6 @@ def test_a_plan_says_what_it_knows():
 @every_guarantee
 @pytest.mark.parametrize("n", [None, 3, 50, 123456])
 def test_a_plan_fits_into_80_columns(guarantee, n):
-    planned = plan(0.001, n, within=0.01, guarantee=guarantee)
+    planned = plan(0.001, n, guarantee=guarantee)
     assert max(map(len, str(planned).split("\n"))) <= 80
     assert len(planned.table.split("\n")) == 1 + (6 if n is None else 3)

@@ -170,7 +170,6 @@ LLM = {"source": "LLM", "llm": "m-4"}
         (LLM, ["the LLM 'm-4'", "no person checked"]),
         ({"source": "person"}, ["judged by a person."]),
         (PERSON, ["judged by a person ('Ann')."]),
-        ({**PERSON, "given": LLM}, ["marked by the LLM 'm-4' and judged by a person ('Ann')"]),
         ({**PERSON, "given": {"source": "r.jsonl"}}, ["marked by 'r.jsonl' and judged"]),
         ({**PERSON, "given": LLM, "sample": {"share": 1.0}, "audit": AUDIT}, ["who saw these"]),
         (
@@ -179,14 +178,12 @@ LLM = {"source": "LLM", "llm": "m-4"}
         ),
         ({**PERSON, "unsure": 1}, ["1 query was left out"]),
         ({**LLM, "questions": "synthetic"}, ["synthetic", "labelled by the LLM"]),
-        ({**PERSON, "questions": "synthetic"}, ["synthetic", "judged by a person ('Ann')"]),
         ({**LLM, "queries_without_verdict": 2}, ["2 queries were left out", "no readable"]),
         (
             {**PERSON, "given": {**LLM, "queries_without_verdict": 1}},
             ["1 query was left out", "no readable", "the LLM 'm-4'"],
         ),
         ({**PERSON, "given": {}}, ["was marked before and judged by a person ('Ann')"]),
-        ({**PERSON, "unsure": 3}, ["3 queries were left out", "that a person can judge"]),
     ],
 )
 def test_who_judged_is_stated(labels, stated):

@@ -587,13 +587,13 @@ def test_diagnose_takes_either_judged_queries_or_a_log(files):
 
 
 def test_a_plan_is_that_of_the_library():
-    command = ("plan", "--alpha", 0.1, "--within", 0.02, "--have", 300)
-    expected = plan(0.1, 300, within=0.02)
+    command = ("plan", "--alpha", 0.1, "--have", 300)
+    expected = plan(0.1, 300)
     assert run(*command).stdout == f"{expected}\n"
     found = as_json(*command)
-    assert found["enough"] == expected.enough
+    assert found["feasible"] == expected.feasible
     assert found["smallest_alpha"] == smallest_alpha(300)
-    for odd in (("--have", 0), ("--have", 10**12), ("--within", 2), ("--delta", 2), ("--k", 3)):
+    for odd in (("--have", 0), ("--have", 10**12), ("--delta", 2), ("--k", 3)):
         assert odd[0] in error_of("plan", "--alpha", 0.1, *odd, code=2)
 
 
