@@ -4,23 +4,15 @@ A pruner reads the query and a whole document, and marks its sentences (Provence
 2025, arXiv 2501.16214). Pruners cut at a guessed probability; a calibration takes its place.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
 from conformal_retrievers.data.hits import texts_in
 from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets, retrieved_in
 from conformal_retrievers.scoring.scorer import Scores
-
-
-class Pruner(Protocol):
-    """A model with OpenProvence's `process`."""
-
-    @property
-    def process(self) -> Callable[..., Mapping[str, Any]]:
-        """Return, for a question and documents as lists of sentences, what each sentence is."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +35,7 @@ class ProvenceScorer:
     array([0.5, 0.6, nan])
     """
 
-    model: Pruner
+    model: Any
     name: str
     relative_to_query: ClassVar[bool] = True  # it reads a sentence within its document
 

@@ -57,7 +57,6 @@ class Rater:
     llm: LLM
     prompt: Prompt | None = None
     by: By = field(default="rating", kw_only=True)
-    max_tokens: int | None = field(default=None, kw_only=True)
     top_logprobs: int = field(default=20, kw_only=True)
     concurrency: int = field(default=8, kw_only=True)
     cache: Cache | None = field(default=None, kw_only=True)
@@ -68,8 +67,6 @@ class Rater:
         check_llm(self.llm)
         check_count(self.concurrency, "concurrency")
         check_count(self.top_logprobs, "top_logprobs")
-        if self.max_tokens is not None:
-            check_count(self.max_tokens, "max_tokens")
         if not isinstance(self.cache, Cache | None):
             raise TypeError(f"cache is {self.cache!r:.80}; give Cache(path), or None")
         if self.by not in get_args(By):
@@ -88,8 +85,7 @@ class Rater:
     def _asked(self) -> str:
         """Model, prompt and form of the reply by their hashes, and what else changes a rating."""
         asked = f"{self.llm.name}, prompt={self._prompt.hash}"
-        bound = "" if self.max_tokens is None else f", max_tokens={self.max_tokens}"
-        return asked if self._by_yes else f"{asked}, schema={short_hash(RATING)}{bound}"
+        return asked if self._by_yes else f"{asked}, schema={short_hash(RATING)}"
 
     @property
     def _options(self) -> dict[str, Any]:
@@ -102,7 +98,7 @@ class Rater:
         values = {"query": query, self.asks_about: about}
         if self._by_yes:
             return self._prompt.request(values, top_logprobs=self.top_logprobs, max_tokens=1)
-        return self._prompt.request(values, schema=RATING, max_tokens=self.max_tokens)
+        return self._prompt.request(values, schema=RATING)
 
     def _read(self, answer: Answer) -> Rated:
         return probability_of_yes(answer) if self._by_yes else rating_of(answer)
@@ -134,8 +130,6 @@ class LLMScorer(Rater):
     by
         "rating" reads a number from a JSON reply. "probability-of-yes" reads the first token's
         log-probabilities; the server has to return them, and the model has to answer at once.
-    max_tokens
-        The bound on the length of a reply by "rating". A reply that is cut off has no rating.
     top_logprobs
         The number of alternatives of the first token. If only YES or only NO is among them, the
         other one's probability is taken as the largest that it can have.

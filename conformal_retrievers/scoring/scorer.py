@@ -262,18 +262,11 @@ def judged_queries(judged: Iterable[JudgedQuery], name: str = "judged") -> list[
     return queries
 
 
-class Silences(Protocol):
-    """What stands in front of a filter, such as a `Gate`."""
-
-    def silenced(self, judged: Sequence[JudgedQuery]) -> Sequence[bool]:
-        """Return for each query whether nothing is to be returned."""
-
-
 def score_queries(
     scorer: Scorer,
     judged: Iterable[JudgedQuery],
     *,
-    gate: Silences | None = None,
+    gate: Any = None,
     count_tokens: Callable[[str], int] = len,
     progress: bool = False,
 ) -> list[ScoredQuery]:

@@ -41,8 +41,6 @@ class LLMVerdict(Rater):
         Has the fields $query and $snippets.
     by
         "rating" or "probability-of-yes", as for `LLMScorer`.
-    max_tokens
-        The bound on the length of a reply by "rating". A reply that is cut off has no rating.
     top_logprobs
         The number of alternatives of the first token.
     concurrency, cache

@@ -206,10 +206,8 @@ def test_scorers_with_models_are_named_and_given():
         {"kind": "rank"},
         {"kind": "retrieval", "retriever": "store", "higher_is_better": 1},
         {"kind": "fusion", "retrievers": [1, 2]},
-        {"kind": "rank", "retriever": 3},
         {"kind": "fusion", "retrievers": None},
         {"kind": "zscore", "scorer": "os.system"},
-        {"kind": ["rank"]},
         {"kind": "rank", "retriever": "dense", "more": 1},
         {"kind": "best", "scorer": {"kind": "rank", "retriever": "dense"}},  # scores queries
         {},
@@ -220,14 +218,6 @@ def test_a_provenance_of_another_shape_is_an_error(provenance):
         scorer_of(provenance)
     with pytest.raises(ValueError, match="scorer_provenance"):  # and those that score snippets
         query_scorer_of({"kind": "best", "scorer": {"kind": "best", "scorer": provenance}})
-
-
-def test_a_provenance_as_deep_as_json_allows_is_an_error():
-    deep = {"kind": "rank", "retriever": "dense"}
-    for _ in range(100_000):
-        deep = {"kind": "zscore", "scorer": deep}
-    with pytest.raises(ValueError, match="scorer_provenance"):
-        scorer_of(deep)
 
 
 @pytest.mark.parametrize("scores", [(np.nan, 0.9, 0.8, 0.2), (0.9, 0.9, 0.8, 0.8, 0.2)])

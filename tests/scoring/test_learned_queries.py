@@ -127,32 +127,7 @@ def test_the_order_of_the_snippets_does_not_count(random):
         assert one.tobytes() == other.tobytes()
 
 
-def test_ranks_are_enough():
-    answerable, unanswerable = drawn(30)
-
-    def ranked(asked):
-        hits = [tuple(Hit(h.retriever, h.rank) for h in s.hits) for s in asked.snippets]
-        snippets = [replace(s, hits=h) for s, h in zip(asked.snippets, hits, strict=True)]
-        return replace(asked, snippets=tuple(snippets))
-
-    learned = fit(map(ranked, answerable), {"removed": [*map(ranked, unanswerable["removed"])]})
-    scores = [
-        [score_query(learned, "new", ranked(one).snippets) for one in kind]
-        for kind in (answerable, unanswerable["removed"])
-    ]
-    assert np.mean(scores[0]) < np.mean(scores[1])  # the gold snippet is the first of both
-
-
 # --- the fit --------------------------------------------------------------------------------------
-
-
-def test_it_separates_new_queries_of_all_kinds():
-    learned = fit(*drawn(80))
-    answerable, unanswerable = drawn(80, seed=1)
-    threshold = np.quantile([score_query(learned, q.query, q.snippets) for q in answerable], 0.95)
-    for queries in unanswerable.values():
-        scores = [score_query(learned, q.query, q.snippets) for q in queries]
-        assert np.mean(scores > threshold) > 0.8
 
 
 def test_it_is_the_most_probable_one_of_the_prior_and_the_queries():
@@ -186,24 +161,16 @@ def test_without_queries_of_both_kinds_the_prior_alone_scores():
 def test_the_scale_of_a_retriever_s_scores_does_not_count(times):
     answerable, _ = drawn(20)
 
-    def scaled(asked):
-        hits = [
-            tuple(Hit(h.retriever, h.rank, (h.score + 3) * times) for h in s.hits)
-            for s in asked.snippets
-        ]
-        snippets = [replace(s, hits=h) for s, h in zip(asked.snippets, hits, strict=True)]
-        return replace(asked, snippets=tuple(snippets))
+    def scaled(s):
+        return replace(s, hits=tuple(h._replace(score=(h.score + 3) * times) for h in s.hits))
 
-    one, other = (fit(queries, {}) for queries in (answerable, [*map(scaled, answerable)]))
-    for asked in answerable:
-        scores = [
-            score_query(one, "q", asked.snippets),
-            score_query(other, "q", scaled(asked).snippets),
-        ]
-        assert scores[0] - scores[1] == pytest.approx(
-            score_query(one, "q", answerable[0].snippets)
-            - score_query(other, "q", scaled(answerable[0]).snippets)
-        )
+    others = [replace(q, snippets=[*map(scaled, q.snippets)]) for q in answerable]
+    falls = [
+        np.diff([score_query(learned, "q", q.snippets) for q in queries])
+        for queries in (answerable, others)
+        for learned in [fit(queries, {})]
+    ]
+    np.testing.assert_allclose(*falls, rtol=1e-6)
 
 
 def test_queries_without_a_relevant_snippet_do_not_count_as_answerable():
@@ -240,7 +207,7 @@ def test_scorers_alone_are_enough():
 
 def test_what_cannot_be_fitted_is_an_error():
     answerable, unanswerable = drawn(3)
-    with pytest.raises(ValueError, match="scorer has"):
+    with pytest.raises(ValueError, match="scorers are"):
         fit(answerable, unanswerable, [LONGEST, LONGEST])
     plain = JudgedQuery("q", ["a"], [True])
     with pytest.raises(ValueError, match="hits"):
@@ -269,12 +236,6 @@ def test_a_retriever_that_found_nothing_speaks_against_an_answer():
         AWAY,
         0,
     )
-
-
-def test_it_needs_hits():
-    learned = fit(*drawn(20))
-    with pytest.raises(ValueError, match="'bm25', 'dense'"):
-        score_query(learned, "q", ["no hits"])
 
 
 def test_it_is_unknown_if_a_part_does_not_know():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from itertools import pairwise
 
@@ -31,20 +30,6 @@ def test_words_are_shared_in_any_case_and_stop_words_of_the_query_do_not_count()
     ]
 
 
-def test_pairs_stand_side_by_side_in_the_snippet():
-    # The pairs asked for are (new, york) and (york, mayor).
-    texts = "New York has a mayor", "York, new", "new in York", "a new York mayor"
-    assert scores("pairs", "the new York mayor", *texts) == [-1 / 2, 0, 0, -1]
-
-
-def test_pieces_forgive_endings_and_weigh_more_if_fewer_snippets_have_them():
-    # Pieces of the query: walk, alki, lkin, king. Two of three snippets have walk, one has king,
-    # and none has the others, which do not count.
-    walk, king = math.log1p(1.5 / 2.5), math.log1p(2.5 / 1.5)
-    found = scores("pieces", "walking", "They walked", "a walk", "the king")
-    np.testing.assert_allclose(found, -np.array([walk, walk, king]) / (walk + king), rtol=1e-14)
-
-
 @pytest.mark.parametrize("unit", ["words", "pairs", "stems", "pieces"])
 def test_a_query_of_stop_words_shares_nothing_with_any_snippet(unit):
     assert scores(unit, "Who was that?", "who was that", "a man") == [0, 0]
@@ -70,15 +55,6 @@ def test_a_learned_score_of_overlaps_comes_back_from_its_provenance_alone():
     assert again == learned
     assert again.score(judged[0].query, judged[0].snippets).argmin() == 0
     assert [scorer_of(s.provenance) for s in OVERLAPS.values()] == [*OVERLAPS.values()]
-
-
-def test_a_word_of_up_to_three_letters_is_one_piece():
-    # The pieces are ox, and carts in two; a word with ox in it has none.
-    assert scores("pieces", "the cat", "a cat", "cats") == [-1, 0]
-    cart, rare = math.log1p(1.5 / 2.5), math.log1p(2.5 / 1.5)
-    found = scores("pieces", "ox carts", "an ox", "fox cart", "carts")
-    whole = cart + 2 * rare
-    np.testing.assert_allclose(found, -np.array([rare, cart, cart + rare]) / whole, rtol=1e-14)
 
 
 WORDS = st.sampled_from(

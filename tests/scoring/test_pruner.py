@@ -84,7 +84,6 @@ def test_a_blank_text_is_not_read_and_unscorable():
 @pytest.mark.parametrize(
     ("sentences", "probabilities"),
     [
-        (["Red. "], [0.5]),
         (["Red. ", "White. ", "Wine. "], [0.5, 0.5, 0.5]),
         (["White. ", "Red. "], [0.5, 0.5]),
         (["Red. ", "White. "], [0.5]),
@@ -117,7 +116,6 @@ def test_a_probability_that_is_not_finite_is_unscorable():
     [
         {},
         {"pruned_context": ["Red. "], "reranking_score": [0.5]},
-        {"kept_sentences": [["Red. "]]},
         {"sentence_probabilities": [[0.5]]},
         {"kept_sentences": [["Red. "]], "sentence_probabilities": [[0.5], [0.5]]},
         {"kept_sentences": [["Red. "]], "sentence_probabilities": 0.5},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import threading
 import time
@@ -20,16 +19,12 @@ from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.scoring import (
     BestScore,
     FunctionScorer,
-    FusionScorer,
-    QueryZScore,
     RetrievalScorer,
     ascore_query,
-    retrievers_of,
     score_query,
 )
 from conformal_retrievers.scoring.query_scorer import query_scores
 from conformal_retrievers.scoring.registry import needs, query_scorer_of
-from conformal_retrievers.scoring.scorer import check_not_fitted_on, query_digest
 
 LENGTH = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
 LONGEST = QueryFunction(lambda query, texts: -max(map(len, texts)), "longest")
@@ -104,11 +99,6 @@ def test_the_best_score_of_a_retriever_that_found_nothing_is_the_worst():
         assert score_query(best, "q", [Snippet("a", hits=(Hit("dense", 0),))]) == math.inf
 
 
-def test_blank_texts_are_snippets_like_others():
-    assert score_query(BestScore(LENGTH), "q", ["", "abc"]) == 0.0
-    assert score_query(LONGEST, "q", [" "]) == -1.0
-
-
 # --- where scores come from -----------------------------------------------------------------------
 
 
@@ -144,15 +134,6 @@ def test_a_scorer_without_an_asynchronous_twin_runs_in_a_thread():
     assert seen != [threading.get_ident()]
 
 
-def test_what_the_parts_read_and_were_fitted_on_is_known():
-    fitted = SimpleNamespace(name="fitted", score=len, fitted_on=[query_digest("old")])
-    scorer = BestScore(fitted)
-    assert retrievers_of(BestScore(FusionScorer(["a", "b"]))) == ("a", "b")
-    with pytest.raises(ValueError, match="'old'"):
-        check_not_fitted_on(scorer, [JudgedQuery("old", ["a"], [True])])
-    assert scorer.name == "best(fitted)"
-
-
 def test_a_failed_query_ends_the_scoring_of_all():
     asked = []
 
@@ -173,12 +154,6 @@ def test_a_failed_query_ends_the_scoring_of_all():
 
 
 # --- from a provenance ----------------------------------------------------------------------------
-
-
-def test_a_query_scorer_is_made_again_from_its_provenance():
-    scorer = BestScore(QueryZScore(RetrievalScorer("bm25")))
-    again = query_scorer_of(json.loads(json.dumps(scorer.provenance)))
-    assert (again, again.name) == (scorer, scorer.name)
 
 
 def test_what_a_provenance_names_is_given():

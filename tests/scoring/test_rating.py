@@ -95,12 +95,9 @@ async def test_a_score_is_one_minus_the_rating(rating, score):
 @pytest.mark.parametrize(
     ("reply", "reason"),
     [
-        ("", "unreadable"),
-        ("0.8", "unreadable"),
         ('{"rating": "0.8"}', "unreadable"),
         ('{"rating": true}', "unreadable"),
         ('{"rating": NaN}', "out of range"),
-        ('{"rating": 0.2} {"rating": 0.9}', "unreadable"),
         ('{"rating": 1.2}', "out of range"),
         ('{"rating": -0.01}', "out of range"),
         ('{"rating": 1e999}', "out of range"),
@@ -202,12 +199,11 @@ def test_a_name_changes_with_everything_that_changes_a_score():
         LLMScorer(llm),
         LLMScorer(other),
         LLMScorer(llm, mine),
-        LLMScorer(llm, max_tokens=50),
         by_yes(llm),
         by_yes(llm, mine),
         by_yes(llm, top_logprobs=5),
         *(LLMVerdict(llm), LLMVerdict(other), LLMVerdict(llm, about_all)),
-        *(LLMVerdict(llm, max_tokens=50), LLMVerdict(llm, by="probability-of-yes")),
+        LLMVerdict(llm, by="probability-of-yes"),
     ]
     assert len({scorer.name for scorer in scorers}) == len(scorers)
     assert LLMScorer(llm, concurrency=3).name == scorers[0].name
@@ -221,7 +217,6 @@ def test_options_are_checked(build):
     for name, wrong in (
         ("by", "yes"),
         ("concurrency", 0),
-        ("max_tokens", -1),
         ("top_logprobs", 0),
     ):
         with pytest.raises(ValueError, match=name):
@@ -247,16 +242,6 @@ async def test_ratings_through_http_are_the_servers(model, toy_corpus):
     assert ratings.usage.prompt_tokens > 1000
     rated = (await both(by_yes(model), texts)).ratings
     np.testing.assert_allclose(rated, np.clip(expected, 0.001, 0.999), rtol=1e-6)
-
-
-async def test_a_failed_call_leaves_its_snippet_unscorable(llm_server, model, toy_corpus):
-    llm_server.trouble = lambda body, times: (
-        "dropped" if "climbers" in str(body["messages"]) else None
-    )
-    ratings = await LLMScorer(model).arate(QUERY, list(toy_corpus.values()))
-    assert np.flatnonzero(np.isnan(ratings.ratings)).tolist() == [5]
-    assert ratings.unscorable == {"unanswered": 1}
-    assert ratings.usage.unanswered == 1
 
 
 @pytest.mark.parametrize("build", WAYS)

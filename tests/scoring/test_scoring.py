@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-import warnings
 from collections import Counter
 
 import numpy as np
@@ -26,7 +25,6 @@ from conformal_retrievers import (
     ScoredQuery,
     Scorer,
     Snippet,
-    calibrate,
     score_queries,
 )
 from conformal_retrievers.labels import Labelled
@@ -347,25 +345,6 @@ def test_a_masked_score_is_missing_whatever_it_hides():
         ScoredQuery([0.1, 0.9], masked > 0.5)
     with pytest.raises(ValueError, match="tokens"):
         ScoredQuery([0.1, 0.9], [True, False], tokens=masked)
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        *("/srv/model", "~/model", "./model", "../model", "C:\\model", "\\model", ".cache/model"),
-        *("~user/model", "\\\\server\\model", "file:///srv/model", "'/srv/model'"),
-        *('m {"p": "/srv/m"}', 'm {"p": ["C:\\\\m"]}'),
-    ],
-)
-def test_a_path_in_a_scorers_name_is_warned_of(path):
-    judged = [JudgedQuery("q", ["a", "bb"], [True, False])]
-    with pytest.warns(UserWarning, match="name="):
-        calibrate(judged, EmbeddingScorer(embed, f"cosine({path})"), alpha=0.5)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        settings = 'm {"stop": ["\\n", "</s>"]}'
-        for name in ("cosine(org/model)", "m, url=http://host/v1", "a ≤ 0.5, b / c", settings):
-            Calibration.from_scores([ScoredQuery([0, 1], [True, False])], alpha=0.5, scorer=name)
 
 
 def test_only_a_scorer_scores_queries():

@@ -62,13 +62,6 @@ def test_so_is_a_part_of_a_combined_score():
     assert asked == asked_other == ["q", "q"]
 
 
-def test_scorers_of_other_names_are_asked_each():
-    scorer, asked = counting()
-    other, asked_other = counting("other")
-    both_calls(behind(scorer, other))
-    assert asked == asked_other == ["q", "q"]
-
-
 def test_an_error_reaches_the_caller_and_is_not_kept():
     scorer, asked = counting(fails=True)
     conformal = behind(scorer, scorer)

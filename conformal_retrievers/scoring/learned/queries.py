@@ -28,7 +28,7 @@ from conformal_retrievers.scoring.learned.query_features import (
     units_of,
 )
 from conformal_retrievers.scoring.learned.regression import most_probable
-from conformal_retrievers.scoring.learned.score import Stored, stored
+from conformal_retrievers.scoring.learned.score import Learned, Stored, check_sources, stored
 from conformal_retrievers.scoring.query_scorer import (
     CombinedQueryScorer,
     QueryScorer,
@@ -48,7 +48,7 @@ class StoredQueryScorer(Stored):
 
 
 @dataclass(frozen=True)
-class LearnedQueryScorer(CombinedQueryScorer):
+class LearnedQueryScorer(Learned, CombinedQueryScorer):
     """Scores a query by −log-odds of being answerable, learned from other collections and queries.
 
     `calibrate_gate` makes one. The score is NaN if a query scorer does not know, or if no snippet
@@ -99,25 +99,12 @@ class LearnedQueryScorer(CombinedQueryScorer):
         return (*self.scorers, *self.query_scorers)
 
     @property
-    def retrievers(self) -> tuple[str, ...]:
-        """The names of the retrievers whose hits it reads."""
-        return tuple(name for name, _ in self.sources.retrievers)
-
-    @property
     def provenance(self) -> dict[str, JsonValue]:
         """What the scorer was made of, as JSON: sources, units, coefficients, queries."""
-        return {
-            "format": FORMAT,
-            "version": VERSION,
-            "prior": self.prior,
-            "retrievers": dict(self.sources.retrievers),
-            "scorers": [*self.sources.scorers],
+        return self.stored(FORMAT, VERSION, self._columns) | {
             "query_scorers": [part.name for part in self.query_scorers],
-            "context": self.sources.context,
             "middles": [unit.middle for unit in self.units],
             "scales": [unit.scale for unit in self.units],
-            "coefficients": dict(zip(map(str, self._columns), self.coefficients, strict=True)),
-            "fitted_on": [*sorted(self.fitted_on)],
         }
 
     @cached_property
@@ -153,11 +140,7 @@ def fitted_queries(
     """
     of_snippets, of_queries = by_kind(scorers)
     names = [part.name for part in scorers]
-    if len(set(names)) < len(names) or not (sources.retrievers or names):
-        raise ValueError(
-            f"scorer has {names}, hits are of {len(sources.retrievers)} retrievers; give each "
-            "scorer once, and one or more if the snippets have no hits"
-        )
+    check_sources(sources, names, needed=True)
     sources = sources._replace(scorers=tuple(part.name for part in of_snippets), context="none")
     kinds = [[query for query in answerable if any(query.relevant)], *unanswerable]
     own = columns(sources, [part.name for part in of_queries])

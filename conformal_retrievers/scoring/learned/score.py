@@ -64,8 +64,35 @@ def stored(model: type[F], provenance: Mapping[str, JsonValue], needed: Mapping[
         raise ValueError(f"scorer_provenance: {explain(error)}; calibrate again") from None
 
 
+class Learned:
+    """What is learned of snippets, or of queries: its sources, coefficients and provenance."""
+
+    sources: Sources
+    coefficients: tuple[float, ...]
+    fitted_on: frozenset[str]
+    prior: str
+
+    @property
+    def retrievers(self) -> tuple[str, ...]:
+        """The names of the retrievers whose hits it reads."""
+        return tuple(name for name, _ in self.sources.retrievers)
+
+    def stored(self, format: str, version: int, names: Iterable[object]) -> dict[str, JsonValue]:
+        """Return as JSON what it was made of, with the names of the coefficients."""
+        return {
+            "format": format,
+            "version": version,
+            "prior": self.prior,
+            "retrievers": dict(self.sources.retrievers),
+            "scorers": [*self.sources.scorers],
+            "context": self.sources.context,
+            "coefficients": dict(zip(map(str, names), self.coefficients, strict=True)),
+            "fitted_on": [*sorted(self.fitted_on)],
+        }
+
+
 @dataclass(frozen=True)
-class LearnedScorer(CombinedScorer):
+class LearnedScorer(Learned, CombinedScorer):
     """Scores by −log-odds of being relevant, learned from judged queries; `fit` makes one.
 
     A snippet that none of the retrievers found, or that lacks a score, document or position that
@@ -99,11 +126,7 @@ class LearnedScorer(CombinedScorer):
         judged, parts = [*judged], tuple(scorers)
         names = [part.name for part in parts]
         sources = sources_of(judged, names)
-        if len(set(names)) < len(names) or not (sources.names or any(q.split for q in judged)):
-            raise ValueError(
-                f"scorers are {names}, hits are of {len(sources.retrievers)} retrievers; give each "
-                "scorer once, and one or more if the snippets have no hits"
-            )
+        check_sources(sources, names, needed=not any(query.split for query in judged))
         return fitted(sources, parts, judged, item_of(judged))
 
     @classmethod
@@ -134,24 +157,9 @@ class LearnedScorer(CombinedScorer):
         return self.scorers
 
     @property
-    def retrievers(self) -> tuple[str, ...]:
-        """The names of the retrievers whose hits it reads."""
-        return tuple(name for name, _ in self.sources.retrievers)
-
-    @property
     def provenance(self) -> dict[str, JsonValue]:
         """What the scorer was made of, as JSON: sources, coefficients by feature, queries."""
-        names = map(str, columns(self.sources))
-        return {
-            "format": FORMAT,
-            "version": VERSION,
-            "prior": self.prior,
-            "retrievers": dict(self.sources.retrievers),
-            "scorers": [*self.sources.scorers],
-            "context": self.sources.context,
-            "coefficients": dict(zip(names, self.coefficients, strict=True)),
-            "fitted_on": [*sorted(self.fitted_on)],
-        }
+        return self.stored(FORMAT, VERSION, columns(self.sources))
 
     @cached_property
     def name(self) -> str:
@@ -190,6 +198,15 @@ def fitted(
     )
     digests = frozenset(query_digest(query.query) for query in judged)
     return LearnedScorer(tuple(scorers), sources, tuple(coefficients.tolist()), digests, prior.name)
+
+
+def check_sources(sources: Sources, names: Sequence[str], *, needed: bool) -> None:
+    """Raise ValueError if scorers share a name, or sources are needed and there are none."""
+    if len(set(names)) < len(names) or (needed and not (sources.retrievers or names)):
+        raise ValueError(
+            f"scorers are {names}, hits are of {len(sources.retrievers)} retrievers; give each "
+            "scorer once, and one or more if the snippets have no hits"
+        )
 
 
 def table_of(
