@@ -91,12 +91,6 @@ def _names(query: JudgedQuery, only_relevant: bool = False) -> set[str | None]:
     return names or {*query.relevant_ids, *(piece.document for piece in query.evidence)}
 
 
-def _marked(query: JudgedQuery, reverse: bool = False) -> set[tuple[str | None, bool]]:
-    """Return the texts of a query's snippets with their marks, or with the opposite ones."""
-    pairs = zip(query.snippets, query.relevant, strict=True)
-    return {(s.text.strip() or s.id, bool(r) != reverse) for s, r in pairs}
-
-
 def without_copies(judged: Sequence[JudgedQuery]) -> tuple[list[JudgedQuery], str, str]:
     """Return the queries that are no copies, and a text on copies and one on near copies, or ""."""
     copies = copies_in(judged)
@@ -109,8 +103,6 @@ def without_copies(judged: Sequence[JudgedQuery]) -> tuple[list[JudgedQuery], st
             f"{len(copies)} of {len(judged)} judged queries are copies: they have the text and "
             f"half of the snippets, or more, of another, such as {query.name} of {original.name}"
         )
-        if other := [query.name for query, of in copies if _marked(query) & _marked(of, True)]:
-            exact_text += f". {len(other)} of them judged a snippet otherwise, such as {other[0]}"
     if len(near) > MANY * len(kept):
         query, original = near[0]
         near_text = (

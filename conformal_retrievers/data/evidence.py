@@ -12,12 +12,10 @@ and between two chunks white space may be lost, so that 45 % is half.
 
 import re
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
 from itertools import chain
-
-import numpy as np
 
 from conformal_retrievers.data.checks import all_of
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
@@ -50,24 +48,25 @@ def by_sentence(judged: Iterable[JudgedQuery], split: Split) -> list[JudgedQuery
     in the text it names, or is in a document whose retrieved snippets have no position; if ten
     documents or more are named, and none was retrieved; for a query that was cut in another way, or
     is not retrieved yet. Warns if over a third of the documents that evidence names were retrieved
-    for no query, or over a third of the relevant snippets hold no evidence.
+    for no query.
     """
     cuts, queries = splitter(split), all_of(JudgedQuery, judged, "judged")
     check_retrieved(queries)
     queries = located(queries, [query.snippets for query in queries])
     of_sentences = [_cut(query, cuts) for query in queries]
-    _report(queries, of_sentences)
+    _report(queries)
     return of_sentences
 
 
-def _report(judged: Sequence[JudgedQuery], of_sentences: Sequence[JudgedQuery]) -> None:
-    """Warn if many documents that evidence names are unknown, or many relevant ones hold none.
+def _report(judged: Sequence[JudgedQuery]) -> None:
+    """Warn if many documents that evidence names are unknown.
 
     Raises ValueError if ten or more are named, and all are unknown.
     """
     named = {piece.document for query in judged for piece in query.evidence}
     known = {name for query in judged for s in query.snippets for name in (s.id, s.document)}
-    if _many(unknown := sorted(named - known), named):
+    unknown = sorted(named - known)
+    if len(named) >= LEAST and len(unknown) > len(named) * MANY:
         message = (
             f"evidence names {len(unknown)} of {len(named)} documents that were retrieved for no "
             f"query, such as {unknown[0]!r:.60}. Check that they are ids of what is retrieved, or "
@@ -76,25 +75,6 @@ def _report(judged: Sequence[JudgedQuery], of_sentences: Sequence[JudgedQuery]) 
         if known and len(unknown) == len(named):
             raise ValueError(message)
         warnings.warn(f"{message}; as it is, they count as missed", stacklevel=3)
-    relevant, without = [], []
-    for query, cut_one in zip(judged, of_sentences, strict=True):
-        if query.split is None and cut_one.document_of is not None:
-            n = np.bincount(cut_one.document_of, cut_one.relevant, len(query.snippets))
-            own = np.flatnonzero(query.relevant).tolist()
-            relevant += own
-            without += [(query, i) for i in own if not n[i]]
-    if _many(without, relevant):
-        query, i = without[0]
-        warnings.warn(
-            f"{len(without)} of {len(relevant)} relevant snippets hold no evidence, such as "
-            f"snippets[{i}] of {query.name}, so their sentences count as irrelevant. Give evidence "
-            "for each",
-            stacklevel=3,
-        )
-
-
-def _many(some: Sized, of_all: Sized) -> bool:
-    return len(of_all) >= LEAST and len(some) > len(of_all) * MANY
 
 
 def _cut(query: JudgedQuery, cuts: Splitter) -> JudgedQuery:

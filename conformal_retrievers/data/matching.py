@@ -2,14 +2,12 @@
 
     key            what is relevant of what was retrieved
     None           what has a relevant id, or else the text of a relevant snippet (`retrieved_as`)
-    "text"         what has the text of a relevant snippet
     "evidence"     what has enough of the evidence (`by_chunk`)
     a field        what has a relevant id as str(metadata[field]): all chunks of a document
 
 Ids that are in nothing retrieved are reported with those that are most like them.
 """
 
-import logging
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,7 +27,6 @@ Returned = tuple[Sequence[Sequence[Found]], Retrieval]  # for each question, by 
 Names = tuple[tuple[str, str], ...]  # what something relevant is looked for by: ("id", "7")
 SHOWN = 3  # names in a message
 PREFIX = 80  # characters of a text that are compared with others, or of an id in a message
-logger = logging.getLogger("conformal_retrievers")
 
 
 class JudgeOptions(TypedDict, total=False):
@@ -61,11 +58,11 @@ def retrieve_and_judge(
     ValueError if no metadata have the field; if a query lacks what the key compares; if all
     relevant ids, ten or more, are in nothing that was retrieved for any query. Warns if more than
     half of ten or more relevant ids, or all of fewer, are, and if an id is that of several snippets
-    of a query. The log has each unknown one, at level INFO.
+    of a query.
     """
-    for name in sorted(asking.keys() - JudgeOptions.__annotations__.keys()):
+    for option in sorted(asking.keys() - JudgeOptions.__annotations__.keys()):
         known = ", ".join(JudgeOptions.__annotations__)
-        raise TypeError(f"{name} is no option of judge_retriever; give {known}")
+        raise TypeError(f"{option} is no option of judge_retriever; give {known}")
     split = None if split is None else splitter(split)
     queries = with_questions(judged)
     retrieved, asked = retrieve([query.query for query in queries], **asking)
@@ -79,7 +76,7 @@ def retrieve_and_judge(
     ]
     if split is not None:
         return by_sentence(results, split)
-    if key not in (None, "text", "evidence"):
+    if key not in (None, "evidence"):
         _warn_of_documents(results, retrieved, key)
     if everything:
         looked_for = [(q.name, names) for q in queries for names in _names(q, key)]
@@ -90,11 +87,11 @@ def retrieve_and_judge(
 def _check_key(key: str | None, fields: Mapping[str, set[str]]) -> None:
     if not isinstance(key, str | None):
         raise TypeError(f"key is {key!r:.60}; give the name of a field of the metadata, or None")
-    if fields and key not in (None, "text", "evidence", *fields):
+    if fields and key not in (None, "evidence", *fields):
         near = get_close_matches(key or "", fields, 1)
         raise ValueError(
             f"key is {key!r}, which no metadata of what was retrieved have; give "
-            f"{' or '.join(map(repr, near or (*sorted(fields), 'text', 'evidence')))}"
+            f"{' or '.join(map(repr, near or (*sorted(fields), 'evidence')))}"
         )
 
 
@@ -112,14 +109,6 @@ def _judged(
         )
     if key is None:
         return query.retrieved_as(snippets)
-    if key == "text":
-        if query.relevant_ids:
-            raise ValueError(
-                f"{query.name}: relevant_ids have no texts, which key='text' compares; leave key "
-                "out, or give the field of the metadata that has the ids"
-            )
-        without_ids = tuple(replace(s, id=None) for s in query.snippets)
-        return replace(query, snippets=without_ids).retrieved_as(snippets)
     if not all(names):
         raise ValueError(
             f"{query.name}: a relevant snippet has no id, which key={key!r} compares; give "
@@ -173,8 +162,8 @@ def _names(query: JudgedQuery, key: str | None) -> list[Names]:
         return [(("document", piece.document),) for piece in query.evidence]
     names: list[Names] = [(("id", id),) for id in query.relevant_ids]
     for s in [s for s, r in zip(query.snippets, query.relevant, strict=True) if r]:
-        by_id = () if s.id is None or key == "text" else (("id", s.id), ("chunk", s.id))
-        names.append((*by_id, ("text", s.text)) if key in (None, "text") else by_id)
+        by_id = () if s.id is None else (("id", s.id), ("chunk", s.id))
+        names.append((*by_id, ("text", s.text)) if key is None else by_id)
     return names
 
 
@@ -191,8 +180,6 @@ def _report(
     values["document"] = ids | {s.document for s in snippets if s.document is not None}
     known = {(kind, name) for kind, names in values.items() for name in names}
     unknown = [(query, names) for query, names in relevant if known.isdisjoint(names)]
-    for query, names in unknown if logger.isEnabledFor(logging.INFO) else ():
-        logger.info("in nothing that was retrieved: %s", _nearest(query, names, known))
     all_are = len(unknown) == len(relevant)
     # Retrievers do miss some.
     many = len(relevant) >= LEAST and len(unknown) > len(relevant) / 2

@@ -30,15 +30,10 @@ def with_questions(
     Raises what `queries_to_judge` raises, TypeError for a mapping, and ValueError for a question
     that occurs twice.
     """
-    if isinstance(judged, str):
+    if isinstance(judged, str | Mapping):  # iterating over one would lose its values
         raise TypeError(
-            f"{name} is the text {judged!r:.60}; give a list, such as the lines of a file: "
-            "Path(file).read_text().splitlines()"
-        )
-    if isinstance(judged, Mapping):  # iterating over it would lose the values
-        raise TypeError(
-            f"{name} is a {type(judged).__name__}; give a list: "
-            "[JudgedQuery.from_ids(query, ids) for query, ids in relevant.items()]"
+            f"{name} is {judged!r:.60}; give a list of questions, or of judged queries such as "
+            "JudgedQuery.from_ids(query, relevant_ids)"
         )
     given: list[Any] = list(judged)
     places: dict[str, int] = {}

@@ -159,15 +159,13 @@ def passages(sentences: Sentences, keeps: ArrayLike) -> list[Passage]:
 
     Neighbouring sentences keep the text between them. " … " stands between others, on a line of its
     own if there is a line break between what it joins. A document whose sentences are all kept is
-    unchanged. `keeps` has a truth value for each sentence (m,). Raises ValueError for another
-    number.
+    unchanged. `keeps` has a truth value for each sentence (m,).
 
     >>> sentences = cut(["One two. Three four. Five six. Seven."], "sentences")
     >>> passages(sentences, [True, False, True, True])[0].text
     'One two. … Five six. Seven.'
     """
-    kept = _checked(sentences, keeps)
-    kept_passages = []
+    kept, kept_passages = np.asarray(keeps, dtype=np.bool_), []
     for number, ranges in enumerate(sentences.ranges):
         own, kept = kept[: len(ranges)], kept[len(ranges) :]
         if own.any():
@@ -182,15 +180,11 @@ def passages(sentences: Sentences, keeps: ArrayLike) -> list[Passage]:
 def with_neighbours(sentences: Sentences, keeps: ArrayLike, n: int) -> NDArray[np.bool_]:
     """Return keeps (m,) with n sentences on either side of each kept one, in its document.
 
-    Raises ValueError for another number of sentences or a negative n.
-
     >>> sentences = cut(["One. Two. Three.", "Four. Five."], "sentences")
     >>> with_neighbours(sentences, [False, False, True, False, False], 1).tolist()
     [False, True, True, False, False]
     """
-    if n < 0:
-        raise ValueError(f"neighbours is {n}; give a whole number of 0 or more")
-    kept = _checked(sentences, keeps)
+    kept = np.asarray(keeps, dtype=np.bool_)
     documents = sentences.document_of
     more: NDArray[np.bool_] = kept.copy()
     for step in range(1, min(n, max(map(len, sentences.ranges), default=0)) + 1):
@@ -198,16 +192,6 @@ def with_neighbours(sentences: Sentences, keeps: ArrayLike, n: int) -> NDArray[n
         more[step:] |= kept[:-step] & same
         more[:-step] |= kept[step:] & same
     return more
-
-
-def _checked(sentences: Sentences, keeps: ArrayLike) -> NDArray[np.bool_]:
-    kept: NDArray[np.bool_] = np.asarray(keeps, dtype=bool)
-    if kept.shape != sentences.document_of.shape:
-        raise ValueError(
-            f"keeps has the shape {kept.shape}; give a truth value for each of the "
-            f"{len(sentences.document_of)} sentences"
-        )
-    return kept
 
 
 def _runs(ranges: Sequence[Range], keeps: Iterable[bool]) -> Iterator[Range]:

@@ -34,15 +34,15 @@ SHORTER = (
 )
 
 
-def without_relevant(query: JudgedQuery, k: int | Mapping[str, int]) -> JudgedQuery:
+def without_relevant(query: JudgedQuery, k: int) -> JudgedQuery:
     """Return a query that was retrieved deeper than k as it looks if nothing answers it, at k.
 
     Relevant snippets are taken out, and others with the text of one; the query is to be retrieved
     deeper than k by their number, or more. The list of each retriever has its first k of the rest,
     with new ranks and the same scores, which must not depend on the other snippets, as fused and
     scaled scores do; lists are united in the order of rank fusion. Without hits, the order stays.
-    Of sentences, documents with a relevant one go whole. k is the depth of each retriever, or one
-    for each by its name in the hits. Warns, once, if a list is shorter than at k before.
+    Of sentences, documents with a relevant one go whole. k is the depth of each retriever. Warns,
+    once, if a list is shorter than at k before.
 
     >>> query = JudgedQuery("q", ["a", "b", "c"], [True, False, False], k=3)
     >>> made = without_relevant(query, 2)
@@ -50,7 +50,7 @@ def without_relevant(query: JudgedQuery, k: int | Mapping[str, int]) -> JudgedQu
     (['b', 'c'], 2, False)
 
     Raises TypeError for anything but a judged query, and ValueError for a k that is not a whole
-    number from 1, or lacks a retriever.
+    number from 1.
     """
     if not isinstance(query, JudgedQuery):
         raise TypeError(f"query is {query!r:.60}; give a JudgedQuery")
@@ -58,13 +58,11 @@ def without_relevant(query: JudgedQuery, k: int | Mapping[str, int]) -> JudgedQu
     whole, rest = _lists(query, order), _lists(query, order, _answers(query, query))
     retriever = query.retriever
     parts = retriever.root if isinstance(retriever, Hybrid) else {}
-    depths = _depths(query, k, parts or whole)
-    if any(len(rest[name]) < min(len(ranked), depths[name]) for name, ranked in whole.items()):
+    depths = dict.fromkeys(parts or whole, as_count(query.name, "k", k or 0, least=1) or 0)
+    if any(len(rest[name]) < min(len(ranked), k) for name, ranked in whole.items()):
         warnings.warn(SHORTER.format("a query has"), stacklevel=2)
     if parts:
-        retriever = Hybrid(
-            {name: Retrieval(part.retriever, depths[name]) for name, part in parts.items()}
-        )
+        retriever = Hybrid({name: Retrieval(part.retriever, k) for name, part in parts.items()})
     return replace(_cut(query, rest, depths), retriever=retriever, k=sum(depths.values()))
 
 
@@ -143,16 +141,6 @@ def parts_of(whole: object, kind: type[Any]) -> Iterator[Any]:
         for part in parts if isinstance(parts, list | tuple) else [parts]:
             if isinstance(part, kind):
                 yield part
-
-
-def _depths(query: JudgedQuery, k: int | Mapping[str, int], names: Iterable[str]) -> dict[str, int]:
-    depths = dict(k) if isinstance(k, Mapping) else dict.fromkeys(names, k)
-    if missing := [name for name in names if name not in depths]:
-        raise ValueError(
-            f"{query.name}: k is {k!r}, without {', '.join(map(repr, missing))}; give one number, "
-            "or one for each retriever"
-        )
-    return {name: as_count(query.name, "k", n or 0, least=1) or 0 for name, n in depths.items()}
 
 
 def _units(query: JudgedQuery) -> list[int]:

@@ -150,12 +150,9 @@ def test_a_missing_file_is_named(beir, name):
         ("run.tsv", RUN + "q1\td1\t5\t0.1\n", r"run\.tsv: query 'q1' retrieves 'd1' twice"),
         ("run.tsv", "q1\td1\t1\n", r"run\.tsv, line 1: 3 columns; give 4 or 6"),
         ("run.tsv", RUN + "q2\td1\tfirst\t0.1\n", r"run\.tsv, line 5: rank is 'first'"),
-        ("run.tsv", RUN + "q2\td1\t2\tnan\n", r"run\.tsv, line 5: score is 'nan'"),
-        ("qrels.tsv", QRELS + "q1\td3\tyes\n", r"qrels\.tsv, line 7: score is 'yes'"),
         ("corpus.jsonl", '{"_id": "d1", "text": "a"}\n{"_id"', r"corpus\.jsonl, line 2: .*JSON"),
         ("corpus.jsonl", '{"_id": "d1", "text": "a"}\n' * 2, "line 2: _id 'd1' occurs twice"),
         ("corpus.jsonl", '{"id": "d1", "text": "a"}\n', "line 1: _id is missing"),
-        ("queries.jsonl", '{"_id": "q1"}\n', r"queries\.jsonl, line 1: text is missing"),
     ],
 )
 def test_a_broken_line_or_an_unknown_id_is_an_error_that_names_it(beir, name, text, problem):

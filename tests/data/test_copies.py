@@ -40,18 +40,6 @@ def test_a_file_with_copies_is_read_without_them_and_says_so(tmp_path: Path) -> 
         assert read(tmp_path / "q.jsonl") == queries
 
 
-def test_a_question_that_was_judged_again_otherwise_is_said_to_be(tmp_path: Path) -> None:
-    queries = different(30)
-    again = [replace(q, id=f"{q.id} again", relevant=[False, True, False]) for q in queries[3:5]]
-    again.append(replace(queries[6], id="the same"))
-    match = r"3 of 33 judged queries are copies.*2 of them judged .* such as query 'q3 again'"
-    with pytest.raises(ValueError, match=match):
-        calibrate([*queries, *again], alpha=0.2)
-    write_jsonl([*queries, *again], tmp_path / "q.jsonl")
-    with pytest.warns(UserWarning, match=f"{match}.*Copies are left out, and the first stays"):
-        assert read(tmp_path / "q.jsonl") == queries
-
-
 def test_one_question_about_many_documents_is_no_copy(recwarn: pytest.WarningsRecorder) -> None:
     asked = ["Who are the parties?", "When does it end?", "Which law governs it?"]
     queries = [judged(asked[i % 3], f"contract {i}", id=f"q{i}") for i in range(30)]

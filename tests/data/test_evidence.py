@@ -29,11 +29,8 @@ def marks(*evidence, **fields):
     ("start", "end", "expected"),
     [
         (10, 21, [False, True, False, False]),
-        (11, 12, [False, True, False, False]),  # a single character
         (6, 13, [True, True, False, False]),  # over a boundary
         (8, 21, [False, True, False, False]),  # a character too many
-        (0, 34, [True, True, True, False]),
-        (9, 11, [False, True, False, False]),  # white space belongs to no sentence
         (7, 12, [True, True, False, False]),  # two characters of each
         (8, 12, [False, True, False, False]),  # one, and two
     ],
@@ -181,16 +178,6 @@ def test_evidence_of_documents_that_no_query_retrieved_is_warned_of():
     nothing = JudgedQuery("Who?", [], [], evidence=[*known, *unknown])
     with pytest.warns(UserWarning, match="10 of 10"):  # a calibration tells that there is none
         by_sentence([nothing], "sentences")
-
-
-def test_relevant_snippets_without_evidence_are_warned_of():
-    def of(i, n):
-        documents = [Snippet(TEXT, id=f"{i} {j}") for j in range(n)]
-        return JudgedQuery(f"{i}", documents, [True] * n, evidence=[(f"{i} 0", 0, 5)])
-
-    by_sentence([of(i, 1) for i in range(10)], "sentences")
-    with pytest.warns(UserWarning, match=r"10 of 20 relevant .* snippets\[1\] of query '0'"):
-        by_sentence([of(i, 2) for i in range(10)], "sentences")
 
 
 @pytest.mark.parametrize("id", [None, "own id of the store"])

@@ -148,16 +148,6 @@ def test_from_evidence_needs_pieces_of_evidence(evidence):
 # --- text and fields ------------------------------------------------------------------------------
 
 
-def test_by_text_no_id_counts():
-    judged = JudgedQuery("q", [Snippet("a", id="1"), Snippet("b", id="2")], [True, True])
-    retrieved = [found(("b", "1", {}), ("c", "2", {}))]
-    (again,) = judge_retrieved([judged], retrieved, key="text")
-    assert (again.relevant, again.missed) == ((True, False), 1)
-    assert [s.id for s in again.snippets] == ["1", "2"]
-    (by_id,) = judge_retrieved([judged], retrieved)
-    assert by_id.relevant == (True, True)
-
-
 def test_numbers_in_the_metadata_are_compared_as_texts():
     judged = JudgedQuery.from_ids("q", ["3", "4"])
     retrieved = [found(("a", "4", {"page": 3}), ("b", "3", {}), ("c", "9", {"page": None}))]
@@ -189,7 +179,6 @@ def test_a_warning_tells_once_that_ids_name_documents():
     [
         (JudgedQuery.from_ids("q", ["a"]), "sorce", "key is 'sorce'.*'source'"),
         (JudgedQuery.from_ids("q", ["a"]), "tags", "key is 'tags'"),  # which have lists
-        (JudgedQuery.from_ids("q", ["a"], id="q1"), "text", "'q1': relevant_ids"),
         (JudgedQuery("q", ["a"], [True], id="q1"), "source", "'q1'.*id.*from_ids"),
     ],
 )
@@ -243,13 +232,6 @@ def test_a_warning_counts_the_ids_that_nothing_has_if_they_are_more_than_half():
         judge_retrieved(judged, lists(12) + lists(12, "other-{}"))
         judge_retrieved(judged, lists(24)[::-1])  # all are in the store, and none is found
         judge_retrieved(judged, [[] for _ in judged])  # which a calibration tells
-
-
-def test_the_log_has_each_id_that_nothing_has(caplog):
-    caplog.set_level("INFO", "conformal_retrievers")
-    judge_retrieved(queries(12), lists(7) + lists(5, "DOC-{}"))
-    assert len(caplog.messages) == 5
-    assert "'doc-11' of query 'q11'" in caplog.messages[-1]
 
 
 def test_long_ids_are_compared_and_shown_by_their_ends():

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from commands import error_of
 from langchain_core.documents import Document
 from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
 
 from conformal_retrievers import calibrate
 from conformal_retrievers.calibration import calibrate_gate
 from conformal_retrievers.data.evidence import by_sentence
-from conformal_retrievers.data.jsonl import read_jsonl, write_jsonl
+from conformal_retrievers.data.jsonl import read_jsonl
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, with_hits
 from conformal_retrievers.data.unanswerable import without_relevant
 from conformal_retrievers.labels.judging import Judging
@@ -90,15 +89,6 @@ def test_relevant_ids_are_read_in_place_of_snippets(tmp_path):
     path.write_text('{"query": "q", "relevant_ids": []}')
     with pytest.raises(ValueError, match="line 1: snippets is missing"):
         read_jsonl(path)
-
-
-@pytest.mark.parametrize(
-    "command", [("calibrate", "--alpha", 0.1, "--out", "c.json"), ("judge", "--out", "j.jsonl")]
-)
-def test_the_command_line_refuses_a_file_of_relevant_ids_by_name(command, tmp_path):
-    path = tmp_path / "judged.jsonl"
-    write_jsonl([JudgedQuery.from_ids("q", ["a"], id="new")], path)
-    assert "'new' is not retrieved yet" in error_of(command[0], path, *command[1:])
 
 
 # --- by another value -----------------------------------------------------------------------------

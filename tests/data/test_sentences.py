@@ -86,17 +86,6 @@ def test_neighbours_are_of_the_same_document():
     assert with_neighbours(sentences, keeps, 1).tolist() == [False, True, True, False, False]
     assert with_neighbours(sentences, keeps, 9).tolist() == [True, True, True, False, False]
     assert keeps.tolist() == [False, False, True, False, False]
-    with pytest.raises(ValueError, match="neighbours"):
-        with_neighbours(sentences, keeps, -1)
-
-
-@pytest.mark.parametrize("keeps", [[True], [[True, False]], [True] * 3])
-def test_a_truth_value_for_each_sentence_is_needed(keeps):
-    sentences = cut(["One. Two."], "sentences")
-    with pytest.raises(ValueError, match="keeps"):
-        passages(sentences, keeps)
-    with pytest.raises(ValueError, match="keeps"):
-        with_neighbours(sentences, keeps, 1)
 
 
 class Whole:

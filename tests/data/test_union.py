@@ -51,7 +51,6 @@ def hits(**ranks):
             {FIRST: hits(a=0), ("b", 0): hits(b=0), ("a", 1): hits(a=1)},
         ),
         ({"a": [Item("1", "")], "b": [Item("1", "")]}, {FIRST: hits(a=0, b=0)}),
-        ({"a": [], "b": []}, {}),
         ({"a": [], "b": [X]}, {("b", 0): hits(b=0)}),
     ],
 )
@@ -64,7 +63,6 @@ def test_what_is_the_same_item_has_the_hits_of_each_retriever(lists, united):
     [
         ({}, "raise", TypeError, "retrievers"),
         (["a"], "raise", TypeError, "retrievers"),
-        ({3: "a"}, "raise", TypeError, "name"),
         ({"": "a"}, "raise", ValueError, "name"),
         ({"a\n": "a"}, "raise", ValueError, "name"),
         ({"a": "a"}, "ignore", ValueError, "on_error"),

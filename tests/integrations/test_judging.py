@@ -353,7 +353,7 @@ def test_sentences_are_labelled_with_one_call_a_snippet(package, make, llm, serv
 @pytest.mark.parametrize(
     ("error", "field", "questions", "options"),
     [
-        (TypeError, "questions is the text", "Who?", {}),
+        (TypeError, "^questions is .Who", "Who?", {}),
         (TypeError, r"questions\[0\]", [all_judged()[0]], {}),
         (ValueError, r"questions\[1\]", ["Who?", " "], {}),
         (ValueError, r"questions\[1\] is questions\[0\]", ["Who?", "Who?"], {}),

@@ -74,9 +74,7 @@ def test_the_policy_allows_only_what_the_page_holds(url):
     "headers",
     [
         {"Authorization": ""},
-        {"Authorization": "Bearer wrong"},
         {"Authorization": "Bearer \xe9"},
-        {"Host": "evil.example"},
         {"Host": "127.0.0.1.evil.example:80"},
         {"Origin": "http://evil.example"},
         {"Origin": "null"},
@@ -98,18 +96,15 @@ def test_a_forwarded_port_and_the_pages_own_origin_are_allowed(url):
     ("status", "request_"),
     [
         (404, {"query": "?number=3"}),
-        (404, {"query": "?number=x"}),
         (404, {"path": "/../../etc/passwd", "query": "?number=0"}),
         (400, {"fields": {**MARKS, "marks": [True]}}),
         (400, {"fields": {**MARKS, "done": 1}}),
         (400, {"fields": {"marks": MARKS["marks"]}}),
-        (400, {"fields": [1]}),
         (409, {"fields": {**MARKS, "version": 5}}),
         (400, {"body": "{", "headers": {"Content-Type": "application/json"}}),
         (400, {"body": "[" * 100_000, "headers": {"Content-Type": "application/json"}}),
         (415, {"body": "{}", "headers": {"Content-Type": "text/plain"}}),
         (413, {"fields": MARKS, "headers": {"Content-Length": str(LONGEST + 1)}}),
-        (415, {"fields": MARKS, "headers": {"Content-Length": "-1"}}),
         (501, {"method": "OPTIONS"}),
     ],
 )

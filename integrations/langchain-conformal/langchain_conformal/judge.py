@@ -58,8 +58,8 @@ def judge_retriever(
     key
         The field of the metadata, such as "source", "page" or "url", that has the relevant ids, as
         str: all of its chunks are relevant, and `missed` counts documents of which none came back.
-        "text" recognises documents by text alone. "evidence" takes a chunk for relevant that has
-        half of a piece of evidence, or is half evidence, and counts the other pieces as missed.
+        "evidence" takes a chunk for relevant that has half of a piece of evidence, or is half
+        evidence, and counts the other pieces as missed.
     max_concurrency
         The largest number of queries that run at a time.
     split

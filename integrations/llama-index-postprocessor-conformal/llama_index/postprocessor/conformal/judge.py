@@ -46,9 +46,8 @@ def judge_retriever(
     key
         The field of the metadata, such as "file_name", "page_label" or "url", or "ref_doc_id", that
         has the relevant ids, as str: all of its nodes are relevant, and `missed` counts documents
-        of which none came back. "text" recognises nodes by text alone. "evidence" takes a node for
-        relevant that has half of a piece of evidence, or is half evidence, and counts the other
-        pieces as missed.
+        of which none came back. "evidence" takes a node for relevant that has half of a piece of
+        evidence, or is half evidence, and counts the other pieces as missed.
     max_concurrency
         The largest number of queries that run at a time, in threads.
     split
