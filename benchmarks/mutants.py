@@ -416,16 +416,7 @@ MUTANTS = {
         ("reached = units.reach > 1 - c.alpha", "reached = False", "too few blamed on the depth"),
     ],
     "calibration/planning.py": [
-        (
-            "while n > feasible and good(n - 1):",
-            "while n > feasible + 1 and good(n - 2):",
-            "one query more than enough",
-        ),
-        (
-            "bdtrc(k - 1, n, ends)",
-            "bdtrc(k - 1, n + 1, ends)",
-            "a Beta law off by one",
-        ),
+        ("betaincinv(k, n + 1 - k,", "betaincinv(k, n + 2 - k,", "a Beta law off by one"),
     ],
     "calibration/gate.py": [
         ("self.score > self.threshold", "self.score >= self.threshold", "silent on a tie"),
@@ -522,7 +513,6 @@ MUTANTS = {
     ],
     "llm/cache.py": [
         (" AND typeof(value) = 'blob'", "", "a damaged value is a reply"),
-        ('for suffix in ("-wal", "-shm"):', "for suffix in ():", "the broken file's log stays"),
         (
             'self._run(lambda connection: connection.execute(f"PRAGMA user_version = {VERSION}"))',
             "self._run(lambda connection: None)",
@@ -539,9 +529,9 @@ MUTANTS = {
             "every reply waits for the lock of another process",
         ),
         (
-            "if type(error) is not sqlite3.DatabaseError:",
+            "if type(error) is sqlite3.DatabaseError:",
             "if False:",
-            "a locked file is renamed as a broken one",
+            "a file that is no database is one that cannot be written",
         ),
     ],
     "labels/labeling.py": [

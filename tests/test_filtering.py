@@ -159,14 +159,6 @@ async def test_a_scorer_without_ascore_runs_beside_the_event_loop():
     assert scorer.thread != threading.get_ident()
 
 
-async def test_ascore_is_awaited_instead_of_score():
-    scorer = AsyncRecorder()
-    filtered = await ConformalFilter(scorer, calibration_at()).acall("q", ["a", "b"], group="g")
-    assert scorer.asked == [("async", "q")]
-    assert filtered.kept.tolist() == [0, 1]
-    assert filtered.group == "g"
-
-
 async def test_inputs_are_not_changed():
     snippets = [Snippet(text, id=text, embedding=np.array([1.0, 2.0])) for text in SCORES]
     before = copy.deepcopy(snippets)

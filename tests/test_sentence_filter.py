@@ -91,12 +91,6 @@ async def test_asynchronous_equals_synchronous():
         await conformal.acall(" ", PAGES)
 
 
-def test_no_documents_no_sentences():
-    for documents in ([], ()):
-        pruned = filter_of(on_empty="raise")("Which?", documents)
-        assert (pruned.passages, pruned.m1, pruned.m2) == ((), 0, 0)
-
-
 def test_if_no_sentence_passes_or_has_a_score_the_options_say_what_happens():
     only = [page("a", 9, 8, 7, 8), page("b", 9)]
     assert filter_of()("Which?", only).passages == ()
@@ -132,15 +126,6 @@ def calibrated_whole():
         for q in JUDGED
     ]
     return calibrate(first, NUMBER, alpha=0.4)
-
-
-def test_groups_are_found_from_the_query():
-    judged = [replace(query, group="g", k=None) for query in JUDGED]
-    calibration = calibrate(judged, NUMBER, alpha=0.4, split="sentences", by_group=True)
-    conformal = SentenceFilter(NUMBER, calibration, group_of=lambda query: query[0])
-    assert conformal("g?", PAGES).group == "g"
-    with pytest.warns(UserWarning, match="all sentences are kept"):
-        assert len(conformal("h?", PAGES).passages) == 3
 
 
 def test_k_is_the_number_of_documents():
