@@ -23,7 +23,7 @@ def test_qrels_and_a_run_calibrate_on_ranks(tmp_path):
     one, other = (Calibration.load(tmp_path / f"{name}.json") for name in ("c", "ours"))
     assert (one.threshold(), one.n_queries) == (other.threshold(), 120)
     assert "--run FILE" in error_of("calibrate", tmp_path / "qrels.txt", *options, code=2)
-    assert "a run" in error_of("calibrate", tmp_path / "run.txt", *options)
+    assert "TREC qrels and a run" in error_of("calibrate", tmp_path / "run.txt", *options)
 
 
 def test_an_unknown_file_is_an_error_of_one_line_that_lists_the_formats(tmp_path):
