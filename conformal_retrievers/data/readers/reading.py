@@ -34,9 +34,9 @@ FORMATS = (
     Format("a table", table.fits, table.read_frame),
 )
 KNOWN = (
-    "JSON lines of write_jsonl, Parquet of write_parquet, a BEIR folder, TREC qrels and a run, RAGAS "
-    "evaluation sets, LangSmith examples and runs, OpenInference spans, and "
-    "tables with columns query, id or text, and relevant. For plain questions, retrieve first: "
+    "JSON lines of write_jsonl, Parquet of write_parquet, a BEIR folder, TREC qrels and a run, "
+    "RAGAS evaluation sets, LangSmith examples and runs, OpenInference spans, and tables with "
+    "columns query, id or text, and relevant. For plain questions, retrieve first: "
     "judge_retriever(retriever, questions), or label_retriever, which asks an LLM"
 )
 OF_RUNS = ("run", "k", "min_score")  # the options of BEIR folders and qrels
