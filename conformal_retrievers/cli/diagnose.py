@@ -6,15 +6,14 @@ from typing import Annotated
 
 import typer
 
-from conformal_retrievers.calibration.subjects import FILTERED, QUERIES, RETRIEVED
+from conformal_retrievers.calibration.subjects import FILTERED, RETRIEVED
 from conformal_retrievers.cli import inputs, options
 from conformal_retrievers.cli.gate import evaluated_gate
-from conformal_retrievers.cli.terminal import print_json, print_table, say
+from conformal_retrievers.cli.terminal import print_json, say
 from conformal_retrievers.data.files import write_whole
 from conformal_retrievers.evaluation import diagnose as diagnosed
-from conformal_retrievers.evaluation.diagnosis import Diagnosis, SweepPoint
+from conformal_retrievers.evaluation.diagnosis import Diagnosis
 from conformal_retrievers.evaluation.dropped import dropped
-from conformal_retrievers.theory.intervals import percent
 
 
 def diagnose(
@@ -46,12 +45,7 @@ def diagnose(
     if out is not None:
         read = (calibration, judged, log, corpus, *sources.files.values())
         options.check_out(out, *read, kind=options.REPORT, force=force)
-    tested = inputs.load_calibration(calibration, None, *(FILTERED if log else RETRIEVED), QUERIES)
-    if tested.subject == QUERIES:
-        if judged is None or out is not None:
-            raise typer.BadParameter("of a gate, give judged queries, without --log and --out")
-        evaluated_gate(tested, sources, model, corpus).print(as_json=as_json)
-        return
+    tested = inputs.load_calibration(calibration, None, *(FILTERED if log else RETRIEVED))
     options.check_holds_gate(tested, calibration, unanswerable)
     if log:
         new = inputs.logged_queries(log, tested)
@@ -96,13 +90,4 @@ def _say(found: Diagnosis, new: inputs.New) -> None:
     say(f"Left out: {new.left_out:,}.")
     if new.repeated:
         say(f"Repeated, and counted once: {new.repeated:,}.")
-    say(f"\n{found}\n\nOver alpha, in %:\n")
-    own = [point.alpha for point in found.sweep].index(tested.alpha)
-    rows = map(_row, found.sweep[max(0, own - 2) : own + 3])
-    print_table(["alpha", "score ≤", "m1", "m2", "removal", "coverage"], rows)
-
-
-def _row(point: SweepPoint) -> list[str]:
-    shares = (point.m1, point.m2, point.removal, point.coverage.estimate)
-    threshold = "–" if point.threshold is None else f"{point.threshold:.4g}"
-    return [f"{point.alpha:g}", threshold, *(percent(share, unit="") for share in shares)]
+    say(f"\n{found}")

@@ -36,8 +36,12 @@ def evaluate(
     tested = load_calibration(calibration, alpha, *RETRIEVED, QUERIES)
     sources = Sources(judged, unanswerable, run, k, min_score)
     if tested.subject == QUERIES:
-        evaluated_gate(tested, sources, model, corpus).print(as_json=as_json)
-        return
+        of_gate = evaluated_gate(tested, sources, model, corpus)
+        if as_json:
+            print_json(of_gate._asdict())
+        else:
+            of_gate.say()
+        raise typer.Exit(of_gate.fails)
     options.check_holds_gate(tested, calibration, unanswerable)
     new = new_queries(tested, sources, model, corpus)
     result = measured(tested, new.queries)

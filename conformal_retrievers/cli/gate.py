@@ -1,19 +1,17 @@
 """`conformal-retrievers gate`: answerable and unanswerable queries become a gate's file."""
 
 import sys
-from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, NamedTuple
-
-import typer
 
 from conformal_retrievers.calibration import calibrate_gate
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.gate import Gate
 from conformal_retrievers.cli import inputs, options
 from conformal_retrievers.cli.calibrate import retrieval_of, save
-from conformal_retrievers.cli.scorers import Models, needed_of
-from conformal_retrievers.cli.terminal import print_json, say
+from conformal_retrievers.cli.scorers import Models
+from conformal_retrievers.cli.terminal import say
 from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.data.readers.reading import read
@@ -22,38 +20,10 @@ from conformal_retrievers.scoring.scorer import fitted_on, query_digest
 from conformal_retrievers.theory.ranks import exact_alpha
 
 
-class Queries(NamedTuple):
-    """Judged queries, and unanswerable ones by the name of their source."""
-
-    judged: list[JudgedQuery]
-    unanswerable: dict[str, list[JudgedQuery]]
-
-    @property
-    def all(self) -> list[JudgedQuery]:
-        """Both kinds of queries."""
-        return [*self.judged, *(query for listed in self.unanswerable.values() for query in listed)]
-
-    def without(self, questions: Iterable[str]) -> "Queries":
-        """Return all but some questions, which are given by their digests."""
-        gone = {*questions}
-
-        def left(queries: list[JudgedQuery]) -> list[JudgedQuery]:
-            return [query for query in queries if query_digest(query.query) not in gone]
-
-        sources = {name: left(queries) for name, queries in self.unanswerable.items()}
-        return Queries(left(self.judged), sources)
-
-    def held_out(self, share: float) -> "Queries":
-        """Return all but those that are held out, the same questions of each source."""
-        sources = {name: inputs.held_out(own, share) for name, own in self.unanswerable.items()}
-        return Queries(inputs.held_out(self.judged, share), sources)
-
-
-def read_queries(given: inputs.Sources) -> Queries:
-    """Return the judged queries of a file or folder, and the unanswerable ones by source."""
-    sources = {name: read(file) for name, file in given.files.items()}
-    queries = [*inputs.judged_queries(given.judged, given.run, given.k, given.min_score)]
-    return Queries(queries, sources)
+def read_queries(given: inputs.Sources) -> dict[str, list[JudgedQuery]]:
+    """Return the judged queries of a file or folder as "", and unanswerable ones by source."""
+    judged = inputs.judged_queries(given.judged, given.run, given.k, given.min_score)
+    return {"": [*judged], **{name: read(file) for name, file in given.files.items()}}
 
 
 class MeasuredGate(NamedTuple):
@@ -66,15 +36,6 @@ class MeasuredGate(NamedTuple):
     def fails(self) -> bool:
         """Whether the gate is silent on significantly more answerable queries than guaranteed."""
         return self.evaluation.verdict is not None and self.evaluation.verdict.fails
-
-    def print(self, *, as_json: bool) -> None:
-        """Print the evaluation; exit with 1 if it fails."""
-        if as_json:
-            print_json(self._asdict())
-        else:
-            self.say()
-        if self.fails:
-            raise typer.Exit(1)
 
     def say(self) -> None:
         """Print the evaluation as a text."""
@@ -91,22 +52,27 @@ def evaluated_gate(
     Runs are read to the depth of the calibration unless a depth is given. Raises ValueError if no
     answerable query is new.
     """
-    gate = Gate.of(calibration, needed_of(calibration, Models(model, corpus, given.judged)))
-    read = read_queries(inputs.at_depth_of(calibration, given))
-    queries = Queries(
-        inputs.cut_as(calibration, read.judged),
-        {name: inputs.cut_as(calibration, listed) for name, listed in read.unanswerable.items()},
-    )
-    new = queries.without(inputs.asked_of(calibration, queries.all) | fitted_on(gate.scorer))
-    inputs.warn_if_retrieved_otherwise(new.all, calibration)
-    left_out = len(queries.all) - len(new.all)
-    if left_out and not any(any(query.relevant) for query in new.judged):
+    gate = Gate.of(calibration, Models(model, corpus, given.judged).needed(calibration))
+    queries = {
+        name: inputs.cut_as(calibration, own)
+        for name, own in read_queries(inputs.at_depth_of(calibration, given)).items()
+    }
+    asked = [*chain.from_iterable(queries.values())]
+    gone = inputs.asked_of(calibration, asked) | fitted_on(gate.scorer)
+    new = {
+        name: [query for query in own if query_digest(query.query) not in gone]
+        for name, own in queries.items()
+    }
+    left_out = len(asked) - sum(map(len, new.values()))
+    inputs.warn_if_retrieved_otherwise([*chain.from_iterable(new.values())], calibration)
+    judged = new.pop("")
+    if left_out and not any(any(query.relevant) for query in judged):
         raise ValueError(
             f"{given.judged}: no answerable query is new to the gate, and {left_out} are left out; "
             "give other queries, or calibrate with --hold-out 0.5"
         )
     progress = sys.stderr.isatty()
-    result = evaluate_gate(gate, new.judged, new.unanswerable, progress=progress)
+    result = evaluate_gate(gate, judged, new, progress=progress)
     return MeasuredGate(result, left_out)
 
 
@@ -135,13 +101,12 @@ def gate(
     """
     given = inputs.Sources(judged, unanswerable, run, k, min_score)
     options.check_out(out, judged, corpus, *given.files.values(), kind=options.GATE, force=force)
-    queries = read_queries(given).held_out(hold_out)
+    queries = {name: inputs.held_out(own, hold_out) for name, own in read_queries(given).items()}
     if split is not None:
-        cut = {name: by_sentence(listed, split) for name, listed in queries.unanswerable.items()}
-        queries = Queries(by_sentence(queries.judged, split), cut)
+        queries = {name: by_sentence(own, split) for name, own in queries.items()}
     made = calibrate_gate(
-        queries.judged,
-        queries.unanswerable,
+        queries.pop(""),
+        queries,
         Models(None, corpus, judged).given(),
         alpha=alpha,
         delta=delta,

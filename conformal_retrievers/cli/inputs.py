@@ -15,7 +15,7 @@ from conformal_retrievers.calibration.false_answers import questions_in
 from conformal_retrievers.calibration.gate import gate_for
 from conformal_retrievers.calibration.scorer import scorer_for
 from conformal_retrievers.calibration.subjects import Subject
-from conformal_retrievers.cli.scorers import Models, needed_of
+from conformal_retrievers.cli.scorers import Models
 from conformal_retrievers.cli.terminal import OptionNeeded
 from conformal_retrievers.data.beir import run_name
 from conformal_retrievers.data.evidence import by_sentence
@@ -149,7 +149,7 @@ def new_queries(
     Raises ValueError if no query is new.
     """
     judged, _, run, k, min_score = at_depth_of(calibration, sources)
-    scorers = needed_of(calibration, Models(model, corpus, judged))
+    scorers = Models(model, corpus, judged).needed(calibration)
     gate = gate_for(calibration, None, scorers)
     scorer = scorer_for(calibration, scorers, calibration.gate)
     given = cut_as(calibration, judged_queries(judged, run, k, min_score))

