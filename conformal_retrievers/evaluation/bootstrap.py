@@ -6,7 +6,6 @@ the power 0.8 at 5 % from n (2.80 se / d)² queries on, where se is the standard
 """
 
 import math
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +13,6 @@ from numpy.typing import NDArray
 
 CHUNK = 100  # resamples at a time, at most,
 CELLS = 10**7  # and numbers at a time, which bounds the memory
-MANY = 10_000  # queries, beyond which equal ones are drawn together
 SHOWS = 1.960 + 0.842  # standard errors: the normal quantiles of 0.975 and of the power 0.8
 FEWEST = 10  # queries: the bootstrap of fewer has intervals that are far too short
 
@@ -28,47 +26,18 @@ class Estimate(NamedTuple):
 
 
 def resampled(
-    table: NDArray[np.float64],
-    rng: np.random.Generator,
-    resamples: int,
-    times: NDArray[np.intp] | None = None,
+    table: NDArray[np.float64], rng: np.random.Generator, resamples: int
 ) -> NDArray[np.float64]:
-    """Return the sums (resamples, c) of a table (n, c) over resampled rows.
-
-    A row may stand for several equal ones, `times` (n,): how often these are drawn in all is
-    multinomial, which is the same law.
-    """
+    """Return the sums (resamples, c) of a table (n, c) over resampled rows."""
     n = len(table)
     chunk = max(1, min(CHUNK, CELLS // n))
 
     def drawn(some: int) -> NDArray[np.float64]:
-        if times is not None:
-            total = int(times.sum())
-            return rng.multinomial(total, times / total, size=some).astype(np.float64)
         draws = (rng.integers(n, size=n) for _ in range(some))
         return np.stack([np.bincount(rows, minlength=n).astype(np.float64) for rows in draws])
 
     done = range(0, resamples, chunk)
     return np.concatenate([drawn(min(chunk, resamples - i)) @ table for i in done])
-
-
-def distinct(
-    columns: Iterable[NDArray[np.float64]], n: int
-) -> tuple[NDArray[np.intp], NDArray[np.intp]] | None:
-    """Return the places of rows that differ in columns (n,), and how often each occurs.
-
-    It is None for few rows, and if most differ: then nothing is gained.
-    """
-    if n <= MANY:
-        return None
-    kind = np.zeros(n, dtype=np.intp)
-    for column in columns:
-        _, value = np.unique(column, return_inverse=True)
-        kind = kind * (value.max() + 1) + value
-        _, first, kind, times = np.unique(
-            kind, return_index=True, return_inverse=True, return_counts=True
-        )
-    return (first, times) if len(first) <= n // 10 else None
 
 
 def spans(drawn: NDArray[np.float64], level: float) -> list[tuple[float, float]]:

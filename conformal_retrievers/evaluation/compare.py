@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_subject
 from conformal_retrievers.calibration.subjects import RETRIEVED
-from conformal_retrievers.evaluation.bootstrap import distinct, n_to_tell, resampled, spans
+from conformal_retrievers.evaluation.bootstrap import n_to_tell, resampled, spans
 from conformal_retrievers.evaluation.measures import Given, checked, counts, keeps, measured, ratio
 from conformal_retrievers.theory.intervals import check_level, in_percent
 
@@ -102,14 +102,10 @@ def compare(
     ours = counts(queries, keeps(queries, one))
     theirs = counts(again, keeps(again, other))
     names = [name for name in measured(ours) if name in measured(theirs)]
-    times = None
-    if kinds := distinct((*ours[:-2], *theirs[:-2]), len(queries)):
-        places, times = kinds
-        ours, theirs = ours.at(places), theirs.at(places)
     parts = [column for c in (ours, theirs) for name in names for column in ratio(c, name)]
     table = np.stack(parts, axis=1)  # (K, 2 calibrations × measures × 2)
-    estimates = _differences((table.sum(axis=0) if times is None else times @ table)[None])[0]
-    drawn = _differences(resampled(table, rng, resamples, times))
+    estimates = _differences(table.sum(axis=0)[None])[0]
+    drawn = _differences(resampled(table, rng, resamples))
     ends = spans(drawn, level)
     needed = [n_to_tell(of_one, len(queries), STATED) for of_one in drawn.T]
     return Differences(

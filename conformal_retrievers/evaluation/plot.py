@@ -1,4 +1,4 @@
-"""Pictures of values that `evaluate`, `diagnose`, `compare` and `calibrate` return.
+"""Pictures of values that `evaluate`, `diagnose`, `evaluate_gate` and `calibrate` return.
 
 `plot` draws those that a value has; the report takes its pictures from the same functions. They are
 legible on light and on dark pages, in grey, and without colour vision.
@@ -17,11 +17,10 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.subjects import CLAIMS, FLAGS, QUERIES, RETRIEVED, Scores
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.evaluation import measures
-from conformal_retrievers.evaluation.compare import Differences
 from conformal_retrievers.evaluation.diagnosis import Diagnosis
 from conformal_retrievers.evaluation.equal_recall import FILTER, EqualRecall
 from conformal_retrievers.evaluation.evaluate import Evaluation
-from conformal_retrievers.evaluation.gate_evaluation import GateEvaluation
+from conformal_retrievers.evaluation.gate import GateEvaluation
 from conformal_retrievers.evaluation.per_query_counts import Observed, alphas_of
 from conformal_retrievers.extras import require
 from conformal_retrievers.theory.intervals import Interval, percent
@@ -49,7 +48,7 @@ STYLE: Any = {  # versions of matplotlib differ in how they type its keys
 LONGEST = 34  # characters of a name
 ON_AXIS = {CLAIMS: "relevance", FLAGS: "confidence", QUERIES: "score, lower = more answerable"}
 Draw = Callable[[Any], None]
-Drawn = Evaluation | Diagnosis | Calibration | GateEvaluation | EqualRecall | Differences
+Drawn = Evaluation | Diagnosis | Calibration | GateEvaluation
 
 
 class Picture(Figure):
@@ -70,14 +69,12 @@ def plot(value: Drawn, *, axes: Any = None) -> Figure:
     a calibration       the scores that it holds, with the threshold; the threshold over alpha
     a diagnosis         coverage, removal, m1 and m2 over alpha; scores
     a gate's            both errors over alpha
-    equal recall        what reaches the model
-    a comparison        the difference in each measure
     ==================  ==========================================================================
 
     Parameters
     ----------
     value
-        From `evaluate`, `diagnose`, `evaluate_gate`, `compare`, or a `Calibration`.
+        From `evaluate`, `diagnose`, `evaluate_gate`, or a `Calibration`.
     axes
         Axes of matplotlib, one or several, for as many of the pictures. By default all of them are
         drawn side by side in a new figure.
@@ -117,13 +114,8 @@ def _pictures(value: Drawn) -> list[Draw]:
             return list(_of_diagnosis(value))
         case GateEvaluation():
             return [partial(gate_errors, gate=value)]
-        case EqualRecall():
-            return [partial(equal_recall, table=value)]
-        case Differences():
-            return [partial(differences, found=value)]
     raise TypeError(
-        f"value is {value!r:.60}; give what evaluate, diagnose, evaluate_gate, compare or "
-        "calibrate returns"
+        f"value is {value!r:.60}; give what evaluate, diagnose, evaluate_gate or calibrate returns"
     )
 
 
@@ -268,15 +260,6 @@ def gate_errors(axes: Any, gate: GateEvaluation) -> None:
             curve.alpha, 1 - silent, color=color, linestyle=line, label=f"speaks: {_name(name)}"
         )
     _finish(axes, gate.alpha, "share of the queries", (0, 1.03))
-
-
-def differences(axes: Any, found: Differences) -> None:
-    """Draw the difference in each measure, in points, with its interval."""
-    known = {name: d for name, d in found.items() if not math.isnan(d.estimate)}
-    values = [100 * np.array(d[:3]) for d in known.values()]
-    _dots(axes, [*known], values, [BLUE] * len(known))
-    axes.axvline(0, color=GREY, linewidth=1)
-    axes.set_xlabel("difference, in points")
 
 
 def shares(axes: Any, found: Mapping[str, Interval]) -> None:

@@ -35,7 +35,7 @@ from conformal_retrievers.evaluation.diagnosis import MEANING, Band, Diagnosis, 
 from conformal_retrievers.evaluation.dropped import dropped
 from conformal_retrievers.evaluation.equal_recall import marked
 from conformal_retrievers.evaluation.findings import ordered
-from conformal_retrievers.evaluation.gate_evaluation import GateEvaluation
+from conformal_retrievers.evaluation.gate import GateEvaluation
 from conformal_retrievers.evaluation.measures import Given, checked, guaranteed
 from conformal_retrievers.theory.intervals import Interval, in_percent, percent
 

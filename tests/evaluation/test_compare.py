@@ -9,8 +9,6 @@ import pytest
 from drawn import calibrated
 
 from conformal_retrievers import ScoredQuery, compare, evaluate
-from conformal_retrievers.data.columns import ScoredQueries
-from conformal_retrievers.evaluation import bootstrap
 from conformal_retrievers.evaluation.bootstrap import n_to_tell, resampled, spans
 
 QUERIES = [
@@ -130,21 +128,3 @@ def test_as_many_queries_as_are_needed_tell_a_difference_with_probability_80_per
     needed = np.mean([n_to_tell(drawn(100)[:, 0], 100, size) for _ in range(50)])
     told = [spans(drawn(round(needed)), 0.95)[0][0] > 0 for _ in range(600)]
     assert np.mean(told) == pytest.approx(0.8, abs=0.08)
-
-
-@pytest.mark.slow
-def test_equal_queries_that_are_drawn_together_follow_the_same_law(monkeypatch):
-    rng = np.random.default_rng(7)
-    relevant = rng.random((12_000, 5)) < 0.4
-    scores = rng.normal(size=relevant.shape) - relevant
-    queries = ScoredQueries(scores.ravel(), relevant.ravel(), np.arange(0, scores.size + 1, 5))
-    found = compare(at(0.3), at(-0.3), queries, rng=rng)
-    monkeypatch.setattr(bootstrap, "MANY", len(queries))
-    same = compare(at(0.3), at(-0.3), queries, rng=rng)
-    for name, difference in same.items():
-        assert found[name].estimate == pytest.approx(difference.estimate, nan_ok=True)
-    # The standard error of an end is below 5 % of the interval; a false alarm of 1e-4 has six.
-    for name in ("removal", "query-recall", "snippet", "precision"):
-        width = same[name].high - same[name].low
-        assert found[name][1:3] == pytest.approx(same[name][1:3], abs=0.3 * width)
-        assert found[name].needed == pytest.approx(same[name].needed, rel=0.2)

@@ -11,7 +11,7 @@ from gates import gate_of, query, unanswerable
 from matplotlib.colors import same_color
 from matplotlib.figure import Figure
 
-from conformal_retrievers import compare, diagnose, evaluate
+from conformal_retrievers import diagnose, evaluate
 from conformal_retrievers.evaluation import evaluate_gate
 from conformal_retrievers.evaluation.equal_recall import FILTER
 from conformal_retrievers.evaluation.plot import BLUE, GREY, LONGEST, plot
@@ -156,18 +156,6 @@ def test_a_gate_is_drawn_with_both_errors(rng):
     np.testing.assert_array_equal(drawn["false silence, at most"], [e.curve.alpha] * 2)
     np.testing.assert_array_equal(drawn["speaks: y"][1], 1 - e.curve.unanswerable["y"])
     assert rf"speaks: \${long[1 : LONGEST - 1]}…" in drawn
-
-
-def test_a_comparison_is_drawn_in_points(calibration, queries, rng):
-    unknown = [replace(q, missed=None) for q in queries]
-    found = compare(calibration, calibration.at(0.3), unknown, rng=rng)
-    assert np.isnan(found["recall@K"].estimate)
-    figure = plot(found)
-    assert figure.get_figheight() == pytest.approx(1 + 0.28 * len(figure.axes[0].get_yticks()))
-    [axes] = figure.axes
-    assert rows(axes)["m1"] == pytest.approx([100 * end for end in found["m1"][:3]])
-    assert "recall@K" not in [label.get_text() for label in axes.get_yticklabels()]
-    assert verticals(axes) == {0}
 
 
 def test_unjudged_queries_and_other_axes_are_drawn_as_far_as_there_is_something(

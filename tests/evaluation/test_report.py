@@ -334,9 +334,3 @@ def test_who_lost_most_comes_first_and_then_the_worst_score():
         [("snippet 1", 0.6)],
         [("snippet 2", 0.6)],
     ]
-
-
-def test_equal_scores_that_were_dropped_are_in_the_order_of_the_snippets():
-    (found,) = dropped(calibrated([0.5], 0.5), [ScoredQuery([0.9, 0.8] * 50, [True] * 100)])
-    places = [*range(1, 100, 2), *range(2, 101, 2)]
-    assert [lost.snippet for lost in found.lost] == [f"snippet {i}" for i in places]
