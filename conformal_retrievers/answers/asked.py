@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import re
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextvars import copy_context
 from dataclasses import replace
 from typing import Any, TypeAlias, TypedDict, TypeVar
@@ -24,7 +23,6 @@ from conformal_retrievers.extras import require
 from conformal_retrievers.llm.ask import ENOUGH, check_count, with_bar
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.openai import background_loop
-from conformal_retrievers.llm.prompt import short_hash
 from conformal_retrievers.scoring.scorer import judged_queries
 
 logger = logging.getLogger("conformal_retrievers")
@@ -34,7 +32,6 @@ Answer: TypeAlias = Callable[[str, Sequence[Snippet]], str | Awaitable[str]]
 Expected: TypeAlias = Mapping[str, str | Sequence[str]]  # reference answers, by question
 References: TypeAlias = tuple[str, ...]  # of which one suffices
 CHARACTERS = 4  # of a token, about
-ADDRESS = re.compile(r" at 0x\w+")
 
 
 class AskOptions(TypedDict, total=False):
@@ -46,7 +43,6 @@ class AskOptions(TypedDict, total=False):
     concurrency: int
     cache: Cache | None
     progress: bool
-    most_calls: int | None
 
 
 class Misuse(TypeError):
@@ -70,7 +66,6 @@ class Asked:
         concurrency: int = 8,
         cache: Cache | None = None,
         progress: bool = False,
-        most_calls: int | None = None,
     ) -> None:
         self.queries = judged_queries(queries, "queries")
         if not self.queries:
@@ -91,15 +86,17 @@ class Asked:
         if isinstance(same, llm_same) and same.cache is None:
             same = replace(same, cache=cache)
         self.answer, self.chain = answer, name_of("answer", answer, chain)
+        if cache is not None and not (chain or getattr(answer, "name", None)):
+            raise ValueError(
+                "chain is missing; with a cache, give chain=, a name that changes with the chain: "
+                "its answers are found by it"
+            )
         self.expected = None if expected is None else references_of(self.queries, expected)
         self.same, self.cache, self.progress = same, cache, progress
         self.unchanged: Same = same or same_text  # which compares an answer with another one,
         self.right: Same = same or has_answer  # or with a reference
         self.concurrency = check_count(concurrency, "concurrency")
-        few = most_calls in (None, 0)
-        self.most_calls = most_calls if few else check_count(most_calls, "most_calls")
         self._stopped = threading.Event()
-        self._waiting = set[Future[Any]]()  # for asynchronous answers
 
     def __call__(self, question: str, snippets: Sequence[Snippet], *, first: bool = False) -> str:
         """Return the chain's answer; the first one from all snippets is asked for on its own.
@@ -116,12 +113,7 @@ class Asked:
             raise InterruptedError("the chain was no longer asked")
         text: Any = self.answer(question, snippets)
         if isinstance(text, Awaitable):
-            waiting = asyncio.run_coroutine_threadsafe(_awaited(text), background_loop())
-            self._waiting.add(waiting)
-            try:
-                text = waiting.result()
-            finally:
-                self._waiting.discard(waiting)
+            text = asyncio.run_coroutine_threadsafe(_awaited(text), background_loop()).result()
         if not isinstance(text, str):
             raise Misuse(
                 f"answer returned {text!r:.60} to the question {question!r:.60} from "
@@ -147,7 +139,7 @@ class Asked:
         return False
 
     def announce(self, contexts: Iterable[Sequence[int]]) -> None:
-        """Say how many calls and tokens are needed at most, and refuse too many calls.
+        """Say how many calls and tokens are needed at most.
 
         `contexts` has the characters of the snippets of each call. An LLM that compares answers is
         asked as often again.
@@ -158,8 +150,6 @@ class Asked:
             f"{len(self.queries):,} questions take at most {calls:,} calls, of {self.chain}, with "
             f"about {sum(sizes) // CHARACTERS:,} tokens of snippets"
         )
-        if self.most_calls is not None and calls > self.most_calls:
-            raise ValueError(f"most_calls is {self.most_calls}, but {text}")
         if self.progress:
             require("cli", "rich")  # before a call is made
             print(text, file=sys.stderr)
@@ -171,46 +161,40 @@ class Asked:
 
         Raises `Misuse`, and ValueError if all questions fail, or the first 8 that end.
         """
-        ended: list[Exception | None] = []  # why each question failed, as they end
+        causes: list[Exception] = []  # why questions failed, as they end
+        answered: list[T] = []
 
-        def attempted(query: JudgedQuery) -> T | Exception:
+        def attempted(query: JudgedQuery) -> T:
             try:
-                outcome: T | Exception = function(query)
+                answered.append(outcome := function(query))
+                return outcome
             except Exception as error:
-                outcome = error
-            ended.append(outcome if isinstance(outcome, Exception) else None)
-            if isinstance(outcome, Misuse) or (len(ended) >= ENOUGH and all(ended)):
-                self._stopped.set()
-            return outcome
+                causes.append(error)
+                if isinstance(error, Misuse) or (len(causes) >= ENOUGH and not answered):
+                    self._stopped.set()
+                raise
 
         if isinstance(self.same, llm_same):
             self.same.check()
-        done, failed = list[T](), dict[str, str]()
         background_loop()  # now, before several threads ask for it
         with ThreadPoolExecutor(self.concurrency) as pool:
             tasks = [pool.submit(copy_context().run, attempted, query) for query in self.queries]
-            pairs = [*zip(self.queries, tasks, strict=True)]
+            bar = with_bar(tasks, "Answering") if self.progress else tasks
             try:
-                for query, task in with_bar(pairs, "Answering") if self.progress else pairs:
-                    outcome = task.result()
-                    if self._stopped.is_set():
-                        break
-                    if isinstance(outcome, Exception):
-                        failed[query.query] = repr(outcome)
-                    else:
-                        done.append(outcome)
-                hopeless = self._stopped.is_set() or not done
+                ends = zip(as_completed(tasks), bar, strict=True)
+                hopeless = any(self._stopped.is_set() for _ in ends)
             finally:
                 self._stopped.set()  # what is under way ends with its next call
-                for waiting in [*self._waiting]:
-                    waiting.cancel()
-        if hopeless:
-            causes = [error for error in ended if error]  # the first are not of those stopped
+                pool.shutdown(wait=False, cancel_futures=True)
+        if hopeless or not answered:
             for error in causes:
                 if isinstance(error, Misuse):
                     raise error
-            text = f"all of the first {min(ENOUGH, len(pairs))} questions failed: {causes[0]!r}"
+            text = f"all of the first {min(ENOUGH, len(tasks))} questions failed: {causes[0]!r}"
             raise ValueError(text) from causes[0]
+        pairs = [*zip(self.queries, tasks, strict=True)]
+        done = [task.result() for task in tasks if not task.exception()]
+        failed = {q.query: repr(why) for q, task in pairs if (why := task.exception())}
         if failed:
             text = "%d of %d questions are left out, because a call failed; the last: %s"
             logger.warning(text, len(failed), len(pairs), [*failed.values()][-1])
@@ -222,7 +206,7 @@ async def _awaited(answer: Awaitable[Any]) -> Any:
 
 
 def name_of(what: str, function: Any, name: str | None = None) -> str:
-    """Return what a chain or a comparison is called; of a plain function also a hash of its code.
+    """Return what a chain or a comparison is called.
 
     >>> name_of("answer", same_text, "gpt, prompt 7"), name_of("same", same_text)
     ('gpt, prompt 7', 'same_text')
@@ -230,13 +214,7 @@ def name_of(what: str, function: Any, name: str | None = None) -> str:
     if not callable(function):
         raise TypeError(f"{what} is {function!r:.60}; give a function, see scan_answers")
     check_names(what, name=name)
-    known = name or getattr(function, "name", None)
-    if known is None and function in (same_text, has_answer):
-        known = function.__name__
-    if known is None and (code := getattr(function, "__code__", None)) is not None:
-        constants = ADDRESS.sub("", repr((code.co_names, code.co_consts)))
-        of_code = short_hash([code.co_code.hex(), constants])
-        known = f"{function.__name__.strip('<>')}, code={of_code}"
+    known = name or getattr(function, "name", None) or getattr(function, "__name__", None)
     if known is None:
         option = "chain=" if what == "answer" else "it an attribute name,"
         raise ValueError(f"{what} is a {type(function).__name__} without a name; give {option}")

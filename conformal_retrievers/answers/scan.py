@@ -157,11 +157,10 @@ def scan_answers(
         `same`, whether an answer will do, from the question, the answer and a reference:
         `same_text` by default, `has_answer` with `expected`, `llm_same(llm)` for long answers.
         `chain`, what the chain is called in the file, such as its model and prompt; by default the
-        name of the function and a hash of its code. Another name finds nothing in the cache.
+        name of the function. A cache needs one: another name finds nothing in it.
         `concurrency`, 8: so many questions are asked at a time, the levels of one in order.
         `cache`, which keeps the answers, so that an interrupted scan asks for none of them again.
         `progress`, whether to show a progress bar.
-        `most_calls`: above so many calls none is made; give 0 to learn the number.
 
     Raises
     ------
@@ -171,8 +170,8 @@ def scan_answers(
     ValueError
         For queries that are not retrieved, or are cut into sentences, for a question that occurs
         twice or that the scorer was fitted on, a question without a reference or with an empty one,
-        an object without a name, more calls than `most_calls`, an `llm_same` whose LLM errs in a
-        plain example, or if the first 8 questions fail.
+        an object without a name, a cache without one, an `llm_same` whose LLM errs in a plain
+        example, or if the first 8 questions fail.
     """
     return scans_of(Asked(queries, answer, **options), scorer)
 

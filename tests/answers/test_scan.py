@@ -166,13 +166,9 @@ def test_the_cache_knows_texts_whatever_their_ids_are(tmp_path):
     assert chain.calls == []
 
 
-def test_functions_with_other_code_have_other_names(tmp_path):
-    def made(text):
-        return lambda question, snippets: "one" if text else "two"
-
-    chains = made("a"), made("b"), lambda question, snippets: "two"
-    one, same, other = (scan_answers([scored([0.1])], c, scorer=SCORER).chain for c in chains)
-    assert one == same != other
+def test_a_cache_needs_a_name_of_the_chain(tmp_path):
+    with pytest.raises(ValueError, match="chain is missing; with a cache, give chain="):
+        scan_of(scored([0.1]), lambda question, snippets: "a", cache=Cache(tmp_path / "a.db"))
 
 
 def test_a_failing_call_leaves_its_question_out_and_names_it(caplog):
@@ -245,9 +241,8 @@ def test_after_a_kill_nothing_is_asked_twice(tmp_path):
 def test_the_number_of_calls_is_said_before_the_first(caplog):
     caplog.set_level("INFO")
     chain, queries = Chain(), [scored([0.1, 0.2, 0.3], 1), scored([0.1, 0.1], 2)]
-    with pytest.raises(ValueError, match=r"most_calls is 0, but 2 questions take at most 8 calls"):
-        scan_answers(queries, chain, scorer=SCORER, most_calls=0)
-    assert chain.calls == []
+    scan_answers(queries, chain, scorer=SCORER)
+    assert "2 questions take at most 8 calls" in caplog.text
     scan_answers([scored([0.1, 0.2])], chain, scorer=SCORER)
     assert "1 questions take at most 4 calls, of chain that needs one place" in caplog.text
     assert "about 13 tokens of snippets" in caplog.text  # of (22 + 22 + 11) / 4
@@ -262,7 +257,6 @@ def test_the_number_of_calls_is_said_before_the_first(caplog):
         ({"same": partial(same_text, "q")}, "same is a partial without a name; give it an attri"),
         ({"chain": "bell\a"}, r"answer: name is 'bell\\x07'"),
         ({"cache": "answers.db"}, "cache is 'answers.db'; give Cache"),
-        ({"most_calls": "x"}, "most_calls is 'x'; give a whole number"),
         ({"concurrency": 0}, "concurrency is 0; give a whole number"),
         ({"scorer": 3}, "scorer is 3; give an object with a name"),
         ({"queries": [scored([0.1])] * 2}, "independent queries"),
@@ -293,7 +287,7 @@ def test_silence_from_no_snippet_is_an_answer(tmp_path):
 
     query, cache = scored([0.1]), Cache(tmp_path / "answers.db")
     for _ in range(2):
-        scan = scan_of(query, answer, expected={query.query: "Paris"}, cache=cache)
+        scan = scan_of(query, answer, chain="c", expected={query.query: "Paris"}, cache=cache)
         assert [level.answer for level in scan.levels] == ["Paris", ""]
         assert scan.needed == 0.1
 

@@ -12,8 +12,6 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 from conformal_retrievers import JudgedQuery
 from conformal_retrievers.answers import Chain, Questions, questions_for
 from conformal_retrievers.data.models import with_fields
-from conformal_retrievers.llm import wire
-from conformal_retrievers.llm.prompt import short_hash
 from llama_index.postprocessor.conformal.judge import nodes_for
 from llama_index.postprocessor.conformal.nodes import to_snippets, with_text
 
@@ -23,13 +21,13 @@ def answer_queries(
     questions: Iterable[str] | Iterable[JudgedQuery],
     chain: BaseSynthesizer | BaseQueryEngine,
     *,
-    name: str | None = None,
+    name: str,
 ) -> Questions:
     """Retrieve for each question, and return the queries with the chain that answers them.
 
-    `calibrate_answers(*answer_queries(retriever, questions, chain), alpha=0.1)` calibrates on its
-    answers, without judged snippets, and `evaluate_answers(filters, *answer_queries(…))` compares
-    filters by them.
+    `calibrate_answers(*answer_queries(retriever, questions, chain, name="…"), alpha=0.1)`
+    calibrates on its answers, without judged snippets, and `evaluate_answers(filters,
+    *answer_queries(…))` compares filters by them.
 
     Parameters
     ----------
@@ -41,30 +39,18 @@ def answer_queries(
         A response synthesizer, or a query engine whose `synthesize` answers from nodes; the
         postprocessors of an engine are left out.
     name
-        What the chain is called in the file, by default its model and a hash of its settings
-        and prompts.
+        What the chain is called in the file, such as its model and the version of its prompt. A
+        cache finds its answers by this name.
 
     Raises
     ------
     TypeError, ValueError, RuntimeError
-        As `judge_retriever`; TypeError for a chain that is neither, and ValueError for one whose
-        model is unknown, and so has no name, without `name`.
+        As `judge_retriever`; TypeError for a chain that is neither.
     """
     if not isinstance(chain, BaseSynthesizer | BaseQueryEngine):
         raise TypeError(f"chain is {chain!r:.60}; give a response synthesizer or a query engine")
-    asked = Chain(name or _name_of(chain), partial(_respond, chain), _cut)
+    asked = Chain(name, partial(_respond, chain), _cut)
     return questions_for(questions, partial(nodes_for, retriever), to_snippets, asked)
-
-
-def _name_of(chain: BaseSynthesizer | BaseQueryEngine) -> str:
-    synthesizer = getattr(chain, "_response_synthesizer", chain)
-    llm = getattr(synthesizer, "_llm", None)
-    model = wire.model_name(llm) or wire.model_name(getattr(llm, "metadata", None))
-    if model is None:
-        raise ValueError("chain has no model whose name is known; give name=, of model and prompt")
-    settings = {**wire.settings_of(llm), "temperature": getattr(llm, "temperature", None)}
-    prompts = {key: of.get_template() for key, of in synthesizer.get_prompts().items()}
-    return f"{model}, chain={short_hash([type(synthesizer).__name__, settings, prompts])}"
 
 
 def _respond(chain: Any, question: str, nodes: list[NodeWithScore]) -> str:
