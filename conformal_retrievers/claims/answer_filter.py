@@ -9,13 +9,11 @@ frameworks' callbacks and to a `FilterLog`, like those of snippets (`monitoring/
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import JsonValue
 
-from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.claims.calibrate import share_of
 from conformal_retrievers.claims.filter import ClaimFilter, FilteredClaims
 from conformal_retrievers.claims.llm import (
@@ -33,7 +31,6 @@ from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.prompt import Prompt
 from conformal_retrievers.llm.reply import Usage
 from conformal_retrievers.monitoring import events
-from conformal_retrievers.results import NothingKept
 
 
 @dataclass(frozen=True)
@@ -46,11 +43,6 @@ class FilteredAnswer:
     undivided: str | None  # the reason why the answer has no claims; None if it was divided
     merged: Merged | None  # None if the claims were not merged
     usage: Usage  # of dividing and merging
-
-    @property
-    def calibration(self) -> Calibration:
-        """The calibration of the claims."""
-        return self.claims.calibration
 
     @property
     def guaranteed(self) -> bool:
@@ -93,21 +85,16 @@ class AnswerFilter:
         for name, llm in (("llm", self.llm), ("merge_with", self.merge_with or self.llm)):
             check_llm(llm, name)
 
-    @cached_property
-    def _allowing(self) -> ClaimFilter:
-        return replace(self.filter, on_empty="allow")  # the exception carries the whole answer
-
     def __call__(
         self, query: str, answer: str, documents: Iterable[Snippet | str], group: str | None = None
     ) -> FilteredAnswer:
         """Return what is kept of an answer that was written from documents.
 
-        `documents` and `group` are as in `ClaimFilter`. Raises `NothingKept` if no claim is kept or
-        the answer could not be divided, and `filter.on_empty` is "raise".
+        `documents` and `group` are as in `ClaimFilter`.
         """
         documents = as_snippets(documents, "documents")  # before anything is asked and paid for
         divided = decompose(self.llm, query, answer, prompt=self.prompt, cache=self.cache)
-        claims = self._allowing(query, divided.claims, documents, group)
+        claims = self.filter(query, divided.claims, documents, group)
         merged = None
         if self.merge_with is not None:
             merged = merge(self.merge_with, query, claims.kept_claims, cache=self.cache)
@@ -119,7 +106,7 @@ class AnswerFilter:
         """As `__call__`, without blocking the event loop."""
         documents = as_snippets(documents, "documents")
         divided = await adecompose(self.llm, query, answer, prompt=self.prompt, cache=self.cache)
-        claims = await self._allowing.acall(query, divided.claims, documents, group)
+        claims = await self.filter.acall(query, divided.claims, documents, group)
         merged = None
         if self.merge_with is not None:
             merged = await amerge(self.merge_with, query, claims.kept_claims, cache=self.cache)
@@ -130,17 +117,8 @@ class AnswerFilter:
     ) -> FilteredAnswer:
         text = joined(claims.kept_claims) if merged is None else merged.text
         usage = divided.usage if merged is None else divided.usage + merged.usage
-        filtered = FilteredAnswer(
-            answer, text or self.abstention, claims, divided.reason, merged, usage
-        )
-        reason = None
-        if divided.reason is not None:
-            reason = f"{self.llm.name!r} did not divide it into claims: {divided.reason}"
-        elif claims.claims and not claims.keeps.any():
-            reason = f"none of its {len(claims.claims)} claims is above {claims.threshold:.6g}"
-        if reason is not None and self.filter.on_empty == "raise":
-            raise NothingKept(f"nothing is kept of the answer, because {reason}", filtered)
-        return filtered
+        text = text or self.abstention
+        return FilteredAnswer(answer, text, claims, divided.reason, merged, usage)
 
 
 # --- events ---------------------------------------------------------------------------------------

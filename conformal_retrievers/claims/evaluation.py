@@ -36,7 +36,6 @@ class ClaimEvaluation:
     held_out_verified: bool = True  # whether ids prove that no answer was calibrated on
     share: float = 1.0  # of an answer's kept claims that must be factual
     by_group: Mapping[str | None, ClaimEvaluation] = field(default_factory=dict)
-    unknown_groups: tuple[str | None, ...] = ()  # in which the calibration keeps no claim
 
     @property
     def fails(self) -> bool:
@@ -68,9 +67,6 @@ class ClaimEvaluation:
             f"Answers: {self.n_answers}, {self.left_out} left out",
             *(f"{name:<{width}} {value}" for name, value in rows.items()),
         ]
-        if self.unknown_groups:
-            unknown = ", ".join(map(repr, self.unknown_groups))
-            lines.append(f"The calibration does not know {unknown}: no claim is kept there.")
         untested = "The guarantee is not tested, because no claim of any answer is kept."
         lines.append(untested if self.untested else str(self.verdict))
         return "\n".join(lines if self.held_out_verified else [*lines, UNVERIFIED])
@@ -105,7 +101,6 @@ def evaluate_claims(
         verdict=worst_of(evaluation.verdict for evaluation in by_group.values() or [whole]),
         held_out_verified=held_out_verified,
         by_group=by_group,
-        unknown_groups=tuple(group for group in by_group if not calibration.knows(group)),
     )
 
 

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,7 +19,7 @@ from conformal_retrievers.calibration.subjects import CLAIMS
 from conformal_retrievers.claims.answers import as_claims
 from conformal_retrievers.claims.scores import ClaimScorer
 from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
-from conformal_retrievers.results import Decision, NothingKept
+from conformal_retrievers.results import Decision
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,17 +43,14 @@ class FilteredClaims(Decision):
 class ClaimFilter:
     """Keeps the claims of an answer whose relevance is above the threshold of the calibration.
 
-    If no claim is kept, `on_empty` "allow" returns none and "raise" raises `NothingKept`. The best
-    claim is never kept instead: that would break the guarantee. `group_of` gives the group of a
-    query from its text, for calibrations by group. Nothing is kept for a query without a group or
-    of an unknown one, with a warning.
+    `group_of` gives the group of a query from its text, for calibrations by group. Nothing is kept
+    for a query without a group or of an unknown one, with a warning.
 
     Raises `CalibrationMismatch` for the calibration of another scorer or subject.
     """
 
     scorer: ClaimScorer
     calibration: Calibration
-    on_empty: Literal["allow", "raise"] = field(default="allow", kw_only=True)
     group_of: Callable[[str], str | None] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -64,8 +61,6 @@ class ClaimFilter:
                 "relevance(query, claims, documents), such as ClaimRelevance(embedding)"
             )
         check_same_scorer(self.scorer.name, calibrated=self.calibration.scorer)
-        if self.on_empty not in ("allow", "raise"):
-            raise ValueError(f"on_empty is {self.on_empty!r}; give 'allow' or 'raise'")
 
     def __call__(
         self,
@@ -78,7 +73,6 @@ class ClaimFilter:
 
         `documents` are the texts or snippets that the answer was written from, and `group` is that
         of the query, by default what `group_of` returns. Without claims the scorer is not called.
-        Raises `NothingKept` if no claim is kept and `on_empty` is "raise".
         """
         claims, documents = as_claims(claims), as_snippets(documents, "documents")
         relevance = self.scorer.relevance(query, claims, documents) if claims else np.empty(0)
@@ -114,9 +108,4 @@ class ClaimFilter:
         if claims:
             self.calibration.warn_if_unknown(group, "no claim is kept")
         keeps = self.calibration.keep(r, group)
-        filtered = FilteredClaims(r, keeps, self.calibration, group, claims)
-        if self.on_empty == "raise" and claims and not keeps.any():
-            best, q = np.fmax.reduce(r), filtered.threshold
-            text = f"none of {len(claims)} claims is kept: the best relevance is {best:.6g}"
-            raise NothingKept(f"{text}, the threshold {q:.6g}", filtered)
-        return filtered
+        return FilteredClaims(r, keeps, self.calibration, group, claims)

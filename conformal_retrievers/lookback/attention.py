@@ -94,11 +94,7 @@ class Recorder:
         # The number of keys that each row attends to: queries are the last of the keys.
         ahead = n_keys - query.shape[2] + 1 + torch.arange(rows.start, rows.stop)
         if mask is not None:
-            of_rows = mask[:, :, rows, :n_keys]
-            if of_rows.dtype == torch.bool:
-                scores.masked_fill_(~of_rows, float("-inf"))
-            else:
-                scores += of_rows
+            scores.masked_fill_(~mask[:, :, rows, :n_keys], float("-inf"))
         elif int(ahead[0]) < n_keys:
             future = torch.arange(n_keys) >= ahead[:, None]
             scores.masked_fill_(future.to(scores.device), float("-inf"))

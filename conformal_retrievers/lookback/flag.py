@@ -9,13 +9,11 @@ flagged iff its confidence is at most the threshold:
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from conformal_retrievers.calibration import checks
@@ -33,7 +31,7 @@ from conformal_retrievers.lookback.ratios import (
     check_digests,
     lookback_ratios,
 )
-from conformal_retrievers.theory.intervals import auc, check_level, percent
+from conformal_retrievers.theory.intervals import check_level, percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
 
@@ -155,7 +153,6 @@ def calibrate_flag(
             "the inconsistent ones set the threshold"
         )
     kinds = np.array([answer.consistent for answer in given], dtype=bool)
-    _warn_if_reversed(confidence[kinds], confidence[~kinds])
     calibration = Calibration(
         alpha,
         "all",  # with one score an answer, every guarantee has the same rank
@@ -191,19 +188,6 @@ class FlagEvaluation:
         )
         notes = [str(self.verdict)] if self.verdict else []
         return "\n".join([shares, *notes, *[UNVERIFIED] * (not self.held_out_verified)])
-
-
-def _warn_if_reversed(consistent: NDArray[np.float64], inconsistent: NDArray[np.float64]) -> None:
-    # Not an error: refusing by this check would bias the calibrations that pass it.
-    m, n = len(consistent), len(inconsistent)
-    area = auc(inconsistent, consistent) if m else 1.0
-    # The AUC of an uninformative confidence has variance (m + n + 1)/12mn (Mann and Whitney).
-    if area < 0.5 - 1.96 * math.sqrt((m + n + 1) / max(1, 12 * m * n)):
-        warnings.warn(
-            f"consistent answers have less confidence than inconsistent ones (AUC {area:.2f}, "
-            "clearly below 0.5); check that True means consistent, or fit on more answers",
-            stacklevel=3,
-        )
 
 
 def local_model(llm: object, model: Any, tokenizer: Any, example: str) -> Any:

@@ -14,9 +14,7 @@ threshold's own loss is at most u except with probability level/2 (`_tolerated`)
 Π (1 + λ (x_t − u)), mixed over some λ in (0, 1/u), reaches 2/level with probability at most level/2
 if the loss is at most u (Podkopaev and Ramdas 2022, arXiv 2110.06177).
 
-The drift of a filter behind a gate leaves out silent queries, as the calibration does. A gate has a
-monitor with its own calibration: how many live queries are unanswerable is unknown, so its query
-scores are ranked among those of the live queries before, n = 0, and the alarm is about a change.
+The drift of a filter behind a gate leaves out silent queries, as the calibration does.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from pydantic import TypeAdapter, ValidationError
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.guarantees import in_hashed_order, loss
-from conformal_retrievers.calibration.subjects import FILTERED, QUERIES
+from conformal_retrievers.calibration.subjects import FILTERED
 from conformal_retrievers.data.files import Kind, explain, read_envelope, write_envelope
 from conformal_retrievers.data.queries import ScoredQuery, as_scores
 from conformal_retrievers.monitoring.state import State
@@ -51,25 +49,23 @@ class Monitor:
 
     `level` in (0, 1) bounds the probability of a false alarm, of drift and of harm each, over the
     whole stream. `seed` decides how equal scores are ranked. Threads may share a monitor; processes
-    share a filter log, which one monitor reads. A monitor stores a number for each query. A gate is
-    watched with its own calibration: its query scores are its snippets' scores. Raises ValueError
-    for a calibration without lowest scores.
+    share a filter log, which one monitor reads. A monitor stores a number for each query. Raises
+    ValueError for a calibration without lowest scores.
     """
 
     def __init__(self, calibration: Calibration, level: float = 0.05, *, seed: int = 0) -> None:
-        checks.check_subject(calibration, *FILTERED, QUERIES)
+        checks.check_subject(calibration, *FILTERED)
         check_probability("level", level, "the probability of a false alarm")
         if not isinstance(seed, (int, np.integer)):
             raise TypeError(f"seed is {seed!r:.40}; give an integer")
-        self._of_gate = calibration.subject == QUERIES
-        if not (calibration.lowest_scores or self._of_gate):
+        if not calibration.lowest_scores:
             raise ValueError(
                 "the calibration has no lowest scores; calibrate again with the scores of all "
                 "snippets, not only of the relevant ones"
             )
         self.calibration = calibration
         self._state = State(calibration.checksum, float(level), int(seed))
-        self._ordered = [] if self._of_gate else list(calibration.lowest_scores)
+        self._ordered = list(calibration.lowest_scores)
         self._lock = threading.RLock()
 
     def observe(
@@ -85,17 +81,15 @@ class Monitor:
         Raises ValueError for scores of another shape and a missing or needless `silenced`.
         """
         s = as_scores(scores, "scores")
-        if s.ndim != 1 or (self._of_gate and len(s) != 1):
-            which = "the score of the query, (1,)" if self._of_gate else "one score a snippet, (n,)"
-            raise ValueError(f"scores has shape {s.shape}; give {which}")
+        if s.ndim != 1:
+            raise ValueError(f"scores has shape {s.shape}; give one score a snippet, (n,)")
         if (silenced is None) == self.calibration.silences:
             which = "a gate; give result.silenced" if silenced is None else "no gate; leave it out"
             raise ValueError(f"silenced is {silenced!r}, but the calibration holds {which}")
         kept = 0 if silenced else int(np.count_nonzero(self.calibration.keep(s, group)))
-        silent = bool(silenced) or (self._of_gate and not kept)
         unscorable, finite = int(np.count_nonzero(np.isnan(s))), s[np.isfinite(s)]
         with self._lock:
-            self._state.counts += Counts.of_query(len(s), kept, unscorable, silent)
+            self._state.counts += Counts.of_query(len(s), kept, unscorable, bool(silenced))
             if len(finite) and not silenced:
                 self._state.bet_on_rank(float(finite.min()), self._ordered)
             return self.status
@@ -169,7 +163,7 @@ class Monitor:
 
         Raises ValueError if the file is not a monitor, was changed, or is for another calibration.
         """
-        checks.check_subject(calibration, *FILTERED, QUERIES)
+        checks.check_subject(calibration, *FILTERED)
         try:
             fields = read_envelope(path, KIND)
             del fields["format"], fields["version"]

@@ -81,10 +81,7 @@ class MonitorStatus:
 
     @property
     def drift(self) -> bool:
-        """Whether new queries differ from the calibration's: a false alarm with P ≤ level.
-
-        Of query scores, whether they differ from those that the monitor saw before.
-        """
+        """Whether new queries differ from the calibration's: a false alarm with P ≤ level."""
         return self.drift_evidence >= 1 / self.level
 
     @property

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-from contextlib import nullcontext
 
 import pytest
 from langchain_core.tracers.run_collector import RunCollectorCallbackHandler
@@ -55,7 +54,7 @@ class Failing(Lookup):
         raise self.error
 
 
-def answer_filter(*claims, scorer=None, failure=None, alpha=0.4, on_empty="allow", **options):
+def answer_filter(*claims, scorer=None, failure=None, alpha=0.4, **options):
     """A filter with the threshold .5 of answers that are divided into these claims."""
     answers = [AnnotatedAnswer([0.5], [False])] * 4
     calibration = calibrate_claims(answers, alpha=alpha, scorer="lookup")
@@ -66,7 +65,7 @@ def answer_filter(*claims, scorer=None, failure=None, alpha=0.4, on_empty="allow
             raise failure
         return Reply(text)
 
-    claim_filter = ClaimFilter(scorer or Lookup(), calibration, on_empty=on_empty)
+    claim_filter = ClaimFilter(scorer or Lookup(), calibration)
     return AnswerFilter(claim_filter, LLM(complete, "script"), **options)
 
 
@@ -164,45 +163,32 @@ def told(handler):
     return sum(counts.values(), Counts()), [{**r, "calibration": "", "time": ""} for r in rows]
 
 
-def raising(expected):
-    return pytest.raises(NothingKept) if expected else nullcontext()
-
-
 async def test_both_frameworks_count_and_log_answers_without_a_kept_claim(listening, tmp_path):
-    async def of(on_empty):
-        chains = ConformalCallbackHandler(FilterLog(tmp_path / f"chains {on_empty}.jsonl"))
-        engines = listening(ConformalEventHandler(FilterLog(tmp_path / f"{on_empty}.jsonl")))
-        collector = RunCollectorCallbackHandler()
-        for claims, options in ALL:
-            answers = answer_filter(*claims, on_empty=on_empty, **options)
-            config = {"callbacks": [chains, collector]}
-            chain = answer_filter_runnable(answers).with_config(config)
-            engine = ClaimFilterQueryEngine(Fixed(), answers)
-            for call, given in (
-                (chain.invoke, GIVEN),
-                (chain.ainvoke, GIVEN),
-                (engine.query, "q"),
-                (engine.aquery, "q"),
-            ):
-                with raising(on_empty == "raise" and "red" not in claims):
-                    await finished(call(given))
-        get_dispatcher().event_handlers.remove(engines)
-        children = [run.child_runs[0] for run in collector.traced_runs]
-        assert [child.error for child in children] == [None] * 6
-        return told(chains), told(engines), [child.outputs["kept"] for child in children]
-
-    allowed, raised = await of("allow"), await of("raise")
-    assert raised == allowed
-    for counts, rows in raised[:2]:
-        assert (counts.queries, counts.m1) == (6, pytest.approx(1 / 3))
-        assert [row["undivided"] for row in rows] == [None] * 4 + ["unanswered"] * 2
+    chains = ConformalCallbackHandler(FilterLog(tmp_path / "chains.jsonl"))
+    engines = listening(ConformalEventHandler(FilterLog(tmp_path / "engines.jsonl")))
+    for claims, options in ALL:
+        answers = answer_filter(*claims, **options)
+        chain = answer_filter_runnable(answers).with_config(callbacks=[chains])
+        engine = ClaimFilterQueryEngine(Fixed(), answers)
+        for call, given in (
+            (chain.invoke, GIVEN),
+            (chain.ainvoke, GIVEN),
+            (engine.query, "q"),
+            (engine.aquery, "q"),
+        ):
+            await finished(call(given))
+    get_dispatcher().event_handlers.remove(engines)
+    assert told(chains) == told(engines)
+    counts, rows = told(chains)
+    assert (counts.queries, counts.m1) == (6, pytest.approx(1 / 3))
+    assert [row["undivided"] for row in rows] == [None] * 4 + ["unanswered"] * 2
 
 
 @pytest.mark.parametrize("error", [NothingKept("in the scorer", None), RuntimeError("no model")])
 async def test_an_error_inside_the_scorer_is_not_a_decision(listening, error):
-    """Nor is it for a filter of answers alone, or with on_empty="raise"."""
+    """Nor is it for a filter of answers alone."""
     seen, kept = Seen(), listening(Kept(events=[]))
-    refusing = answer_filter(scorer=Failing(error), on_empty="raise")
+    refusing = answer_filter(scorer=Failing(error))
     runnable = answer_filter_runnable(refusing).with_config(callbacks=[seen])
     engine = ClaimFilterQueryEngine(Fixed(), refusing)
     for call in (

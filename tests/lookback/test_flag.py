@@ -145,16 +145,6 @@ def test_a_calibration_of_another_subject_or_classifier_is_refused(flag):
         FactualityFlag(other, flag.calibration)
 
 
-def test_reversed_confidences_are_warned_of_and_the_guarantee_holds():
-    swapped = judged(INCONSISTENT[1:], [True] * 4 + [False] * 4)
-    with pytest.warns(UserWarning, match=r"AUC 0\.00"):
-        swapped_flag = flag_of(swapped, 0.4)
-    assert swapped_flag(ratios_of(0.8)).flagged
-    # An AUC of 0.25 is within chance of so few: 1.96 · √(9/192) = 0.42 below 0.5.
-    mixed = judged([0.1, 0.2, 0.5, 0.6, 0.3, 0.4, 0.7, 0.8], [True] * 4 + [False] * 4)
-    flag_of(mixed, 0.4)  # a warning would be an error here
-
-
 # --- files, evaluation ----------------------------------------------------------------------------
 
 

@@ -84,11 +84,6 @@ class Outcome:
     filtered: Any = None  # a Filtered or a FilteredAnswer
     nodes: list[NodeWithScore] = field(default_factory=list)
 
-    def take(self, error: Refused, calibration: object) -> None:
-        """Take the decision of a filter with this calibration that raised, as any other."""
-        if error.of(calibration):
-            self.filtered = error.filtered
-
 
 @contextmanager
 def rerank_events(
@@ -123,7 +118,8 @@ def rerank_events(
     try:
         yield outcome
     except Refused as error:
-        outcome.take(error, conformal_filter.calibration)
+        if error.of(conformal_filter.calibration):  # not of another filter, as in the scorer
+            outcome.filtered = error.filtered
         raise
     finally:
         decision = None
@@ -146,9 +142,6 @@ def claims_events(query: str, answer_filter: AnswerFilter) -> Iterator[Outcome]:
     dispatcher.event(ConformalClaimsStartEvent(query=query, scorer=scorer))
     try:
         yield outcome
-    except Refused as error:
-        outcome.take(error, answer_filter.filter.calibration)
-        raise
     finally:
         decision = None
         if outcome.filtered is not None:
