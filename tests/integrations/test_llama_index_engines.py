@@ -18,7 +18,6 @@ from frameworks import (
     vector_index,
 )
 from llama_index.core.agent import FunctionAgent
-from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.llms import ChatMessage, MockLLM
 from llama_index.core.memory import ChatMemoryBuffer
 from llama_index.core.query_engine import RouterQueryEngine
@@ -262,18 +261,6 @@ async def test_the_filter_is_a_span_below_the_querys(call, calibrated, finished_
     others = [span for name, span in spans.items() if name != ours]
     assert not any(key.startswith("conformal.") for span in others for key in span.attributes)
     assert "nhandled event" not in caplog.text  # OpenInference says so of classes it does not know
-
-
-class BrokenEvents(BaseEventHandler):
-    def handle(self, event, **kwargs):
-        raise RuntimeError("a broken handler")
-
-
-def test_a_handler_that_raises_breaks_nothing(calibrated, handled):
-    found = index_retriever().retrieve(QUESTION)
-    kept = calibrated.postprocess_nodes(found, query_str=QUESTION)
-    handled(BrokenEvents())
-    assert calibrated.postprocess_nodes(found, query_str=QUESTION) == kept
 
 
 @pytest.mark.filterwarnings("ignore:more snippets than k")

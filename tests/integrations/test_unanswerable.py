@@ -58,14 +58,6 @@ IN_LANGCHAIN = {
     "default depth": lambda: chroma_in_memory("langchain", "l2").as_retriever(),
     "BM25": BM25,
     "hybrid": lambda: hybrid(langchain_conformal, dense=langchain_retriever(), bm25=BM25(k=5)),
-    "bound": lambda: langchain_retriever(3).bind(k=K).with_retry(),
-    "configured": lambda: hybrid(
-        langchain_conformal,
-        dense=langchain_retriever(3)
-        .configurable_fields(search_kwargs=ConfigurableField(id="kwargs"))
-        .with_config(configurable={"kwargs": {"k": K}}),
-        bm25=BM25(k=3).configurable_fields(k=ConfigurableField(id="words")),
-    ).with_config(configurable={"words": 5}),
 }
 IN_LLAMA_INDEX = {
     "in memory": index_retriever,
@@ -180,6 +172,7 @@ BOTH = pytest.mark.parametrize(
     [
         (function, "mine"),
         (lambda k: Named(inside=store(k)), "Named"),
+        (lambda k: store(5).bind(k=k).with_retry(), "InMemoryVectorStore"),
         (lambda k: OfNodes(small(k)), "OfNodes"),
         (lambda k: hybrid(langchain_conformal, a=store(k), b=function(k)), "mine"),
         (lambda k: hybrid(llama_index_conformal, a=small(k), b=OfNodes(small(k))), "OfNodes"),
@@ -277,5 +270,6 @@ def test_a_retriever_that_fuses_is_refused(make):
 
 
 def test_an_alternative_that_is_not_configured_may_fuse():
-    made = langchain_conformal.without_answers(alternatives(), halves()[0][:3])
-    assert made == langchain_conformal.without_answers(langchain_retriever(), halves()[0][:3])
+    queries, deeper = halves()[0][:3], langchain_retriever(2 * K)
+    made = langchain_conformal.without_answers(alternatives(), queries, deeper=deeper)
+    assert [*made[0].relevant] == [False] * K

@@ -46,20 +46,15 @@ def as_scorer(model: AnyScorer, *, name: str | None = None) -> Scorer:
     A scorer is returned as it is; `FunctionScorer` makes one of a function. The score of a chat
     model is that of `LLMScorer(as_llm(model))`, and a reranker's −relevance_score, with the default
     name "reranker(<model name>)". A cross-encoder that returns probabilities may round the highest
-    ones to 1, so that they tie. Raises TypeError for anything else, also for LangChain's
-    CrossEncoderReranker, which writes no relevance_score, and ValueError if there is no `name` and
-    the model's is unknown.
+    ones to 1, so that they tie. Of a CrossEncoderReranker, which writes no relevance_score, give
+    the `.model`. Raises TypeError for anything else, and ValueError if there is no `name` and the
+    model's is unknown.
     """
     if isinstance(model, Embeddings):
         return embedding_scorer(model, name=name)
     if isinstance(model, BaseChatModel):
         return LLMScorer(as_llm(model, name=name))
     if isinstance(model, BaseDocumentCompressor):
-        if name is None and isinstance(getattr(model, "model", None), CrossEncoder):
-            raise TypeError(
-                f"model is a {type(model).__name__}, which cuts at its top_n and writes no "
-                "relevance_score; give the cross-encoder in it: as_scorer(reranker.model)"
-            )
         return RerankerScorer(model, name or wire.scorer_name("reranker", model, "as_scorer"))
     if isinstance(model, Scorer) and name is None:
         return model
@@ -207,7 +202,8 @@ class RerankerScorer(Reranking):
             if not {PLACE, "relevance_score"} <= metadata.keys():
                 raise ValueError(
                     f"{self.name!r} returned a document with the metadata {metadata!r:.80}; it "
-                    "must add relevance_score and keep the others"
+                    "must add relevance_score and keep the others; of a CrossEncoderReranker, give "
+                    "its .model"
                 )
         return {metadata[PLACE]: metadata["relevance_score"] for metadata in known}
 

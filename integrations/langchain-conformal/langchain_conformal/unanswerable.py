@@ -42,7 +42,8 @@ def without_answers(
         As in `judge_retriever`. All relevant documents of a query must be among its snippets.
     deeper
         The same retriever, set to return more documents. It is needed only if the depth is not `k`
-        or search_kwargs["k"].
+        or search_kwargs["k"] of the retriever itself, as inside retries, bindings and
+        configurations.
     options
         `name`, `key`, `max_concurrency` and `split`, as in `judge_retriever`.
 
@@ -78,26 +79,14 @@ def _fused_in(runnable: object, config: RunnableConfig | None = None) -> str | N
     return next((found for part in parts if (found := _fused_in(part, config))), None)
 
 
-def _deepened(
-    retriever: RetrieverLike, more: int, config: RunnableConfig | None = None
-) -> RetrieverLike:
+def _deepened(retriever: RetrieverLike, more: int) -> RetrieverLike:
     """Return a copy of a retriever that is asked for so many more documents.
 
-    Retries and bindings stay around it, and what is configurable in it is as configured. Raises
-    ValueError if its depth cannot be set.
+    Raises ValueError if its depth cannot be set.
     """
-    if isinstance(retriever, DynamicRunnable):
-        configured, config = retriever.prepare(config)
-        return _deepened(configured, more, config)
-    if isinstance(retriever, RunnableBindingBase):
-        if "k" in retriever.kwargs:
-            asked = {**retriever.kwargs, "k": retriever.kwargs["k"] + more}
-            return retriever.model_copy(update={"kwargs": asked})
-        bound = _deepened(retriever.bound, more, merge_configs(retriever.config, config))
-        return retriever.model_copy(update={"bound": bound})
     if isinstance(retriever, HybridRetriever):
         parts = retriever.retrievers.items()
-        deep = {name: _deepened(part, more, config) for name, part in parts}
+        deep = {name: _deepened(part, more) for name, part in parts}
         return retriever.model_copy(update={"retrievers": deep})
     known = retrieval_of(retriever)
     if known.k is None or not isinstance(retriever, BaseRetriever):
