@@ -117,6 +117,9 @@ def parsed_arguments() -> argparse.Namespace:
         "--cache", type=Path, help="folder that keeps embeddings; default: a temporary one"
     )
     parser.add_argument(
+        "--prior-of", type=Path, help="as --model; the prior is made of this model, too"
+    )
+    parser.add_argument(
         "--model", type=Path, help="folder of another sentence-transformers model; needs --cache"
     )
     parser.add_argument("--write", action="store_true", help="also write results/default.md")
@@ -136,6 +139,8 @@ def sections(arguments: argparse.Namespace) -> Iterator[str | Table]:
     with tempfile.TemporaryDirectory() as temporary:
         cache = arguments.cache or Path(temporary)
         made = coefficients("snippets", arguments.data, cache)
+        if other := arguments.prior_of:
+            made += coefficients("snippets", arguments.data, cache, other, arguments.sets)
         for name in arguments.sets:
             prior = prior_from("snippets", made, [name])
             judged = united(arguments.data / name, cache, arguments.model)

@@ -217,8 +217,13 @@ def normal(feature: str, made: Sequence[Coefficients], item: Item) -> Normal:
 # --- the coefficients -----------------------------------------------------------------------------
 
 
-def coefficients(item: Item, data: Path, cache: Path) -> list[Coefficients]:
-    """Return the coefficients of all sets that are there; the cache keeps them."""
+def coefficients(
+    item: Item, data: Path, cache: Path, model: Path | None = None, sets: Sequence[str] = ()
+) -> list[Coefficients]:
+    """Return the coefficients of all sets, or some; the cache keeps them.
+
+    Those of snippets can be of another model than all-MiniLM-L6-v2.
+    """
     files = [PACKAGE / f"{name}.py" for name in ("features", "layout", "regression")]
     code = "".join(path.read_text() for path in files) + repr((MOST, RIDGE, CHOICES))
     if item == "queries":
@@ -226,23 +231,25 @@ def coefficients(item: Item, data: Path, cache: Path) -> list[Coefficients]:
     of_item = {"snippets": LICENCES, "sentences": OF_SENTENCES, "queries": OF_QUERIES}[item]
     some = {"snippets": of_snippets, "sentences": of_sentences, "queries": of_queries}[item]
     made: list[Coefficients] = []
-    for name in of_item:
-        digest = hashlib.sha256(f"{code}{data / name}".encode()).hexdigest()[:16]
+    for name in sets or of_item:
+        key = f"{code}{data / name}{model.name if model else ''}"
+        digest = hashlib.sha256(key.encode()).hexdigest()[:16]
         file = cache / f"coefficients-{item}-{name}-{digest}.json"
         if not file.exists():
             folder = functions(cache / name) if name == "numpy-scipy-sklearn" else data / name
-            file.write_text(json.dumps([one._asdict() for one in some(folder, cache)]))
+            found = some(folder, cache) if model is None else of_snippets(folder, cache, model)
+            file.write_text(json.dumps([one._asdict() for one in found]))
         made += [Coefficients(**one) for one in json.loads(file.read_text())]
     return made
 
 
-def of_snippets(folder: Path, cache: Path) -> Iterator[Coefficients]:
+def of_snippets(folder: Path, cache: Path, model: Path | None = None) -> Iterator[Coefficients]:
     """Yield the coefficients that a collection gives for each choice of retrievers."""
     corpus, queries = read_corpus(folder), read_texts(folder)
     places = {row["_id"]: row for row in json_rows(folder / "corpus.jsonl.gz")}
     stems = {id: " ".join(word[:5] for word in text.lower().split()) for id, text in corpus.items()}
     similar = {
-        "dense": (corpus, dict(zip(queries, cosines(corpus, queries, cache), strict=True))),
+        "dense": (corpus, dict(zip(queries, cosines(corpus, queries, cache, model), strict=True))),
         "bm25": (corpus, bm25_of(corpus, queries)),
         "stems": (
             stems,
