@@ -26,6 +26,9 @@ CONTROLS = (  # a question, two answers, and whether they are the same
     ("What is the capital of France?", "It is Paris.", "Paris", True),
     ("What is the capital of France?", "It is Berlin.", "Paris", False),
     ("In which year did the museum open?", "In 1995, after ten years.", "1884", False),
+    ("Who wrote The Art of War?", "Nebuchadnezzar", "Sun Tzu", False),
+    ("Are both from one country?", "Yes", "No, one is from Japan.", False),
+    ("Which river is it?", "It is not known.", "the Danube", False),
 )
 
 
@@ -113,7 +116,7 @@ class llm_same:  # noqa: N801, it is called as a function is
         return verdict
 
     def check(self) -> None:
-        """Raise ValueError if the LLM does not see what is the same in three plain examples."""
+        """Raise ValueError if the LLM does not see what is the same in six plain examples."""
         for question, answer, reference, expected in CONTROLS:
             if self(question, answer, reference) != expected:
                 raise ValueError(
