@@ -1,5 +1,13 @@
 """What labels by source and reference answer agree with, by beta, on sets in the BEIR layout.
 
+With a reference answer r and the documents d(r) that contain it, a snippet c is relevant by its
+source (Geissler et al. 2026, arXiv 2605.05244, eq. 1) iff
+
+    d(c) ∈ d(r)  and  ROUGE-L(c, r) ≥ P_β({ROUGE-L(c', r') : d(c') ∉ d(r')})
+
+with the β-quantile P_β over the snippets of all queries: β is the share of the snippets from wrong
+documents whose ROUGE-L is exceeded.
+
     .venv/bin/python -m benchmarks.labels --data FOLDER
 
 `FOLDER` holds pubmedqa (long answers; documents are abstracts of about three passages) and nq-open
@@ -14,20 +22,39 @@ import argparse
 import gzip
 import json
 from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rouge_score.rouge_scorer import RougeScorer
 
 from conformal_retrievers import Snippet
 from conformal_retrievers.data import read_beir
-from conformal_retrievers.labels.labeling import AnsweredQuery, label_by_source
+from conformal_retrievers.labels.answers import tokens_of
 
 K = 10
 DOCUMENT = {"pubmedqa": "doc", "nq-open": "title"}
 BETAS = (0, 0.5, 0.9, 0.99)
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A query with its snippets, its reference answer and the documents that contain it."""
+
+    snippets: list[Snippet]
+    answer: str
+    documents: set[str]
+
+
+class Words:
+    """The tokenizer of ROUGE-L: the words of any script, without stemming."""
+
+    def tokenize(self, text: str) -> list[str]:
+        return tokens_of(text)
 
 
 def main() -> None:
@@ -47,7 +74,7 @@ def main() -> None:
     Console(width=150).print(shown)
 
 
-def answered(folder: Path, document: str, k: int) -> list[AnsweredQuery]:
+def answered(folder: Path, document: str, k: int) -> list[Answered]:
     rows = by_id(folder / "queries.jsonl.gz")
     corpus = by_id(folder / "corpus.jsonl.gz")
     right = defaultdict(set)
@@ -61,15 +88,8 @@ def answered(folder: Path, document: str, k: int) -> list[AnsweredQuery]:
         snippets = [
             Snippet(s.text, id=s.id, document=corpus[str(s.id)][document]) for s in judged.snippets
         ]
-        queries.append(
-            AnsweredQuery(
-                judged.query,
-                snippets,
-                answer if isinstance(answer, str) else answer[0],
-                documents=right[str(judged.id)],
-                id=judged.id,
-            )
-        )
+        first = answer if isinstance(answer, str) else answer[0]
+        queries.append(Answered(snippets, first, right[str(judged.id)]))
     return queries
 
 
@@ -78,19 +98,31 @@ def by_id(path: Path) -> dict[str, dict[str, Any]]:
         return {row["_id"]: row for row in map(json.loads, file)}
 
 
-def row(queries: list[AnsweredQuery], beta: float) -> list[str]:
-    labelled = label_by_source(queries, beta=beta)
+def by_source(queries: list[Answered], beta: float) -> tuple[list[list[bool]], float | None]:
+    """Return which snippets of each query are relevant, and the ROUGE-L that they need."""
+    right = [[s.document in query.documents for s in query.snippets] for query in queries]
+    if beta == 0:
+        return right, None
+    score = RougeScorer(["rougeL"], tokenizer=Words()).score
+    overlap = [[score(q.answer, s.text)["rougeL"].fmeasure for s in q.snippets] for q in queries]
+    both = [list(zip(r, o, strict=True)) for r, o in zip(right, overlap, strict=True)]
+    wrong = [value for query in both for is_right, value in query if not is_right]
+    threshold = float(np.quantile(wrong, beta))
+    return [[is_right and value >= threshold for is_right, value in q] for q in both], threshold
+
+
+def row(queries: list[Answered], beta: float) -> list[str]:
+    labelled, threshold = by_source(queries, beta)
     pairs = [
-        (relevant, str(query.answer).lower() in snippet.text.lower())
-        for query, judged in zip(queries, labelled.judged, strict=True)
-        for snippet, relevant in zip(query.snippets, judged.relevant, strict=True)
+        (relevant, query.answer.lower() in snippet.text.lower())
+        for query, marks in zip(queries, labelled, strict=True)
+        for snippet, relevant in zip(query.snippets, marks, strict=True)
         if snippet.document in query.documents
     ]
     relevant = sum(label for label, _ in pairs)
     holding = sum(holds for _, holds in pairs)
     both = sum(label and holds for label, holds in pairs)
-    threshold = labelled.labels.get("rouge_l_threshold")
-    some = sum(any(judged.relevant) for judged in labelled.judged)
+    some = sum(map(any, labelled))
     return [
         f"{beta:g}",
         "" if threshold is None else f"{threshold:.3f}",

@@ -53,7 +53,6 @@ from conformal_retrievers import (
 )
 from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.data import read_beir
-from conformal_retrievers.labels.labeling import label_by_source
 from conformal_retrievers.theory.ranks import Masses, mass_threshold
 
 ALPHAS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4)
@@ -348,9 +347,9 @@ def labelled(folder: Path, judged: list[JudgedQuery]) -> dict[str, list[NDArray[
     if folder.name != "nq-open":
         return by_document
     depth = max(len(query.snippets) for query in judged)
-    by_answer = label_by_source(labels.answered(folder, "title", depth), beta=BETA).judged
+    by_answer, _ = labels.by_source(labels.answered(folder, "title", depth), BETA)
     name = f"nq-open, ROUGE-L, β = {BETA}"
-    return {**by_document, name: [np.array(query.relevant, dtype=bool) for query in by_answer]}
+    return {**by_document, name: [np.array(marks, dtype=bool) for marks in by_answer]}
 
 
 def cut(parts: Sequence[NDArray[Any]], chosen: Sequence[NDArray[np.intp]]) -> list[NDArray[Any]]:

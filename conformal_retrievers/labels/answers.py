@@ -1,19 +1,24 @@
 """Relevance labels by reference answer: a text is relevant if it has the answer, word for word."""
 
 from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Any
+from unicodedata import normalize
 
 from pydantic import JsonValue
 
 from conformal_retrievers.data.checks import all_of, query_name
 from conformal_retrievers.data.sentences import Split, cut, splitter
-from conformal_retrievers.labels.labeling import AnsweredQuery, Labelled, tokens_of
+from conformal_retrievers.extras import require
+from conformal_retrievers.labels.labeling import AnsweredQuery, Labelled
 
 
 def label_by_answer(queries: Iterable[AnsweredQuery], split: Split | None = None) -> Labelled:
     """Label snippets, or sentences with `split`, as relevant if they have the reference answer.
 
-    The answer's words must stand in the text in a row; case does not count. Words are those of
-    `rouge_l`, which need the extra `text`. Give short answers: a name, a number, a phrase. An
+    The answer's words must stand in the text in a row; case does not count. Words are runs of
+    letters and digits, and single characters in scripts without spaces between words; this needs
+    the extra `text`. Give short answers: a name, a number, a phrase. An
     answer in other words than the text's is found nowhere, and its query has nothing relevant;
     `labels["queries_without_relevant"]` is the number of these queries. A short word such as "yes"
     may be found where it answers nothing.
@@ -43,3 +48,19 @@ def label_by_answer(queries: Iterable[AnsweredQuery], split: Split | None = None
 def _holds(tokens: Sequence[str], answer: Sequence[str]) -> bool:
     n = len(answer)
     return any(tokens[i : i + n] == answer for i in range(len(tokens) - n + 1))
+
+
+def tokens_of(text: str) -> list[str]:
+    """Return the words of a text, in lower case."""
+    return list(_token().findall(normalize("NFC", text.lower())))
+
+
+@cache
+def _token() -> Any:
+    require("text", "regex")
+    import regex
+
+    # Scripts without spaces between words: a character with its marks is a token.
+    single = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}&&[\p{L}\p{N}]]"
+    pattern = rf"{single}\p{{M}}*+|(?:(?!{single})[\p{{L}}\p{{N}}\p{{M}}])++"
+    return regex.compile(pattern, regex.VERSION1)

@@ -1,23 +1,14 @@
-"""Relevance labels from an LLM, or from a reference answer and its source.
+"""Relevance labels from an LLM, which judges whether each snippet contains or supports a fact.
 
-An LLM judges whether each snippet contains or supports a fact (Chakraborty et al. 2025,
-arXiv 2511.17908). With a reference answer r and the documents d(r) that contain it, a snippet c is
-relevant by its source (Geissler et al. 2026, arXiv 2605.05244, eq. 1) iff
-
-    d(c) ∈ d(r)  and  ROUGE-L(c, r) ≥ P_β({ROUGE-L(c', r') : d(c') ∉ d(r')})
-
-with the β-quantile P_β over the snippets of all queries. Both methods err.
+As in Chakraborty et al. 2025, arXiv 2511.17908. LLMs err.
 """
 
 import logging
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache as computed_once
 from typing import Any
-from unicodedata import normalize
 
-import numpy as np
 from pydantic import JsonValue
 
 from conformal_retrievers.data.checks import all_of, query_name
@@ -43,7 +34,6 @@ class AnsweredQuery:
     query: str
     snippets: tuple[Snippet, ...]
     answer: str | None = None  # or the fact to be supported; without one, the query is the fact
-    documents: frozenset[str] = frozenset()  # the documents that contain the answer
     id: str | None = None
     group: str | None = None
 
@@ -53,14 +43,11 @@ class AnsweredQuery:
         snippets: Iterable[Snippet | str],
         answer: str | None = None,
         *,
-        documents: Iterable[str] = (),
         id: str | None = None,
         group: str | None = None,
     ) -> None:
-        if isinstance(documents, str):
-            raise TypeError(f"documents is the str {documents!r:.60}; give a list of documents")
         fields: dict[str, object] = {"query": query, "answer": answer, "id": id, "group": group}
-        fields |= {"snippets": as_snippets(snippets), "documents": frozenset(documents)}
+        fields["snippets"] = as_snippets(snippets)
         for name, value in fields.items():
             object.__setattr__(self, name, value)
         self.judged([False] * len(self.snippets))  # checks the rest before a label is paid for
@@ -181,80 +168,3 @@ def _fields(query: AnsweredQuery) -> dict[str, str]:
         where = query_name(query.id, query.query)
         raise ValueError(f"{where}: {name} is {fact!r:.60}; give the fact to be supported")
     return {"query": query.query, "fact": fact}
-
-
-def label_by_source(queries: Iterable[AnsweredQuery], *, beta: float) -> Labelled:
-    """Label snippets as relevant by their document and their overlap with the answer (eq. 1).
-
-    `beta` in [0, 1] is the share of the snippets from wrong documents whose ROUGE-L is exceeded. At
-    0 the document alone decides and no answer is needed. The paper uses 0.99 for long answers; with
-    an answer of a few words, a high beta rejects many snippets that contain it.
-
-    Raises ValueError for a beta outside [0, 1]; if a snippet's document, the right documents or the
-    answer are missing, naming the query; and if beta is above 0 and no document is wrong. Raises
-    TypeError for other objects than `AnsweredQuery`.
-    """
-    if not 0 <= beta <= 1:
-        raise ValueError(f"beta is {beta}; give a share from 0 to 1, such as 0.99")
-    queries = all_of(AnsweredQuery, queries, "queries")
-    for query in queries:
-        _check_sources(query, beta)
-    right = [[s.document in q.documents for s in q.snippets] for q in queries]
-    labels: dict[str, JsonValue] = {"source": "document", "beta": float(beta)}
-    labels["queries"] = len(queries)
-    if beta > 0:
-        overlap = [[rouge_l(s.text, q.answer or "") for s in q.snippets] for q in queries]
-        both = [list(zip(r, o, strict=True)) for r, o in zip(right, overlap, strict=True)]
-        wrong = [value for query in both for is_right, value in query if not is_right]
-        if not wrong:
-            raise ValueError("beta needs snippets from wrong documents; retrieve more or give 0")
-        threshold = float(np.quantile(wrong, beta))
-        right = [[is_right and value >= threshold for is_right, value in query] for query in both]
-        labels |= {"source": "document and ROUGE-L", "rouge_l_threshold": threshold}
-    return Labelled(tuple(q.judged(r) for q, r in zip(queries, right, strict=True)), labels)
-
-
-def _check_sources(query: AnsweredQuery, beta: float) -> None:
-    where = query_name(query.id, query.query)
-    for i, snippet in enumerate(query.snippets):
-        if snippet.document is None:
-            raise ValueError(f"{where}: snippets[{i}].document is None; give it")
-    if not query.documents:
-        raise ValueError(f"{where}: documents is empty; give those that contain the answer")
-    if beta > 0 and not tokens_of(query.answer or ""):
-        raise ValueError(f"{where}: answer has no words; give one, or beta=0")
-
-
-def rouge_l(text: str, reference: str) -> float:
-    """Return ROUGE-L of a text and a reference: F1 of their longest common subsequence.
-
-    It is 2·LCS/(m + n) over m and n tokens (Lin 2004, "ROUGE: A Package for Automatic Evaluation of
-    Summaries"), 0 where either has none. Tokens are runs of letters and digits in lower case, as in
-    `rouge-score` without stemming, but of any script, and single characters in scripts without
-    spaces between words. It needs the extra `text`.
-
-    >>> rouge_l("The cat sat.", "the cat is fat")
-    0.5714285714285714
-    """
-    ours, theirs = tokens_of(text), tokens_of(reference)
-    if not ours or not theirs:
-        return 0.0
-    from rapidfuzz.distance import LCSseq
-
-    return 2 * LCSseq.similarity(ours, theirs) / (len(ours) + len(theirs))
-
-
-def tokens_of(text: str) -> list[str]:
-    """Return the words of a text, see `rouge_l`."""
-    return list(_token().findall(normalize("NFC", text.lower())))
-
-
-@computed_once
-def _token() -> Any:
-    require("text", "rapidfuzz", "regex")
-    import regex
-
-    # Scripts without spaces between words: a character with its marks is a token.
-    single = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}&&[\p{L}\p{N}]]"
-    pattern = rf"{single}\p{{M}}*+|(?:(?!{single})[\p{{L}}\p{{N}}\p{{M}}])++"
-    return regex.compile(pattern, regex.VERSION1)

@@ -10,12 +10,7 @@ from pages import NAME
 
 from conformal_retrievers import JudgedQuery, Snippet
 from conformal_retrievers.data.queries import with_hits
-from conformal_retrievers.labels import (
-    AnsweredQuery,
-    label_by_answer,
-    label_by_llm,
-    label_by_source,
-)
+from conformal_retrievers.labels import AnsweredQuery, label_by_answer, label_by_llm
 from conformal_retrievers.llm.openai import openai_llm
 from conformal_retrievers.llm.prompt import Prompt
 
@@ -119,6 +114,11 @@ def test_what_holds_the_answers_words_in_a_row_is_relevant():
         ("hours six", "six hours", False),
         ("ÉTÉ 2020", "été", True),
         ("東京は首都", "東京", True),
+        ("e\u0301te\u0301", "Été", True),
+        ("हिन्दी में", "हिन्दी भाषा", False),
+        ("ภาษาไทย", "ภาษา", True),
+        ("กิน", "ก", False),  # a vowel above belongs to its consonant
+        ("កា។", "កា", True),  # a full stop of the script is no token
         ("", "six", False),
     ],
 )
@@ -139,7 +139,6 @@ def test_only_answered_queries_are_labelled_and_others_are_refused_before_the_ll
         lambda: label_by_llm(judged, model(server)),
         lambda: label_by_llm(judged, model(server), split="sentences"),
         lambda: label_by_answer(judged),
-        lambda: label_by_source(judged, beta=0),
     ):
         with pytest.raises(TypeError, match=r"queries\[0\] .*AnsweredQuery"):
             label()
