@@ -4,7 +4,7 @@ A query scorer returns one number for the query (lower = it looks answered).
 """
 
 from conformal_retrievers.scoring.cohere import CohereScorer
-from conformal_retrievers.scoring.combine import Cascade, QueryZScore, TieBreak
+from conformal_retrievers.scoring.combine import QueryZScore, TieBreak
 from conformal_retrievers.scoring.cross_encoder import CrossEncoderScorer
 from conformal_retrievers.scoring.embedding import EmbeddingScorer
 from conformal_retrievers.scoring.function import FunctionScorer
@@ -39,7 +39,6 @@ from conformal_retrievers.scoring.verdict import LLMVerdict
 __all__ = [
     "BestScore",
     "By",
-    "Cascade",
     "CohereScorer",
     "CrossEncoderScorer",
     "EmbeddingScorer",

@@ -1,4 +1,4 @@
-"""Scorers made of scorers: z-scores within the query, tie-breaks, cascades.
+"""Scorers made of scorers: z-scores within the query, and tie-breaks.
 
 Each is a scorer like any other and calibrated once as a whole, so one guarantee covers all of it.
 """
@@ -176,49 +176,3 @@ def _float32(scores: Scores) -> NDArray[np.float32]:
     with np.errstate(over="ignore"):
         rounded = scores.astype(np.float32)
     return np.asarray(rounded + np.float32(0))  # −0 becomes 0
-
-
-@dataclass(frozen=True)
-class Cascade:
-    """Scores by `costly` the snippets that `cheap` scores at most `pass_below`, and the rest +inf.
-
-    A snippet that `cheap` cannot score goes on to `costly`. Relevant snippets that `cheap` drops
-    count against alpha; if their share is larger than alpha, the calibration keeps everything.
-    Choose `pass_below` on other queries than those of the calibration.
-
-    >>> from conformal_retrievers.scoring import FunctionScorer
-    >>> length = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
-    >>> letter = FunctionScorer(lambda query, texts: [ord(text[0]) for text in texts], "letter")
-    >>> Cascade(length, letter, pass_below=2).score("q", ["a", "bcd"])
-    array([97., inf])
-    """
-
-    cheap: Scorer
-    costly: Scorer
-    pass_below: float = field(kw_only=True)
-
-    @property
-    def parts(self) -> tuple[Scorer, ...]:
-        """Both scorers."""
-        return (self.cheap, self.costly)
-
-    @property
-    def name(self) -> str:
-        """Both names, and the highest score that passes."""
-        return f"cascade({self.cheap.name} ≤ {float(self.pass_below)!r}, {self.costly.name})"
-
-    def score(self, query: str, snippets: Sequence[Snippet]) -> Scores:
-        """Return the costly score of each snippet that passes, and +inf for the others, (n,)."""
-        scores, passed = self._passed(score_snippets(self.cheap, query, snippets))
-        scores[passed] = score_snippets(self.costly, query, [snippets[i] for i in passed])
-        return scores
-
-    async def ascore(self, query: str, snippets: Sequence[Snippet]) -> Scores:
-        """Asynchronous twin of `score`."""
-        scores, passed = self._passed(await ascore_snippets(self.cheap, query, snippets))
-        scores[passed] = await ascore_snippets(self.costly, query, [snippets[i] for i in passed])
-        return scores
-
-    def _passed(self, cheap: Scores) -> tuple[Scores, list[int]]:
-        """Return +inf for each snippet, (n,), and the places of the snippets that pass."""
-        return np.full(len(cheap), np.inf), np.flatnonzero(~(cheap > self.pass_below)).tolist()

@@ -1,4 +1,4 @@
-"""Z-scores, tie-breaks and cascades: by hand, and in exact arithmetic."""
+"""Z-scores and tie-breaks: by hand, and in exact arithmetic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from lookup import LookupScorer
 
 from conformal_retrievers import Snippet
 from conformal_retrievers.scoring import (
-    Cascade,
     QueryZScore,
     TieBreak,
     ascore_snippets,
@@ -115,42 +114,18 @@ def test_infinite_scores_stay_and_nan_of_either_scorer_is_nan():
     assert 0.5 <= first < middle < last < np.nextafter(float32(0.5), float32(1))
 
 
-# --- cascades -------------------------------------------------------------------------------------
-
-
-class Counting(LookupScorer):
-    """A scorer that remembers which texts it was asked about."""
-
-    asked = ()
-
-    def score(self, query, snippets):
-        object.__setattr__(self, "asked", (*self.asked, "".join(s.text for s in snippets)))
-        return super().score(query, snippets)
-
-
-async def test_a_cascade_asks_the_costly_scorer_only_about_snippets_that_pass():
-    costly = Counting({"a": 5.0, "b": 6.0, "c": math.nan})
-    cascade = Cascade(lookup(a=0.5, b=math.nan, c=0.1, d=0.6), costly, pass_below=0.5)
-    np.testing.assert_array_equal(cascade.score("q", ABCD), [5.0, 6.0, math.nan, math.inf])
-    assert costly.asked == ("abc",)
-    nothing = Cascade(LookupScorer(dict.fromkeys("abcd", 1.0)), costly, pass_below=0.5)
-    assert (await nothing.ascore("q", ABCD)).tolist() == [math.inf] * 4
-    assert costly.asked == ("abc",)
-
-
 # --- all of them ----------------------------------------------------------------------------------
 
 
 def combinations(one, other):
-    return [QueryZScore(one), TieBreak(one, then=other), Cascade(one, other, pass_below=0.5)]
+    return [QueryZScore(one), TieBreak(one, then=other)]
 
 
 def test_a_combination_has_the_names_of_its_parts_and_is_relative_to_the_query_if_one_is():
     one, other, relative = lookup("one"), lookup("other"), QueryZScore(lookup())
     names = [scorer.name for scorer in combinations(one, other)]
-    assert names == ["zscore(one)", "tiebreak(one, then=other)", "cascade(one ≤ 0.5, other)"]
-    assert Cascade(one, other, pass_below=np.float32(1)).name == "cascade(one ≤ 1.0, other)"
-    assert [relative_to_query(s) for s in combinations(one, other)] == [True, False, False]
+    assert names == ["zscore(one)", "tiebreak(one, then=other)"]
+    assert [relative_to_query(s) for s in combinations(one, other)] == [True, False]
     assert all(map(relative_to_query, combinations(one, relative)))
     assert all(map(relative_to_query, combinations(relative, one)))
 
