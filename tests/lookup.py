@@ -1,4 +1,4 @@
-"""A scorer that looks scores up, and a query scorer that calls a function."""
+"""Scorers that look scores up or add them, and a query scorer that calls a function."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from conformal_retrievers import Snippet
+from conformal_retrievers.scoring.combine import CombinedScorer
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,25 @@ class LookupScorer:
 
     def score(self, query: str, snippets: Sequence[Snippet]) -> list[float]:
         return [self.scores[snippet.text] for snippet in snippets]
+
+
+@dataclass(frozen=True)
+class Sum(CombinedScorer):
+    """Scores by the sum of two scores."""
+
+    one: Any
+    other: Any
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        return (self.one, self.other)
+
+    @property
+    def name(self) -> str:
+        return f"{self.one.name} + {self.other.name}"
+
+    def combine(self, query: str, columns: Sequence[Any], snippets: Sequence[Snippet]) -> Any:
+        return np.sum(columns, axis=0)
 
 
 @dataclass(frozen=True)

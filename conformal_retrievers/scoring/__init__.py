@@ -4,7 +4,7 @@ A query scorer returns one number for the query (lower = it looks answered).
 """
 
 from conformal_retrievers.scoring.cohere import CohereScorer
-from conformal_retrievers.scoring.combine import QueryZScore, TieBreak
+from conformal_retrievers.scoring.combine import QueryZScore
 from conformal_retrievers.scoring.cross_encoder import CrossEncoderScorer
 from conformal_retrievers.scoring.embedding import EmbeddingScorer
 from conformal_retrievers.scoring.function import FunctionScorer
@@ -57,7 +57,6 @@ __all__ = [
     "RetrievalScorer",
     "Scorer",
     "Scores",
-    "TieBreak",
     "ascore_query",
     "ascore_snippets",
     "judged_queries",

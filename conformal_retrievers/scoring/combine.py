@@ -1,15 +1,15 @@
-"""Scorers made of scorers: z-scores within the query, and tie-breaks.
+"""Scorers made of scorers, such as z-scores within the query.
 
 Each is a scorer like any other and calibrated once as a whole, so one guarantee covers all of it.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
 from conformal_retrievers.scoring.hits import RetrievalScorer
@@ -104,75 +104,3 @@ def z_scores(scores: ArrayLike) -> Scores:
         spread = np.sqrt(np.square(scaled - mean).sum() / n) if values[0] < values[-1] else 0.0
         z[finite] = (np.ldexp(z[finite], exponent) - mean) / spread if spread > 0 else 0.0
     return z
-
-
-@dataclass(frozen=True)
-class TieBreak(Rebuilt, CombinedScorer):
-    """Scores by `scorer`, and snippets with equal scores by `then`: lexicographic order.
-
-    A threshold on coarse scores, such as ratings, keeps all ties at once and so more than it needs
-    to. Scores with the same float32 count as tied. Scores beyond the range of a float32 become
-    ±inf. NaN of either scorer is NaN.
-
-    >>> from conformal_retrievers.scoring import FunctionScorer
-    >>> length = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
-    >>> letter = FunctionScorer(lambda query, texts: [ord(text[0]) for text in texts], "letter")
-    >>> TieBreak(length, then=letter).score("q", ["bb", "aa", "c"]).argsort()
-    array([2, 1, 0])
-    """
-
-    scorer: Scorer
-    then: Scorer = field(kw_only=True)
-    kind: ClassVar[str] = "tiebreak"
-
-    def __post_init__(self) -> None:
-        for part in self.parts:
-            check_scorer(part)
-
-    @property
-    def parts(self) -> tuple[Scorer, ...]:
-        """Both scorers."""
-        return (self.scorer, self.then)
-
-    @property
-    def name(self) -> str:
-        """Both names, in order."""
-        return f"tiebreak({self.scorer.name}, then={self.then.name})"
-
-    def combine(self, query: str, columns: Sequence[Scores], snippets: Sequence[Snippet]) -> Scores:
-        """Return one number (n,) for both scores of each snippet."""
-        return lexicographic(*columns)
-
-
-def lexicographic(first: ArrayLike, second: ArrayLike) -> Scores:
-    """Return numbers (n,) in the order of `first` (n,) as float32, with ties ordered by `second`.
-
-    It is p + (p⁺ − p)·u, with the first as a float32 p, the next one p⁺, and u in [0, 1) from the
-    second in 2²⁹ steps. That is exact: 24 bits and 29 bits fit into the 53 of a float64.
-
-    >>> lexicographic([0.5, 0.5, 0.1], [2.0, 1.0, 3.0]).argsort()
-    array([2, 1, 0])
-    """
-    first, second = as_scores(first, "first"), as_scores(second, "second")
-    below = _float32(first)
-    with np.errstate(over="ignore"):
-        above = np.nextafter(below, np.float32(np.inf)).astype(np.float64)
-    above[np.isinf(above) & np.isfinite(below)] = 2.0**128  # what follows the largest float32
-    p = below.astype(np.float64)
-    with np.errstate(invalid="ignore"):  # ±inf
-        broken = p + (above - p) * _fraction(second)
-    broken = np.where(np.isinf(p), p, broken)
-    return np.where(np.isnan(first) | np.isnan(second), np.nan, broken)
-
-
-def _fraction(second: Scores) -> Scores:
-    """Map floats to multiples of 2⁻²⁹ in [0, 1) in the same order, by their bits as float32."""
-    bits = _float32(second).view(np.int32).astype(np.int64)
-    # In negative numbers, the bits after the sign count away from zero.
-    return ((np.where(bits < 0, ~(bits & 0x7FFFFFFF), bits) + 2**31) >> 3) / 2.0**29
-
-
-def _float32(scores: Scores) -> NDArray[np.float32]:
-    with np.errstate(over="ignore"):
-        rounded = scores.astype(np.float32)
-    return np.asarray(rounded + np.float32(0))  # −0 becomes 0

@@ -8,7 +8,7 @@ is loaded or run.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from conformal_retrievers.scoring.combine import QueryZScore, TieBreak
+from conformal_retrievers.scoring.combine import QueryZScore
 from conformal_retrievers.scoring.hits import FusionScorer, RankScorer, RetrievalScorer
 from conformal_retrievers.scoring.learned import queries
 from conformal_retrievers.scoring.learned import score as learned
@@ -19,7 +19,7 @@ from conformal_retrievers.scoring.scorer import Named, Scorer, with_parts
 Provenance = Mapping[str, Any]
 Given = Mapping[str, Any]  # scorers by name
 
-MADE = (RankScorer, FusionScorer, RetrievalScorer, OverlapScorer, QueryZScore, TieBreak, BestScore)
+MADE = (RankScorer, FusionScorer, RetrievalScorer, OverlapScorer, QueryZScore, BestScore)
 KINDS: Mapping[str, Any] = {scorer.kind: scorer for scorer in MADE}
 LEARNED: Mapping[str, Any] = {
     learned.FORMAT: learned.LearnedScorer,

@@ -17,7 +17,6 @@ from conformal_retrievers.scoring import (
     QueryZScore,
     RankScorer,
     RetrievalScorer,
-    TieBreak,
     ascore_snippets,
     relative_to_query,
     retrievers_of,
@@ -182,7 +181,7 @@ def test_a_score_list_in_the_other_direction_is_refused_where_a_threshold_is_on_
         *ALL,
         RetrievalScorer("bm25", higher_is_better=False),
         QueryZScore(FusionScorer(["a", "b"])),
-        TieBreak(QueryZScore(RetrievalScorer("bm25")), then=RankScorer("bm25")),
+        QueryZScore(RetrievalScorer("bm25")),
     ],
     ids=lambda scorer: scorer.name,
 )
@@ -191,7 +190,7 @@ def test_a_scorer_is_made_again_from_its_provenance(scorer):
 
 
 def test_scorers_with_models_are_named_and_given():
-    scorer = TieBreak(QueryZScore(LENGTH), then=RetrievalScorer("dense"))
+    scorer = QueryZScore(QueryZScore(LENGTH))
     assert needs(scorer.provenance) == ["length"]
     assert scorer_of(scorer.provenance, [LENGTH]) == scorer
     assert scorer_of(scorer.provenance, [QueryZScore(LENGTH)]) == scorer  # as a part of it

@@ -6,11 +6,12 @@ import asyncio
 
 import numpy as np
 import pytest
+from lookup import Sum
 
 from conformal_retrievers import Calibration, ConformalFilter, FunctionScorer, ScoredQuery, Snippet
 from conformal_retrievers.calibration.gate import Gate
 from conformal_retrievers.calibration.subjects import QUERIES
-from conformal_retrievers.scoring import BestScore, TieBreak, ascore_snippets, score_snippets
+from conformal_retrievers.scoring import BestScore, ascore_snippets, score_snippets
 from conformal_retrievers.scoring.shared_scores import scored_once
 
 TEXTS = ("a", "bcd", "ef")
@@ -57,7 +58,7 @@ def test_a_scorer_of_filter_and_gate_is_asked_once():
 def test_so_is_a_part_of_a_combined_score():
     scorer, asked = counting()
     other, asked_other = counting("other")
-    for filtered in both_calls(behind(TieBreak(other, then=scorer), scorer)):
+    for filtered in both_calls(behind(Sum(other, scorer), scorer)):
         assert filtered.gated.score == 1.0
     assert asked == asked_other == ["q", "q"]
 
@@ -95,7 +96,7 @@ async def test_the_gates_own_error_is_raised_while_a_score_of_both_is_awaited():
     asked = asyncio.Event()
     of_both = endless(asked)
     with pytest.raises(TimeoutError):
-        await behind(of_both, TieBreak(of_both, then=failing(asked))).acall("q", TEXTS)
+        await behind(of_both, Sum(of_both, failing(asked))).acall("q", TEXTS)
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
