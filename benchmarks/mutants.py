@@ -213,9 +213,9 @@ MUTANTS = {
     ],
     "data/checks.py": [
         (
-            "np.ma.filled(array.astype(np.float64), np.nan)",
-            "np.asarray(array, np.float64)",
-            "a masked score counts as the value that it hides",
+            "any(isinstance(x, (str, bytes)) for x in objects)",
+            "False",
+            "a text counts as the number that it writes",
         ),
     ],
     "data/recognition.py": [

@@ -59,14 +59,6 @@ def check_split(calibrated: str | None, split: str | None, what: str = "this fil
     raise CalibrationMismatch(say("other split" if split else "no split", ours=ours, **facts))
 
 
-def split_of(queries: Sequence[JudgedQuery] | Sequence[ScoredQuery]) -> str | None:
-    """Return what cut the queries' snippets, None for nothing; ValueError if they differ."""
-    splits = {query.split for query in queries}
-    if len(splits) > 1:
-        raise ValueError(say("splits differ", splits=", ".join(sorted(map(repr, splits)))))
-    return next(iter(splits), None)
-
-
 def with_split(
     retrieval: Mapping[str, JsonValue] | None, split: str | None
 ) -> dict[str, JsonValue] | None:

@@ -28,7 +28,7 @@ from conformal_retrievers.calibration.guarantees import n_needed
 from conformal_retrievers.calibration.subjects import QUERIES
 from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.checks import check_names
-from conformal_retrievers.data.columns import ScoredQueries
+from conformal_retrievers.data.columns import IN_ONE_WAY, ScoredQueries, the_same
 from conformal_retrievers.data.copies import check_copies
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.data.retrieved import check_not_only_relevant
@@ -108,7 +108,8 @@ def calibrate_gate(
     check_copies(given)
     sources = by_source(given, unanswerable)
     everything = _all(given, sources)
-    split = checks.split_of(everything)
+    splits = {query.split for query in everything} or {None}
+    split = the_same("split", splits, IN_ONE_WAY)
     retrieval = checks.with_split(checks.with_retrieval(everything, retrieval), split)
     given = [query for query in given if query.answerable]
     check_not_only_relevant(given)

@@ -43,7 +43,7 @@ def claim_relevance(
     The vectors are query (d,), claims (p, d) and documents (m, d); without documents R is 0. As
     printed, two negative cosines give a positive product. A vector whose square is 0 or not finite
     has no direction: such a document supports nothing, and such a claim or query gives NaN. Three
-    float32 arrays are multiplied as float32. A masked number is NaN. Raises ValueError for other
+    float32 arrays are multiplied as float32. Raises ValueError for other
     shapes. Algorithm 1 of arXiv 2506.20978.
 
     >>> claim_relevance([1, 0], [[3, 4], [0, 1]], documents=[[2, 0]]).round(6).tolist()

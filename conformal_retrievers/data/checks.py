@@ -130,7 +130,7 @@ def as_count(where: str, name: str, value: Any, *, least: int) -> int | None:
 
 
 def as_scores(scores: ArrayLike | Sequence[float | None], name: str) -> NDArray[np.float64]:
-    """Return scores as floats, NaN for None and where an array is masked.
+    """Return scores as floats, NaN for None.
 
     Raises ValueError, with their name, for scores that are not numbers.
     """
@@ -140,20 +140,16 @@ def as_scores(scores: ArrayLike | Sequence[float | None], name: str) -> NDArray[
 
 
 def as_numbers(values: Any, name: str) -> NDArray[Any]:
-    """Return numbers as an array of their type, or of floats if there is None or a masked one.
+    """Return numbers as an array of their type, or of floats if there is None.
 
     Raises ValueError, with their name, for values that are not numbers.
     """
     try:
-        kinds = map(type, values if isinstance(values, list) else [values])
-        masked = not {np.ma.MaskedArray, type(np.ma.masked)}.isdisjoint(kinds)
-        array = np.ma.array(values) if masked else np.asarray(values)
+        array = np.asarray(values)
         objects = array.flat if array.dtype == object else ()
         if array.dtype.kind not in "biufO" or any(isinstance(x, (str, bytes)) for x in objects):
             raise TypeError("they are text, dates or complex numbers")
-        if not masked and array.dtype != object:
-            return array
-        return np.ma.filled(array.astype(np.float64), np.nan)
+        return array.astype(np.float64) if array.dtype == object else array
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # of a tensor's gradient
         raise ValueError(
             f"{name} are not numbers ({error}); give floats, NaN for a missing one"

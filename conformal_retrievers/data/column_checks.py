@@ -71,8 +71,6 @@ def as_tokens(tokens: ArrayLike | None, size: int) -> Column | None:
 def as_judgements(relevant: ArrayLike, size: int) -> NDArray[np.bool_]:
     """Return whether each snippet is relevant."""
     marks = np.asarray(relevant)
-    if isinstance(relevant, np.ma.MaskedArray):
-        marks = np.ma.filled(relevant.astype(np.float64), math.nan)
     _of_shape("relevant", marks, size, "snippets")
     for i in np.flatnonzero(~np.isin(marks, (0, 1)))[:1].tolist():
         as_judgement("scored", i, marks[i])

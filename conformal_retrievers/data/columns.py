@@ -29,6 +29,7 @@ OF_QUERIES: dict[str, type[Any]] = {
     "missed": float,
     "silenced": float,
 }
+IN_ONE_WAY = "cut the snippets of all of them in one way, with by_sentence (None: whole)"
 OF_SNIPPETS = ("scores", "relevant", "tokens", "document_of")
 
 
@@ -300,14 +301,13 @@ def _of_snippets(parts: Sequence[Any]) -> dict[str, Any]:
 
     units = {part.token_unit for part in parts if part.tokens is not None} or {"tokens"}
     splits = {part.split for part in parts} or {None}
-    in_one_way = "cut the snippets of all of them in one way, with by_sentence (None: whole)"
     return {
         "scores": _joined([part.scores for part in parts], np.float64),
         "relevant": _joined([part.relevant for part in parts], np.bool_),
         "tokens": column("tokens", np.float64, lambda n: np.full(n, math.nan)),
         "token_unit": the_same("token_unit", units, "count the tokens of all queries alike"),
         "hits": {name: hits_of(name) for name in retrievers},
-        "split": the_same("split", splits, in_one_way),
+        "split": the_same("split", splits, IN_ONE_WAY),
         "document_of": column("document_of", np.intp, np.arange),
         "unscorable": {
             start + i: why

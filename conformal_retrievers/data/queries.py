@@ -284,7 +284,7 @@ class ScoredQuery:
         where = self.name
         scores = as_scores(self.scores, f"{where}: scores") + 0.0  # −0 equals 0 in every way
         relevant = np.array(self.relevant)
-        if relevant.dtype != np.bool_ or isinstance(self.relevant, np.ma.MaskedArray):
+        if relevant.dtype != np.bool_:
             relevant = np.array(checks.as_judgements(where, self.relevant), bool)
         if scores.shape != (len(relevant),):
             raise ValueError(

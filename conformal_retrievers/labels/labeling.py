@@ -24,32 +24,21 @@ from conformal_retrievers.llm.reply import VERDICT, Usage
 logger = logging.getLogger("conformal_retrievers")
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True)
 class AnsweredQuery:
     """A query with its retrieved snippets, in the retriever's order, and its reference answer.
 
-    Its parameters are its fields. Raises as `JudgedQuery`.
+    Its parameters are its fields; a snippet may be given as a text. Raises as `JudgedQuery`.
     """
 
     query: str
-    snippets: tuple[Snippet, ...]
+    snippets: Sequence[Snippet]
     answer: str | None = None  # or the fact to be supported; without one, the query is the fact
-    id: str | None = None
-    group: str | None = None
+    id: str | None = field(default=None, kw_only=True)
+    group: str | None = field(default=None, kw_only=True)
 
-    def __init__(
-        self,
-        query: str,
-        snippets: Iterable[Snippet | str],
-        answer: str | None = None,
-        *,
-        id: str | None = None,
-        group: str | None = None,
-    ) -> None:
-        fields: dict[str, object] = {"query": query, "answer": answer, "id": id, "group": group}
-        fields["snippets"] = as_snippets(snippets)
-        for name, value in fields.items():
-            object.__setattr__(self, name, value)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "snippets", tuple(as_snippets(self.snippets)))
         self.judged([False] * len(self.snippets))  # checks the rest before a label is paid for
 
     def judged(self, relevant: Iterable[bool], sentences: Sentences | None = None) -> JudgedQuery:

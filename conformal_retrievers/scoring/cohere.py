@@ -4,22 +4,14 @@ The wire format is that of `POST /v2/rerank`, which other servers speak, too.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from conformal_retrievers.data.snippets import retrieved_in
 from conformal_retrievers.scoring.reranker import Placed, Reranking
-
-
-class Reranks(Protocol):
-    """A client with the `rerank` of `cohere.ClientV2`."""
-
-    @property
-    def rerank(self) -> Callable[..., Any]:
-        """Return, for a query and documents, `results` with the index and score of each."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +28,7 @@ class CohereScorer(Reranking):
     >>> scorer = CohereScorer(cohere.ClientV2(), "rerank-v5.0-pro")  # doctest: +SKIP
     """
 
-    client: Reranks
+    client: Any  # with the `rerank` of `cohere.ClientV2`
     model: str
     spans: bool = False
 

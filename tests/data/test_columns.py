@@ -50,7 +50,6 @@ def test_columns_do_not_change_with_the_arrays_that_they_were_made_from(writeabl
         ("offsets", [1, 5]),
         ("offsets", []),
         ("offsets", np.array([0, 6, 5], np.uint32)),
-        ("relevant", np.ma.array([1, 0, 1, 0, 0], mask=[0, 1, 0, 0, 0])),
         ("document_of", [0, 0, 1, 0, -1]),
         ("ids", ["a"]),
         ("ids", ["a", "\ud800"]),

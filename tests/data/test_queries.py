@@ -87,8 +87,6 @@ def test_scores_are_copied_and_cannot_be_written_to():
     assert str(query.scores.tolist()) == "[0.1, 0.0, nan]"  # minus zero is zero
     assert (query.scores.dtype, query.relevant.dtype) == (np.float64, np.bool_)
     assert type(query.missed) is int
-    masked = ScoredQuery(np.ma.array([0.1, 0.2], mask=[0, 1]), [1, 0])
-    assert str(masked.scores.tolist()) == "[0.1, nan]"
     for array in (query.scores, query.relevant):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 0

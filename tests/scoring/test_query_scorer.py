@@ -33,14 +33,6 @@ LONGEST = QueryFunction(lambda query, texts: -max(map(len, texts)), "longest")
 # --- what enters, and what comes out --------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "masked", [np.ma.masked, np.ma.array(0.0, mask=True)], ids=["one", "array"]
-)
-def test_a_masked_query_score_is_a_missing_one(masked):
-    scorer = QueryFunction(lambda query, texts: masked, "masked")
-    assert math.isnan(score_query(scorer, "q", ["a"]))
-
-
 def test_nothing_retrieved_is_no_answer_and_asks_nobody():
     def broken(query, texts):
         raise AssertionError

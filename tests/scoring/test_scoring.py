@@ -16,21 +16,17 @@ from lookup import LookupScorer
 from scipy.spatial.distance import cosine
 
 from conformal_retrievers import (
-    Calibration,
-    ConformalFilter,
     CrossEncoderScorer,
     EmbeddingScorer,
     FunctionScorer,
     JudgedQuery,
-    ScoredQuery,
     Scorer,
     Snippet,
     score_queries,
 )
 from conformal_retrievers.labels import Labelled
-from conformal_retrievers.scoring import TieBreak, ascore_snippets
+from conformal_retrievers.scoring import ascore_snippets
 from conformal_retrievers.scoring.bm25 import BM25Scorer
-from conformal_retrievers.scoring.combine import lexicographic, z_scores
 from conformal_retrievers.scoring.scorer import query_digest
 
 QUESTION = "How soon can Tylenol be taken after a drink?"
@@ -175,7 +171,7 @@ def test_a_cosine_does_not_depend_on_the_other_snippets_even_in_its_last_bit(d, 
     [
         *(np.ones((2, 4)), np.ones((4, 4)), np.ones(3), [], 3, None),
         *([[1.0], [1.0], None], [[1.0], [2.0], ["a"]], [[1], [2], [10**400]], [[1], [1], [1, 2]]),
-        *(np.array([["1", "2"]] * 3), [np.array(["1", "2"])] * 3, np.ma.array([["1", "2"]] * 3)),
+        *(np.array([["1", "2"]] * 3), [np.array(["1", "2"])] * 3),
     ],
 )
 def test_an_embedder_that_returns_other_than_a_vector_for_each_text_is_named(vectors):
@@ -185,21 +181,9 @@ def test_an_embedder_that_returns_other_than_a_vector_for_each_text_is_named(vec
             call("q", ["a", "b"])
 
 
-@pytest.mark.parametrize("kind", [np.ma.array, list])
-@pytest.mark.parametrize("own_query", [True, False])
-def test_a_vector_with_a_masked_number_is_unscorable_whatever_it_hides(kind, own_query):
-    rows = np.ma.array([[3, 4], [3, 4], [4, -3], [3, 4]], mask=[[0, 0], [0, 0], [0, 0], [0, 1]])
-    scorer = EmbeddingScorer(
-        lambda texts: kind(rows[-len(texts) :]),
-        "masked",
-        embed_query=(lambda query: rows[0]) if own_query else None,
-    )
-    np.testing.assert_array_equal(scorer.score("q", ["a", "b", "c"]), [0, 1, math.nan])
-    np.testing.assert_array_equal(
-        scorer.vectors("q", ["a", "b", "c"])[2:], [[4, -3], [3, math.nan]]
-    )
+def test_a_vector_of_a_snippets_own_is_used_and_may_be_unscorable():
     own = EmbeddingScorer(lambda texts: [[3.0, 4.0]], "own", reuse_embeddings=True)
-    snippets = [Snippet("a", embedding=rows[3]), Snippet("b", embedding=[6.0, 8.0])]
+    snippets = [Snippet("a", embedding=[3, math.nan]), Snippet("b", embedding=[6.0, 8.0])]
     np.testing.assert_array_equal(own.score("q", snippets), [math.nan, 0])
 
 
@@ -284,7 +268,6 @@ def lengths(query, texts):
     "build",
     [
         BM25Scorer,
-        lambda texts: TieBreak(BM25Scorer(texts), then=FunctionScorer(lengths, "length")),
         lambda texts: CrossEncoderScorer(lambda pairs: [len(text) for _, text in pairs], "length"),
         lambda texts: EmbeddingScorer(embed, name="letters"),
     ],
@@ -325,26 +308,6 @@ async def test_a_scorer_returns_one_number_for_each_snippet(scores):
         score_queries(scorer, [JudgedQuery("q", ["a", "b"], [True, False])])
     with pytest.raises(ValueError, match="'odd'"):
         await ascore_snippets(scorer, "q", [Snippet("a"), Snippet("b")])
-
-
-def test_a_masked_score_is_missing_whatever_it_hides():
-    masked = np.ma.array([0.1, 0.9], mask=[False, True])
-    functions = FunctionScorer(lambda *_: masked, "f"), CrossEncoderScorer(lambda _: -masked, "c")
-    judged = JudgedQuery("q", ["a", "b"], [True, False])
-    scored = [ScoredQuery(masked, [True, False])]
-    scored += [q for scorer in functions for q in score_queries(scorer, [judged])]
-    assert [np.isnan(query.scores).tolist() for query in scored] == [[False, True]] * 3
-    calibration = Calibration.from_scores([*scored, *scored], alpha=0.5, scorer="f")
-    assert ConformalFilter(functions[0], calibration).decide(masked).unscorable.tolist() == [1]
-    assert np.isnan(calibration.p_values(masked)).tolist() == [False, True]
-    np.testing.assert_array_equal(calibration.keep(-masked + 1), [False, True])
-    np.testing.assert_array_equal(z_scores(masked), [0, np.nan])
-    for both in ((masked, [1, 1]), ([1, 1], masked)):
-        assert np.isnan(lexicographic(*both)).tolist() == [False, True]
-    with pytest.raises(ValueError, match="relevant"):
-        ScoredQuery([0.1, 0.9], masked > 0.5)
-    with pytest.raises(ValueError, match="tokens"):
-        ScoredQuery([0.1, 0.9], [True, False], tokens=masked)
 
 
 def test_only_a_scorer_scores_queries():
