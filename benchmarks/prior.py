@@ -57,7 +57,7 @@ from conformal_retrievers.data import read_beir
 from conformal_retrievers.data.beir import read_corpus, read_texts
 from conformal_retrievers.data.copies import without_copies
 from conformal_retrievers.data.unanswerable import without_relevant
-from conformal_retrievers.scoring import BestScore, FunctionScorer, OverlapScorer
+from conformal_retrievers.scoring import BestScore, FunctionScorer
 from conformal_retrievers.scoring.bm25 import BM25Scorer
 from conformal_retrievers.scoring.hit_features import Known, Sources, Values, sources_of
 from conformal_retrievers.scoring.learned import features as names
@@ -67,6 +67,7 @@ from conformal_retrievers.scoring.learned.prior import Item, Normal, Prior
 from conformal_retrievers.scoring.learned.queries import table_of as queries_table
 from conformal_retrievers.scoring.learned.regression import most_probable
 from conformal_retrievers.scoring.learned.score import table_of
+from conformal_retrievers.scoring.overlap import shares_of
 
 LICENCES = {
     "cuad": "CC BY 4.0",
@@ -351,8 +352,9 @@ def of_queries(folder: Path, cache: Path) -> Iterator[Coefficients]:
     cosine = FunctionScorer(
         lambda query, texts: [-float(vectors[text] @ vectors[query]) for text in texts], "cosine"
     )
+    stems = FunctionScorer(lambda query, texts: -shares_of(query, texts, "stems")[0], "stems")
     for retrievers in (("dense",), ("bm25",), ("bm25", "dense")):
-        beside = {("bm25",): cosine, ("bm25", "dense"): OverlapScorer("stems")}.get(retrievers)
+        beside = {("bm25",): cosine, ("bm25", "dense"): stems}.get(retrievers)
         for k in (K, 8):
             kinds = [
                 [cut for query in of for cut in [at(query, retrievers, k)] if cut.snippets]

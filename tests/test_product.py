@@ -31,7 +31,7 @@ from conformal_retrievers.calibration import calibrate_gate
 from conformal_retrievers.calibration.scorer import needed_scorers
 from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.hits import fuse
-from conformal_retrievers.scoring import BestScore, FunctionScorer, OverlapScorer, RankScorer
+from conformal_retrievers.scoring import BestScore, FunctionScorer, RankScorer, RetrievalScorer
 from conformal_retrievers.sentence_filter import open_filter
 from langchain_conformal.documents import with_hits as found_by
 
@@ -130,10 +130,10 @@ def calibrated_with(scorer, *, sentences, gate, **options):
     if sentences:
         fit, judged, unanswered = (by_sentence(q, "sentences") for q in (fit, judged, unanswered))
     if gate:
-        by_words = BestScore(OverlapScorer("words"))
+        by_scores = BestScore(RetrievalScorer("dense"))
         by_group = options["by_group"]
         options["gate"] = calibrate_gate(
-            judged, unanswered, by_words, alpha=ALPHA / 3, by_group=by_group
+            judged, unanswered, by_scores, alpha=ALPHA / 3, by_group=by_group
         )
     return calibrate(judged, SCORERS[scorer](fit), alpha=ALPHA, **options), judged
 

@@ -15,7 +15,6 @@ from conformal_retrievers.scoring.hits import (
     retrievers_of,
 )
 from conformal_retrievers.scoring.learned import LearnedQueryScorer, LearnedScorer
-from conformal_retrievers.scoring.overlap import OverlapScorer
 from conformal_retrievers.scoring.pruner import ProvenceScorer
 from conformal_retrievers.scoring.query_scorer import (
     BestScore,
@@ -48,7 +47,6 @@ __all__ = [
     "LLMVerdict",
     "LearnedQueryScorer",
     "LearnedScorer",
-    "OverlapScorer",
     "ProvenceScorer",
     "QueryScorer",
     "QueryZScore",

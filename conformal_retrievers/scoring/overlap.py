@@ -1,27 +1,24 @@
-"""What a snippet shares with the query: scores from texts alone, without a model or a corpus.
+"""What a snippet shares with the query, from texts alone, without a model or a corpus.
 
-    score = −Σ weight(u) over the query's units u in the snippet / Σ weight(u) over all of them
+    share = Σ weight(u) over the query's units u in the snippet / Σ weight(u) over all of them
 
 Units are words; pairs of words that stand side by side in the snippet; stems, the first five
 letters of a word, which forgive endings; and pieces, four letters of a word in a row, which forgive
 compounds too and take longer. English stop words of the query do not count. Words and pairs weigh
 the same. A stem or piece weighs log(1 + (n − m + ½) / (m + ½)) if m of the query's n snippets have
-it, as a word does in BM25, and nothing if none has it. Alone these scores are poor; `LearnedScorer`
-makes much of them.
+it, as a word does in BM25, and nothing if none has it. Alone these shares are poor scores;
+`LearnedScorer` makes much of them.
 """
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, Literal, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from conformal_retrievers.data.hits import texts_in
-from conformal_retrievers.data.queries import Snippet, as_snippets
-from conformal_retrievers.scoring.scorer import Rebuilt, Scores
+from conformal_retrievers.scoring.scorer import Scores
 
 Unit = Literal["words", "pairs", "stems", "pieces"]
 WORD = re.compile(r"\w+")
@@ -34,42 +31,6 @@ STOP_WORDS = frozenset(
         "who whom whose why with"
     )
 )
-
-
-@dataclass(frozen=True)
-class OverlapScorer(Rebuilt):
-    """Scores by how much of the query the snippet has, in words, pairs, stems or pieces of words.
-
-    >>> scorer = OverlapScorer("words")
-    >>> scorer.score("the red wine", ["White wine.", "Red wine!", "the water"])
-    array([-0.5, -1. , -0. ])
-    """
-
-    unit: Unit
-    kind: ClassVar[str] = "overlap"
-    relative_to_query: ClassVar[bool] = True  # by the weights of stems and pieces
-
-    def __post_init__(self) -> None:
-        if self.unit not in get_args(Unit):
-            raise ValueError(f"unit is {self.unit!r}; give one of {', '.join(get_args(Unit))}")
-
-    @property
-    def name(self) -> str:
-        """The unit."""
-        return f"overlap({self.unit})"
-
-    def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
-        """Return the score of each snippet, from −1 to 0, (n,)."""
-        [shares] = shares_of(query, texts_in(as_snippets(snippets)), self.unit)
-        return -shares
-
-    async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
-        """Return what `score` returns; a thread would cost more."""
-        return self.score(query, snippets)
-
-
-# Those that a file may name: they need nothing but the texts.
-OVERLAPS = {scorer.name: scorer for scorer in map(OverlapScorer, get_args(Unit))}
 
 
 def shares_of(query: str, texts: Sequence[str], *kinds: Unit) -> list[Scores]:

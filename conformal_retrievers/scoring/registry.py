@@ -12,14 +12,13 @@ from conformal_retrievers.scoring.combine import QueryZScore
 from conformal_retrievers.scoring.hits import FusionScorer, RankScorer, RetrievalScorer
 from conformal_retrievers.scoring.learned import queries
 from conformal_retrievers.scoring.learned import score as learned
-from conformal_retrievers.scoring.overlap import OVERLAPS, OverlapScorer
 from conformal_retrievers.scoring.query_scorer import BestScore, QueryScorer
 from conformal_retrievers.scoring.scorer import Named, Scorer, with_parts
 
 Provenance = Mapping[str, Any]
 Given = Mapping[str, Any]  # scorers by name
 
-MADE = (RankScorer, FusionScorer, RetrievalScorer, OverlapScorer, QueryZScore, BestScore)
+MADE = (RankScorer, FusionScorer, RetrievalScorer, QueryZScore, BestScore)
 KINDS: Mapping[str, Any] = {scorer.kind: scorer for scorer in MADE}
 LEARNED: Mapping[str, Any] = {
     learned.FORMAT: learned.LearnedScorer,
@@ -87,7 +86,7 @@ def _names(provenance: Provenance) -> list[str]:
     if "name" in provenance:
         return [provenance["name"]]
     if _kind(provenance) in LEARNED:
-        return [name for name in _read(provenance) if name not in OVERLAPS]
+        return _read(provenance)
     KINDS[_kind(provenance)]  # raises KeyError for another
     parts = [value for value in provenance.values() if isinstance(value, Mapping)]
     return [name for part in parts for name in _names(part)]
@@ -97,8 +96,7 @@ def _made(provenance: Provenance, given: Given) -> Any:
     if "name" in provenance:
         return given[provenance["name"]]
     if learns := LEARNED.get(_kind(provenance)):
-        scorers = [OVERLAPS.get(name) or given[name] for name in _read(provenance)]
-        return learns.from_provenance(provenance, scorers)
+        return learns.from_provenance(provenance, [given[name] for name in _read(provenance)])
     arguments = {
         name: _made(value, given) if isinstance(value, Mapping) else value
         for name, value in provenance.items()

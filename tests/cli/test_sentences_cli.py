@@ -12,7 +12,6 @@ from pages import NAME, asked
 from conformal_retrievers import Calibration, calibrate, write_jsonl
 from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.monitoring import FilterLog, event_of
-from conformal_retrievers.scoring.overlap import OverlapScorer
 from conformal_retrievers.sentence_filter import SentenceFilter
 
 SPLIT = ("--split", "sentences")
@@ -88,7 +87,7 @@ def test_judgements_without_evidence_are_refused(files, tmp_path):
 
 
 def test_a_splitter_of_ones_own_is_not_run(files, tmp_path):
-    calibration = calibrate(queries(30), OverlapScorer("pieces"), alpha=0.1, split=by_line)
+    calibration = calibrate(queries(30), alpha=0.1, split=by_line)
     calibration.save(tmp_path / "lines.json")
     refused = error_of("evaluate", tmp_path / "lines.json", files / "new.jsonl")
     assert "a function that the command line does not have" in refused

@@ -16,8 +16,8 @@ from lookup import LookupScorer, QueryFunction
 from conformal_retrievers.data.hits import Hit, fuse
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.scoring import (
+    FunctionScorer,
     LearnedQueryScorer,
-    OverlapScorer,
     ascore_query,
     retrievers_of,
     score_query,
@@ -38,6 +38,7 @@ from conformal_retrievers.scoring.scorer import check_not_fitted_on
 
 DENSE = Sources((("dense", "similarity"),), (), "none")
 HYBRID = Sources((("bm25", "similarity"), ("dense", "similarity")), (), "none")
+LENGTH = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
 LONGEST = QueryFunction(lambda query, texts: -max(map(len, texts)), "longest")
 
 
@@ -182,13 +183,12 @@ def test_queries_without_a_relevant_snippet_do_not_count_as_answerable():
 
 def test_scorers_of_snippets_and_of_queries_are_features():
     answerable, unanswerable = drawn(20)
-    words = OverlapScorer("words")
-    learned = fit(answerable, unanswerable, [LONGEST, words])
-    assert learned.parts == (words, LONGEST)
-    assert "scorer's best by overlap(words)" in learned.provenance["coefficients"]
+    learned = fit(answerable, unanswerable, [LONGEST, LENGTH])
+    assert learned.parts == (LENGTH, LONGEST)
+    assert "scorer's best by length" in learned.provenance["coefficients"]
     assert [*learned.provenance["coefficients"]][-1] == "scorer's number by longest"
     asked = answerable[0]
-    [row] = table_of(learned.sources, [words], [LONGEST], [asked])
+    [row] = table_of(learned.sources, [LENGTH], [LONGEST], [asked])
     own = columns(learned.sources, ["longest"])
     expected = -float((in_units(own, learned.units, row) * learned.coefficients).sum())
     assert score_query(learned, asked.query, asked.snippets) == expected
@@ -252,13 +252,12 @@ def test_it_is_unknown_if_a_part_does_not_know():
 
 def test_it_is_made_again_bit_for_bit_from_its_provenance():
     answerable, unanswerable = drawn(20)
-    words = OverlapScorer("words")
-    learned = fit(answerable, unanswerable, [words, LONGEST])
+    learned = fit(answerable, unanswerable, [LENGTH, LONGEST])
     stored = json.loads(json.dumps(learned.provenance))
-    again = query_scorer_of(stored, [LONGEST])
+    again = query_scorer_of(stored, [LONGEST, LENGTH])
     assert again == learned
     assert again.name == learned.name
-    assert needs(stored) == ["longest"]
+    assert needs(stored) == ["length", "longest"]
     assert retrievers_of(learned) == ("bm25", "dense")
     for asked in answerable:
         scores = [one.score_query(asked.query, asked.snippets) for one in (learned, again)]
