@@ -78,12 +78,6 @@ def check_same_scorer(name: str, *, calibrated: str) -> None:
     raise CalibrationMismatch(text)
 
 
-def check_name(scorer: object) -> None:
-    """Raise ValueError unless the scorer's name is printable text."""
-    if not isinstance(scorer, str) or not scorer.isprintable():
-        raise ValueError(f"scorer is {scorer!r:.60}; give the scorer's name, as printable text")
-
-
 def check_flags(**flags: object) -> None:
     """Raise TypeError for an argument that is neither True nor False."""
     check_type((bool, np.bool_), "True or False", **flags)
@@ -133,13 +127,6 @@ def check_scored(queries: ScoredQueries, subject: Subject, other_ids: Sequence[s
     check_unique_ids([*queries.ids.tolist(), *other_ids], subject.unit)
     if not queries.relevant.any():
         raise ValueError(say("nothing relevant", n=len(queries), subject=subject))
-
-
-def check_missed(queries: ScoredQueries, count_missed: bool) -> None:
-    """Raise ValueError if missed snippets are to count, and a query does not state their number."""
-    unknown = np.count_nonzero(np.isnan(queries.missed))
-    if count_missed and unknown:
-        raise ValueError(say("missed unknown", unknown=unknown, n=len(queries)))
 
 
 def check_one_score(

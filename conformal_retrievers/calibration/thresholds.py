@@ -64,12 +64,16 @@ class Thresholds:
         object.__setattr__(self, "alpha", float(exact_alpha(self.alpha)))
         object.__setattr__(self, "delta", guarantees.check_guarantee(self.guarantee, self.delta))
         object.__setattr__(self, "queries", ScoredQueries.of(self.queries, "queries"))
-        checks.check_name(self.scorer)
+        name = self.scorer
+        if not isinstance(name, str) or not name.isprintable():
+            raise ValueError(f"scorer is {name!r:.60}; give the scorer's name, as printable text")
         checks.check_retrieval(self.retrieval, self.subject)
         guarantees.check_relative(self.guarantee, self.relative_to_query, self.scorer)
         checks.check_scored(self.queries, self.subject, self.other_ids)
         checks.check_groups(self.queries, self.by_group, self.subject)
-        checks.check_missed(self.queries, self.count_missed)
+        unknown = np.count_nonzero(np.isnan(self.queries.missed))
+        if self.count_missed and unknown:
+            raise ValueError(say("missed unknown", unknown=unknown, n=len(self.queries)))
         if self.gate is not None:
             check_behind(self.gate, self.alpha, self.guarantee, self.delta, by_group=self.by_group)
         if self.subject not in subjects.RETRIEVED:

@@ -1,6 +1,5 @@
 """Judged queries in files of JSON lines: one query per line, compressed if the name ends in .gz."""
 
-import gc
 import gzip
 import io
 import json
@@ -73,13 +72,7 @@ QueryRow: Any = create_model("QueryRow", __base__=Row, **{"id": _FIELDS["id"], *
 
 def read_jsonl(path: str | Path) -> list[JudgedQuery]:
     """Read judged queries from a file of JSON lines: the list of what `iter_jsonl` yields."""
-    collects = gc.isenabled()
-    gc.disable()  # it looks for cycles, of which there are none, in all that was read, many times
-    try:
-        return list(iter_jsonl(path))
-    finally:
-        if collects:
-            gc.enable()
+    return list(iter_jsonl(path))
 
 
 def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:

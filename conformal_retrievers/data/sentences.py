@@ -73,17 +73,13 @@ def splitter(split: Split) -> Splitter:
     """
     if isinstance(split, Splitter):
         return split
-    if isinstance(split, str):
-        if split != "sentences":
-            raise ValueError(
-                f'split is {split!r}; give "sentences" or a function from a text to ranges'
-            )
-
+    if split == "sentences":
         from conformal_retrievers.data import sentence_split
 
         return Splitter(sentence_split.NAME, sentence_split.sentences_in)
     if not callable(split):
-        raise TypeError(f'split is {split!r}; give "sentences" or a function from a text to ranges')
+        wrong = ValueError if isinstance(split, str) else TypeError
+        raise wrong(f'split is {split!r}; give "sentences" or a function from a text to ranges')
     name = getattr(split, "name", None)
     if name is None and isfunction(split) and "<lambda>" not in split.__qualname__:
         # With values of its own, one name could stand for several functions.

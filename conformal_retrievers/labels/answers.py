@@ -1,8 +1,6 @@
 """Relevance labels by reference answer: a text is relevant if it has the answer, word for word."""
 
 from collections.abc import Iterable, Sequence
-from functools import cache
-from typing import Any
 from unicodedata import normalize
 
 from pydantic import JsonValue
@@ -52,15 +50,10 @@ def _holds(tokens: Sequence[str], answer: Sequence[str]) -> bool:
 
 def tokens_of(text: str) -> list[str]:
     """Return the words of a text, in lower case."""
-    return list(_token().findall(normalize("NFC", text.lower())))
-
-
-@cache
-def _token() -> Any:
     require("text", "regex")
     import regex
 
     # Scripts without spaces between words: a character with its marks is a token.
     single = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}&&[\p{L}\p{N}]]"
     pattern = rf"{single}\p{{M}}*+|(?:(?!{single})[\p{{L}}\p{{N}}\p{{M}}])++"
-    return regex.compile(pattern, regex.VERSION1)
+    return list(regex.findall(pattern, normalize("NFC", text.lower()), regex.VERSION1))
