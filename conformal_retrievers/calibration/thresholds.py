@@ -64,7 +64,7 @@ class Thresholds:
         object.__setattr__(self, "alpha", float(exact_alpha(self.alpha)))
         object.__setattr__(self, "delta", guarantees.check_guarantee(self.guarantee, self.delta))
         object.__setattr__(self, "queries", ScoredQueries.of(self.queries, "queries"))
-        name = self.scorer
+        name: Any = self.scorer
         if not isinstance(name, str) or not name.isprintable():
             raise ValueError(f"scorer is {name!r:.60}; give the scorer's name, as printable text")
         checks.check_retrieval(self.retrieval, self.subject)

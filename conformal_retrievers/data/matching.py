@@ -54,15 +54,11 @@ def retrieve_and_judge(
     fields of their metadata, and what was asked for it; `asking` are its options. `key` is what
     snippets are recognised by, see above; `split` cuts them into sentences, see `by_sentence`.
 
-    Raises TypeError for another option than `JudgeOptions`, before anything is retrieved. Raises
-    ValueError if no metadata have the field; if a query lacks what the key compares; if all
+    Raises ValueError if no metadata have the field; if a query lacks what the key compares; if all
     relevant ids, ten or more, are in nothing that was retrieved for any query. Warns if more than
     half of ten or more relevant ids, or all of fewer, are, and if an id is that of several snippets
     of a query.
     """
-    for option in sorted(asking.keys() - JudgeOptions.__annotations__.keys()):
-        known = ", ".join(JudgeOptions.__annotations__)
-        raise TypeError(f"{option} is no option of judge_retriever; give {known}")
     split = None if split is None else splitter(split)
     queries = with_questions(judged)
     retrieved, asked = retrieve([query.query for query in queries], **asking)

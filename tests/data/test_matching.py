@@ -190,12 +190,6 @@ def test_a_key_that_compares_nothing_is_refused(judged, key, field):
         judge_retrieved([judged], retrieved, key=5)
 
 
-@pytest.mark.parametrize("option", ["keyy", "concurrency", "retrieve", "questions"])
-def test_another_option_is_refused_by_its_name_with_those_that_there_are(option):
-    with pytest.raises(TypeError, match=f"^{option} is no .* name, key, max_concurrency, split$"):
-        judge_retrieved([JudgedQuery.from_ids("q", ["a"])], [found()], **{option: 1})
-
-
 # --- what nothing was found for -------------------------------------------------------------------
 
 
