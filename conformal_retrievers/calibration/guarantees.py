@@ -131,10 +131,6 @@ class Units:
         k = tolerance.tolerance_rank(self.n, alpha, delta)
         return math.inf if k > self.n else float(np.partition(self.scores, k - 1)[k - 1])
 
-    def n_needed(self, alpha: float, delta: float | None) -> int:
-        """Return the smallest number of units that allows a finite threshold."""
-        return n_needed(self.guarantee, alpha, delta)
-
     def p_values(self, scores: ArrayLike) -> NDArray[np.float64]:
         """Return the conformal p-value of each score (m,)."""
         return ranks.p_values(*self._ordered_with_steps, scores)

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -138,13 +138,9 @@ class Thresholds:
         """Return the units that the threshold of a known group is taken from; by default, all."""
         return self._units[self._key(group)]
 
-    def knows(self, group: str | None) -> bool:
-        """Return whether a query of this group has a threshold of its own, or one for all."""
-        return not self.by_group or self._key(group) in self._units
-
     def warn_if_unknown(self, group: str | None, effect: str) -> None:
         """Warn if a query's group has no threshold; Python shows the same text once."""
-        if not self.knows(group):
+        if self.by_group and self._key(group) not in self._units:
             known = ", ".join(map(repr, self.n_units))
             warnings.warn(f"a group is not among {known}, so {effect}", stacklevel=1)
 
@@ -211,8 +207,8 @@ class Thresholds:
         chosen = sorted(alpha for alpha in {*alphas, self.alpha} if alpha > least)
         if self.delta is None or self.by_group:
             return chosen
-        units = self.units()
-        return [a for a in chosen if units.n >= units.n_needed(a, self.delta)]
+        needed = partial(guarantees.n_needed, self.guarantee, delta=self.delta)
+        return [a for a in chosen if self.units().n >= needed(a)]
 
     @property
     def keeps_everything(self) -> bool:
@@ -285,7 +281,7 @@ class Thresholds:
     @property
     def n_needed(self) -> int:
         """The number of units that a group needs for a finite threshold."""
-        return next(iter(self._units.values())).n_needed(self.alpha, self.delta)
+        return guarantees.n_needed(self.guarantee, self.alpha, self.delta)
 
     @cached_property
     def effective_n(self) -> float:

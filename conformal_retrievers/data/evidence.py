@@ -23,8 +23,6 @@ from conformal_retrievers.data.ranges import Evidence, Quote, Range
 from conformal_retrievers.data.retrieved import check_retrieved
 from conformal_retrievers.data.sentences import Split, Splitter, cut, splitter
 
-__all__ = ["Evidence", "by_sentence"]
-
 FEWEST = 3  # visible characters that a sentence shares with evidence
 HALF = 0.45  # of the characters of a piece of evidence, or of a chunk
 BETWEEN = 10  # characters that were not retrieved; fewer may be white space between two chunks

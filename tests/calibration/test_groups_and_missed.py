@@ -37,7 +37,6 @@ def test_each_group_has_its_own_threshold(guarantee):
 @pytest.mark.parametrize("group", ["never seen", "", "Long", None])
 def test_an_unknown_group_keeps_everything_with_a_p_value_of_1(guarantee, group):
     calibration = two_groups(guarantee=guarantee)
-    assert not calibration.knows(group)
     assert calibration.threshold(group) == math.inf
     assert calibration.keep([-1e9, 1e9, math.inf, math.nan], group).all()
     p = calibration.p_values([-1e9, 1e9, math.nan], group)
