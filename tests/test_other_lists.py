@@ -109,14 +109,6 @@ def test_the_same_vectors_by_similarity_and_by_distance_give_the_same_survivors(
         assert keep("q", listed(2 - 2 * found)).kept.tolist() == kept
 
 
-def test_a_threshold_on_the_score_itself_refuses_the_other_direction(rng):
-    keep = ConformalFilter.of(calibrate(judged(rng), RetrievalScorer(), alpha=0.05))
-    found = similarities(rng)
-    assert len(keep("q", listed(found)).kept)
-    with pytest.raises(ValueError, match=r"are distances .* is of similarities; calibrate with"):
-        keep("q", listed(1 - found))
-
-
 def numbers(rng, n):
     """Scores and judgements of queries: each has a level of its own, as real ones do."""
     scores = rng.normal(size=(n, 1)) + rng.normal(size=(n, 5))

@@ -2,12 +2,12 @@
 
     share = Σ weight(u) over the query's units u in the snippet / Σ weight(u) over all of them
 
-Units are words; pairs of words that stand side by side in the snippet; stems, the first five
-letters of a word, which forgive endings; and pieces, four letters of a word in a row, which forgive
-compounds too and take longer. English stop words of the query do not count. Words and pairs weigh
-the same. A stem or piece weighs log(1 + (n − m + ½) / (m + ½)) if m of the query's n snippets have
-it, as a word does in BM25, and nothing if none has it. Alone these shares are poor scores;
-`LearnedScorer` makes much of them.
+Units are pairs of words that stand side by side in the snippet; stems, the first five letters of a
+word, which forgive endings; and pieces, four letters of a word in a row, which forgive compounds
+too and take longer. English stop words of the query do not count. Pairs weigh the same. A stem or
+piece weighs log(1 + (n − m + ½) / (m + ½)) if m of the query's n snippets have it, as a word does
+in BM25, and nothing if none has it. Alone these shares are poor scores; `LearnedScorer` makes much
+of them.
 """
 
 import re
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from conformal_retrievers.scoring.scorer import Scores
 
-Unit = Literal["words", "pairs", "stems", "pieces"]
+Unit = Literal["pairs", "stems", "pieces"]
 WORD = re.compile(r"\w+")
 LOWER = bytes(ord(c.lower() if WORD.match(c) or c == "\0" else " ") for c in map(chr, range(256)))
 BITS = 14
@@ -36,8 +36,8 @@ STOP_WORDS = frozenset(
 def shares_of(query: str, texts: Sequence[str], *kinds: Unit) -> list[Scores]:
     """Return which share of the query's units of each kind, by weight, each text has, (n,).
 
-    >>> shares_of("the red wine", ["White wine.", "Red wine!"], "words", "pairs")
-    [array([0.5, 1. ]), array([0., 1.])]
+    >>> shares_of("the red wine", ["White wine.", "Red wine!"], "pairs")
+    [array([0., 1.])]
     """
     words = [word for word in _spaced(query).decode().split() if word not in STOP_WORDS]
     if not words or not texts:
@@ -63,12 +63,11 @@ def _spaced(text: str) -> bytes:
 
 def _units(unit: Unit, words: Sequence[str]) -> list[str]:
     """Return the query's units as they stand in a text of words with spaces around each."""
-    units = {f" {word} " for word in words}
     if unit == "pairs":
         units = {f" {word} {other} " for word, other in pairwise(words)}
-    if unit == "stems":
+    elif unit == "stems":
         units = {f" {word[:5]}" for word in words}
-    if unit == "pieces":  # a word of fewer letters is a piece with the spaces around it
+    else:  # a word of fewer letters is a piece with the spaces around it
         units = {w[i : i + 4] for w in words for i in range(len(w) - 3)}
         units |= {f" {word} " for word in words if len(word) < 4}
     return sorted(units)

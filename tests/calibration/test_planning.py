@@ -36,27 +36,20 @@ def test_the_smallest_alpha_is_the_inverse_of_the_plan(guarantee, delta):
 
 
 @pytest.mark.parametrize(
-    ("error", "options"),
+    ("error", "named", "options"),
     [
-        (ValueError, {"alpha": 0}),
-        (TypeError, {"alpha": "0.1"}),
-        (ValueError, {"delta": 0.1, "guarantee": "snippet"}),
+        (ValueError, "alpha", {"alpha": 0}),
+        (TypeError, "alpha", {"alpha": "0.1"}),
+        (ValueError, "delta", {"delta": 0.1, "guarantee": "snippet"}),
+        *((ValueError, "n", {"n": n}) for n in (0, 2.5, "x")),
     ],
 )
-def test_an_argument_out_of_range_is_named(error, options):
-    with pytest.raises(error, match=f"{next(iter(options))} is"):
+def test_an_argument_out_of_range_is_named(error, named, options):
+    with pytest.raises(error, match=f"{named} is"):
         plan(**{"alpha": 0.1, **options})
-    if "alpha" not in options:
-        with pytest.raises(error, match=f"{next(iter(options))} is"):
-            smallest_alpha(9, **options)
-
-
-def test_a_number_of_units_below_one_is_named():
-    for n in (0, 2.5, "x"):
-        with pytest.raises(ValueError, match="n is"):
-            smallest_alpha(n)
-        with pytest.raises(ValueError, match="n is"):
-            plan(0.1, n)
+    if named != "alpha":
+        with pytest.raises(error, match=f"{named} is"):
+            smallest_alpha(**{"n": 9, **options})
 
 
 # --- what n queries give --------------------------------------------------------------------------

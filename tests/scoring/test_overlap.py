@@ -1,4 +1,4 @@
-"""Overlap in words, pairs, stems and pieces, by hand and by its definition."""
+"""Overlap in pairs, stems and pieces, by hand and by its definition."""
 
 from __future__ import annotations
 
@@ -17,17 +17,12 @@ def scores(unit, query, *texts):
     return (-shares_of(query, texts, unit)[0]).tolist()
 
 
-def test_words_are_shared_in_any_case_and_stop_words_of_the_query_do_not_count():
-    texts = "The river rose.", "RIVER, banks!", "riverbanks", ""
-    assert scores("words", "Where is the river bank of the Rhine?", *texts) == [
-        -1 / 3,
-        -1 / 3,
-        0,
-        0,
-    ]
+def test_pairs_are_shared_in_any_case_and_stop_words_of_the_query_do_not_count():
+    texts = "The river bank.", "RIVER, banks! River-Bank", "riverbanks", ""
+    assert scores("pairs", "Where is the river bank of the Rhine?", *texts) == [-0.5, -0.5, 0, 0]
 
 
-@pytest.mark.parametrize("unit", ["words", "pairs", "stems", "pieces"])
+@pytest.mark.parametrize("unit", ["pairs", "stems", "pieces"])
 def test_a_query_of_stop_words_shares_nothing_with_any_snippet(unit):
     assert scores(unit, "Who was that?", "who was that", "a man") == [0, 0]
     assert scores(unit, "river") == []
@@ -44,10 +39,7 @@ TEXTS = st.lists(st.tuples(WORDS, st.sampled_from([" ", ", ", "\n", "-", "", "  
 def expected_scores(unit: str, asked: list[str], texts: list[str]) -> np.ndarray:
     """What the definition of a unit gives, from the words of the query that count."""
     words = [re.findall(r"\w+", text.lower()) for text in texts]
-    if unit == "words":
-        units = sorted({*asked})
-        has = [[one in of_text for one in units] for of_text in words]
-    elif unit == "pairs":
+    if unit == "pairs":
         units = sorted({*pairwise(asked)})
         has = [[pair in pairwise(of_text) for pair in units] for of_text in words]
     elif unit == "pieces":
@@ -67,13 +59,12 @@ def expected_scores(unit: str, asked: list[str], texts: list[str]) -> np.ndarray
 @given(st.lists(WORDS, min_size=1, max_size=4), st.lists(TEXTS, min_size=1, max_size=4))
 def test_a_text_has_the_units_that_their_definition_gives_it(query, texts):
     asked = [word for word in " ".join(query).lower().split() if word != "a"]
-    for unit in ("words", "pairs", "stems", "pieces"):
+    for unit in ("pairs", "stems", "pieces"):
         found = scores(unit, " ".join(query), *texts)
         np.testing.assert_allclose(found, expected_scores(unit, asked, texts), atol=1e-12)
 
 
 def test_what_is_no_letter_digit_or_underscore_stands_between_words():
     texts = ["“Red”—wine", "red\xa0wine", "red-wine", "red\0wine", "(Red), wine", "red_wine"]
-    for unit in ("words", "pairs"):
-        assert scores(unit, "red wine", *texts) == [-1] * 5 + [0]
-        assert scores(unit, "red wine", *texts[3:], "redwine") == [-1, -1, 0, 0]  # in ASCII
+    assert scores("pairs", "red wine", *texts) == [-1] * 5 + [0]
+    assert scores("pairs", "red wine", *texts[3:], "redwine") == [-1, -1, 0, 0]  # in ASCII

@@ -104,11 +104,6 @@ def test_the_effective_n_of_equal_shares_is_the_number_of_queries():
         assert effective_n([share] * 21, [1] * 21) == 21
 
 
-def test_one_large_query_among_small_ones_leaves_the_share_unknown():
-    interval = cluster_interval([900, 1], [1000, 1])  # as good as one query
-    assert (interval.low, interval.high) == (0.0, 1.0)
-
-
 def test_if_all_or_none_is_kept_the_effective_n_is_the_number_of_queries():
     assert effective_n([5, 9, 2], [5, 9, 2]) == 3
     assert effective_n([0, 0], [5, 9]) == 2
@@ -116,10 +111,9 @@ def test_if_all_or_none_is_kept_the_effective_n_is_the_number_of_queries():
     assert cluster_interval([1], [2]) == (0.5, 0.0, 1.0)
 
 
-def test_without_queries_the_share_is_unknown():
-    estimate, low, high = cluster_interval([], [])
-    assert math.isnan(estimate)
-    assert (low, high) == (0.0, 1.0)
+def test_the_share_is_unknown_without_queries_and_with_one_large_query_among_small_ones():
+    np.testing.assert_equal(tuple(cluster_interval([], [])), (math.nan, 0.0, 1.0))
+    assert cluster_interval([900, 1], [1000, 1])[1:] == (0.0, 1.0)  # as good as one query
 
 
 def test_the_cluster_interval_covers_at_its_level_where_snippets_are_clustered(rng):
