@@ -116,5 +116,5 @@ def test_every_public_name_is_there(module):
 
 
 def test_a_missing_extra_is_named():
-    with pytest.raises(ModuleNotFoundError, match="no_such_module is not installed.*extra 'cli'"):
+    with pytest.raises(ModuleNotFoundError, match="no-such-module is not installed.*extra 'cli'"):
         require("cli", "rich", "no_such_module")

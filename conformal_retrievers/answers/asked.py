@@ -228,17 +228,13 @@ def references_of(queries: Sequence[JudgedQuery], expected: Expected) -> dict[st
     references = dict[str, References]()
     known = {str(question).strip(): given for question, given in expected.items()}
     for query in queries:
-        if (question := query.query.strip()) not in known:
+        given: Any = known.get(query.query.strip())
+        texts = [given] if isinstance(given, str) else given
+        if not (isinstance(texts, Sequence) and texts) or not all(
+            isinstance(text, str) and text.strip() for text in texts
+        ):
             raise ValueError(
-                f"expected has no reference for {question!r:.80}; give one, or leave the question "
-                "out of queries"
-            )
-        given: Any = known[question]
-        texts = (given,) if isinstance(given, str) else given
-        listed = isinstance(texts, Sequence) and not isinstance(texts, bytes)
-        if not listed or not texts or not all(isinstance(t, str) and t.strip() for t in texts):
-            raise ValueError(
-                f"expected[{query.query!r:.80}] is {given!r:.60}; give a reference answer or "
+                f"expected has {given!r:.60} for {query.query!r:.80}; give a reference answer or "
                 "several, or leave the question out of queries"
             )
         references[query.query] = tuple(texts)

@@ -6,7 +6,7 @@ output, as JSON with --json. Progress, warnings and errors go to standard error.
 
 from typing import Annotated
 
-from conformal_retrievers.extras import absent, installed, require
+from conformal_retrievers.extras import absent, require
 from conformal_retrievers.version import __version__
 
 require("cli", "typer", "rich")
@@ -25,13 +25,8 @@ from conformal_retrievers.cli.show import show
 from conformal_retrievers.cli.splits import try_splits
 from conformal_retrievers.cli.terminal import Commands
 
-PACKAGES = {  # of the demo: what has to be there for each
-    "langchain-conformal": ("langchain_core", "langchain_conformal"),
-    "llama-index-postprocessor-conformal": (
-        "llama_index.core",
-        "llama_index.postprocessor.conformal",
-    ),
-}
+OF_DEMO = ["bm25s", "regex", "sentencex", "jinja2", "matplotlib", "langchain_core"]
+OF_DEMO += ["langchain_conformal", "llama_index.core", "llama_index.postprocessor.conformal"]
 app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
@@ -64,14 +59,10 @@ def demo(alpha: options.Alpha = 0.1, force: options.Force = False) -> None:
 
     Uses LangChain and LlamaIndex. Writes calibration.json and report.html into this folder.
     """
-    wanted = [*absent("text", "bm25s", "regex", "sentencex").values()]
-    wanted += absent("cli", "jinja2", "matplotlib").values()
-    wanted += [package for package, names in PACKAGES.items() if not all(map(installed, names))]
-    if wanted:
+    if wanted := absent(*OF_DEMO):
         raise ModuleNotFoundError(
-            "the demo needs more libraries. Install them: pip install "
-            + " ".join(f'"{package}"' for package in wanted)
-            + "; in a checkout, `make demo` does it"
+            f"the demo needs more libraries. Type: pip install {' '.join(wanted)}; in a checkout, "
+            "`make demo` installs them"
         )
     from conformal_retrievers.cli.demo import FILE, PAGE, run
 

@@ -16,7 +16,6 @@ from conformal_retrievers.calibration.gate import gate_for
 from conformal_retrievers.calibration.scorer import scorer_for
 from conformal_retrievers.calibration.subjects import Subject
 from conformal_retrievers.cli.scorers import Models
-from conformal_retrievers.cli.terminal import OptionNeeded
 from conformal_retrievers.data.beir import run_name
 from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
@@ -48,7 +47,7 @@ def judged_queries(
     """
     of_runs = takes_runs(path)
     if of_runs and not run:
-        raise OptionNeeded(f"{path} has judgements, which need a run", "--run FILE")
+        raise typer.BadParameter(f"{path} has judgements, which need a run; give --run FILE")
     if (run or k is not None) and not of_runs:
         raise typer.BadParameter(f"{path}: --run and --k are for BEIR folders and TREC qrels")
     try:

@@ -1,6 +1,5 @@
 """`conformal-retrievers judge`: a page on which a person judges retrieved snippets."""
 
-import math
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated
@@ -10,8 +9,6 @@ from conformal_retrievers.cli.inputs import judged_queries, labels_of
 from conformal_retrievers.cli.terminal import say
 from conformal_retrievers.labels.judging import Judging, JudgingServer
 from conformal_retrievers.theory.ranks import exact_share
-
-WORDS_A_MINUTE = 225  # that are read with care
 
 
 def judge(
@@ -37,25 +34,14 @@ def judge(
     given = labels_of(retrieved, synthetic)
     with closing(Judging(queries, out, by=by, share=sample, given=given)) as judging:
         with JudgingServer(judging, port) as server:
-            say(f"{judging.n_done} of {len(queries)} questions are judged. {_left(judging)}")
+            say(f"{judging.n_done} of {len(queries)} questions are judged.")
+            say(f"{len(judging.texts_left):,} snippets are left to read.")
             say(f"Open this address:\n{server.url}\nStop with Ctrl-C.")
             try:
                 server.serve_forever()
             except KeyboardInterrupt:
                 say()
         _say_what_is_written(judging)
-
-
-def _left(judging: Judging) -> str:
-    """Return how much there is to read, which takes far longer than the keys."""
-    texts = judging.texts_left
-    if not texts:
-        return ""
-    words = sum(len(text.split()) for text in texts)
-    minutes = math.ceil(words / WORDS_A_MINUTE)
-    time = f"{minutes} minutes" if minutes < 100 else f"{minutes / 60:.0f} hours"
-    fewer = "; a smaller --sample shows fewer" if judging.marked else ""
-    return f"To read the other {len(texts):,} snippets takes some {time}{fewer}."
 
 
 def _say_what_is_written(judging: Judging) -> None:

@@ -13,7 +13,6 @@ import typer
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.scorer import needed_scorers
-from conformal_retrievers.cli.terminal import OptionNeeded
 from conformal_retrievers.data.beir import read_corpus
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.extras import require
@@ -37,7 +36,7 @@ class Models(NamedTuple):
     def bm25(self) -> Scorer:
         """Return the score of --corpus, or of the folder's own corpus."""
         if self.corpus is None and not self.judged.is_dir():
-            raise OptionNeeded("the scorer bm25 needs a corpus", "--corpus FILE")
+            raise typer.BadParameter("the scorer bm25 needs a corpus; give --corpus FILE")
         from conformal_retrievers.scoring.bm25 import BM25Scorer
 
         return BM25Scorer(read_corpus(self.corpus or self.judged).values())
@@ -55,8 +54,8 @@ class Models(NamedTuple):
             return RetrievalScorer(match[1], higher_is_better=match[2] == "higher")
         if name.startswith("cosine("):
             if not self.model:
-                reason = f"the scorer {name!r} needs its embedding model"
-                raise OptionNeeded(reason, "--model MODEL")
+                text = f"the scorer {name!r} needs its embedding model; give --model MODEL"
+                raise typer.BadParameter(text)
             return embedding_scorer(self.model, name)
         if name.startswith("bm25s("):
             return self.bm25()

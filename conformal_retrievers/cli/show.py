@@ -53,17 +53,17 @@ def show(calibration: options.CalibrationFile, as_json: options.Json = False) ->
 def facts_of(calibration: Calibration) -> dict[str, Any]:
     """Return the fields of a calibration file without its queries, the statement and thresholds.
 
-    `thresholds` are by group ("" for all) and alpha: a number, "keep_all", "keep_none", or None for
-    an alpha that is impossible with this delta. Of a gate, `silent_on` has the share of each
-    source's queries that it silences, by alpha, in place of their scores.
+    `thresholds` are by group ("" for all) and alpha: a number, "keep_all" or "keep_none". Of a
+    gate, `silent_on` has the share of each source's queries that it silences, by alpha, in place of
+    their scores.
     """
     fields = json.loads(calibration.to_json())
     for name in ("queries", "other_ids", "lowest_scores"):
         del fields[name]
-    at = {f"{a:g}": _at(calibration, a) for a in sorted({*ALPHAS, calibration.alpha})}
+    at = {f"{a:g}": calibration.at(a) for a in calibration.possible_alphas(ALPHAS)}
     thresholds = {
         group or "": {
-            alpha: known and known.subject.threshold_name(known.threshold(group))
+            alpha: known.subject.threshold_name(known.threshold(group))
             for alpha, known in at.items()
         }
         for group in sorted(calibration.n_units, key=str)
@@ -79,23 +79,16 @@ def facts_of(calibration: Calibration) -> dict[str, Any]:
     return facts
 
 
-def _at(calibration: Calibration, alpha: float) -> Calibration | None:
-    try:
-        return calibration.at(alpha)
-    except ValueError:  # too few queries for delta at this alpha
-        return None
-
-
-def _silent_on(source: Source, at: Mapping[str, Calibration | None]) -> dict[str, Any]:
-    shares = {alpha: known and silent_on(known, source)._asdict() for alpha, known in at.items()}
+def _silent_on(source: Source, at: Mapping[str, Calibration]) -> dict[str, Any]:
+    shares = {alpha: silent_on(known, source)._asdict() for alpha, known in at.items()}
     return {"n": len(source.scores), "silent": shares}
 
 
-def _share(interval: Mapping[str, float] | None) -> str:
-    return "–" if interval is None else percent(interval["estimate"], unit="")
+def _share(interval: Mapping[str, float]) -> str:
+    return percent(interval["estimate"], unit="")
 
 
-def _cell(threshold: float | str | None) -> str:
+def _cell(threshold: float | str) -> str:
     if isinstance(threshold, str):
         return threshold.removeprefix("keep_")
-    return "–" if threshold is None else f"{threshold:.4g}"
+    return f"{threshold:.4g}"

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import math
-import shlex
 import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,27 +15,15 @@ from typer.core import TyperGroup
 from conformal_retrievers.data.text import aligned, filled, visible_lines
 
 
-class OptionNeeded(ValueError):
-    """A command lacks an option; it is wrong, but the data may be good."""
-
-    def __init__(self, reason: str, option: str) -> None:
-        super().__init__(reason)
-        self.option = option
-
-
 class Commands(TyperGroup):
     """Commands that turn an error about data, files or packages into one line and an exit code."""
 
     def main(self, args: Sequence[str] | None = None, *more: Any, **others: Any) -> Any:
-        """Run a command; exit with 1 after an error, with 2 if the command lacks an option."""
-        given = sys.argv[1:] if args is None else list(args)
+        """Run a command; exit with 1 after an error."""
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", UserWarning)
-                return super().main(given, *more, **others)
-        except OptionNeeded as error:
-            whole = shlex.join(["conformal-retrievers", *given])
-            _fail(f"{error}. Type: {whole} {error.option}", code=2)
+                return super().main(args, *more, **others)
         except OSError as error:
             path = f": {error.filename}" if error.filename and error.strerror else ""
             _fail(f"{error.strerror or error}{path}")
@@ -48,9 +35,9 @@ class Commands(TyperGroup):
                 say(f"Warning: {message}", err=True)
 
 
-def _fail(message: str, code: int = 1) -> NoReturn:
+def _fail(message: str) -> NoReturn:
     _print(f"Error: {_one_line(message)}", err=True)
-    sys.exit(code)
+    sys.exit(1)
 
 
 def _one_line(text: object) -> str:

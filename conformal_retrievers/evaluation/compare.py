@@ -13,7 +13,14 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_subject
 from conformal_retrievers.calibration.subjects import RETRIEVED
 from conformal_retrievers.evaluation.bootstrap import n_to_tell, resampled, spans
-from conformal_retrievers.evaluation.measures import Given, checked, counts, keeps, measured, ratio
+from conformal_retrievers.evaluation.measures import (
+    MEASURES,
+    Given,
+    checked,
+    counts,
+    keeps,
+    measured,
+)
 from conformal_retrievers.theory.intervals import check_level, in_percent
 
 OTHER = "scored_by_other"
@@ -102,7 +109,7 @@ def compare(
     ours = counts(queries, keeps(queries, one))
     theirs = counts(again, keeps(again, other))
     names = [name for name in measured(ours) if name in measured(theirs)]
-    parts = [column for c in (ours, theirs) for name in names for column in ratio(c, name)]
+    parts = [column for c in (ours, theirs) for name in names for column in MEASURES[name](c)]
     table = np.stack(parts, axis=1)  # (K, 2 calibrations × measures × 2)
     estimates = _differences(table.sum(axis=0)[None])[0]
     drawn = _differences(resampled(table, rng, resamples))

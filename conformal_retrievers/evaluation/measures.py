@@ -219,6 +219,8 @@ def _coverages(of: Callable[[QueryCounts], Column]) -> dict[str, Ratio]:
     }
 
 
+# The parts and wholes of each measure, (K,) each. Of a query without `missed`, the wholes of
+# recall@K and of the end-to-end measures are 0.
 MEASURES: Mapping[str, Ratio] = {
     **_coverages(lambda c: c.relevant),
     **{END_TO_END + name: ratio for name, ratio in _coverages(_known).items()},
@@ -244,23 +246,15 @@ def measured(c: QueryCounts) -> list[str]:
     ]
 
 
-def ratio(c: QueryCounts, name: str) -> tuple[Column, Column]:
-    """Return the parts and wholes of a measure, (K,) each: it is Σ parts / Σ wholes.
-
-    Of a query without `missed`, the wholes of recall@K and of the end-to-end measures are 0.
-    """
-    return MEASURES[name](c)
-
-
 def estimate(c: QueryCounts, name: str) -> float:
     """Return a measure; NaN if there is nothing to measure."""
-    parts, wholes = ratio(c, name)
+    parts, wholes = MEASURES[name](c)
     return float(parts.sum() / wholes.sum()) if wholes.any() else math.nan
 
 
 def share(c: QueryCounts, name: str, level: float) -> Share:
     """Return a measure with its interval at `level`."""
-    parts, wholes = ratio(c, name)
+    parts, wholes = MEASURES[name](c)
     if name in YES_OR_NO:
         return Share.of_units(parts[wholes > 0], level)
     if name in OF_SILENCE:

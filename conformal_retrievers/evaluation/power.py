@@ -108,17 +108,6 @@ def _rule_out(m: int, short: float, level: float) -> NDArray[np.bool_]:
     return 1 - below < level
 
 
-def n_to_calibrate(calibration: Calibration, level: float) -> float:
-    """Return how many units a calibration needs for 5 points less to contradict its guarantee."""
-    short = float(shortfall(Fraction(1) - exact_alpha(calibration.alpha)))
-
-    def precise(n: int) -> bool:
-        k = conformal_rank(n, calibration.alpha)
-        return k <= n and 1 - float(tolerance.binomial_cdf(n, short)[k - 1]) < level
-
-    return _first(precise, 0)
-
-
 def shortfall(target: float | Fraction) -> Fraction:
     """Return the coverage 5 points below a target, or 0."""
     return max(Fraction(0), Fraction(str(target)) - Fraction(str(SHORTFALL)))

@@ -44,7 +44,6 @@ class Verdict:
     tests: int = 1  # groups that were tested
     units: str = "queries"
     items: str = "snippets"
-    calibrate_on: float = math.nan  # how many units, if no number of new ones is enough
 
     @property
     def fails(self) -> bool:
@@ -87,7 +86,7 @@ class Verdict:
         }
         if self.needed == math.inf:
             each = " in each group" if self.tests > 1 else ""
-            return say("small calibration", n=self.calibrate_on, each=each, **facts)
+            return say("small calibration", each=each, **facts)
         target = percent(self.target, exact=True)
         return say("shortage", n=self.n, needed=self.needed, target=target, **facts)
 
@@ -116,20 +115,16 @@ def verdict_on(
     if calibration.threshold(group) == math.inf or not coverage.n:
         return None
     target = float(1 - exact_alpha(calibration.alpha))
-    level = power.SIGNIFICANT / tests
-    needed = power.n_to_tell(calibration, coverage, group, level)
-    small = needed == math.inf
     return Verdict(
         measure=calibration.subject.measure.format(measures.guaranteed(calibration)),
         target=target,
         coverage=coverage,
         p_value=power.coverage_p_value(calibration, coverage, group),
         n=power.independent(calibration, coverage),
-        needed=needed,
+        needed=power.n_to_tell(calibration, coverage, group, power.SIGNIFICANT / tests),
         group=group,
         units=calibration.subject.new,
         items=calibration.subject.name,
-        calibrate_on=power.n_to_calibrate(calibration, level) if small else math.nan,
     )
 
 
@@ -140,9 +135,4 @@ def worst_of(verdicts: Iterable[Verdict | None]) -> Verdict | None:
         return None
     worst = min(given, key=lambda verdict: verdict.p_value)
     shortest = max(given, key=lambda verdict: verdict.needed - verdict.n)
-    return replace(
-        worst.among(len(given)),
-        n=shortest.n,
-        needed=shortest.needed,
-        calibrate_on=shortest.calibrate_on,
-    )
+    return replace(worst.among(len(given)), n=shortest.n, needed=shortest.needed)

@@ -24,7 +24,6 @@ import math
 import threading
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -154,8 +153,9 @@ class Monitor:
 
     def save(self, path: str | Path) -> None:
         """Write the state as JSON, whole or not at all; raise OSError if it cannot be written."""
-        fields = {"format": KIND.format, "version": KIND.version, **self._copy().as_fields()}
-        write_envelope(path, fields, what=KIND.what)
+        fields = {"format": KIND.format, "version": KIND.version}
+        with self._lock:
+            write_envelope(path, fields | self._state.as_fields(), what=KIND.what)
 
     @classmethod
     def load(cls, path: str | Path, calibration: Calibration) -> Monitor:
@@ -175,17 +175,6 @@ class Monitor:
                 f"{path} watches another calibration ({state.calibration[:12]!r}, not "
                 f"{calibration.checksum[:12]!r}); load that one, or start a new Monitor"
             )
-        return cls._of(calibration, state)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Monitor._of, (self.calibration, self._copy())  # the lock cannot be copied
-
-    def _copy(self) -> State:
-        with self._lock:
-            return self._state.copy()
-
-    @classmethod
-    def _of(cls, calibration: Calibration, state: State) -> Monitor:
         monitor = cls(calibration, state.level, seed=state.seed)
         monitor._state = state
         monitor._ordered = sorted([*monitor._ordered, *state.live])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import hashlib
 import math
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -35,10 +35,6 @@ class State:
     log_stakes: Stakes = field(default_factory=lambda: [0.0] * len(STAKES))
     most_log_harm: Total = 0.0
     counts: Counts = field(default_factory=Counts)
-
-    def copy(self) -> State:
-        """Return a copy that stays as it is when this state changes."""
-        return replace(self, live=[*self.live])
 
     def as_fields(self) -> dict[str, Any]:
         """Return the fields as plain JSON values."""

@@ -155,7 +155,7 @@ def test_the_report_of_a_filter_has_a_section_of_answers(tmp_path):
 def test_names_of_other_ways_are_refused_and_nothing_is_asked():
     conformal, new, chain = asked(5)
     for filters, message in (
-        ({"all snippets": conformal}, "the name 'all snippets'; give another"),
+        ({"all snippets": conformal}, "the name 'all snippets'; give another text"),
         ({"top 3": conformal}, "the name 'top 3'; give another"),
         ({1: conformal}, "the name 1; give another"),
         ([conformal], "filters is a list; give filters by name"),

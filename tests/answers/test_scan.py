@@ -251,7 +251,7 @@ def test_the_number_of_calls_is_said_before_the_first(caplog):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"expected": {}}, "expected has no reference for 'What is thing 0"),
+        ({"expected": {}}, "expected has None for 'What is thing 0"),
         ({"expected": "Paris"}, "expected is 'Paris'; give reference answers by question, a dict"),
         ({"same": "text"}, "same is 'text'; give a function"),
         ({"same": partial(same_text, "q")}, "same is a partial without a name; give it an attri"),

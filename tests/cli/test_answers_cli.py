@@ -82,7 +82,7 @@ def test_a_question_without_a_reference_is_named(tmp_path, server):
     (tmp_path / "expected.jsonl").write_text('{"query": "Where does guild 0 meet?", "answer": "x"}')
     ask = ["answers", "retrieved.jsonl", "--alpha", "0.5", "--llm", "toy", "--base-url", server.url]
     error = error_of(*ask, "--expected", "expected.jsonl")
-    assert "expected has no reference for 'Where does guild 1 meet?'; give one" in error
+    assert "expected has None for 'Where does guild 1 meet?'; give a reference" in error
     assert server.bodies == []
 
 

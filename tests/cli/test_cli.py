@@ -118,8 +118,7 @@ def test_show_has_the_statement_the_labels_and_a_threshold_for_each_alpha(files)
     assert facts["thresholds"]["a"]["0.1"] == calibration.threshold("a")
     assert facts["sha256"] == calibration.checksum
     assert "0.6" in as_json("show", files / "end_to_end.json")["thresholds"][""]  # its own alpha
-    assert as_json("show", files / "delta.json")["thresholds"][""]["0.01"] is None  # impossible
-    assert re.search("^all queries +– ", run("show", files / "delta.json").stdout, re.M)
+    assert "0.01" not in as_json("show", files / "delta.json")["thresholds"][""]  # impossible
 
 
 def test_a_calibration_of_claims_is_refused_where_snippets_are_filtered(files, tmp_path):
@@ -219,8 +218,7 @@ def test_a_calibration_never_names_the_model_that_is_loaded(files, tmp_path, mon
     judged, out = files / "new.jsonl", tmp_path / "c.json"
     Calibration.from_scores(new_scored(files), alpha=0.1, scorer="cosine(m)").save(out)
     for command in ("evaluate", "diagnose"):
-        whole = f"conformal-retrievers {command} {out} {judged} --model MODEL"
-        assert whole in error_of(command, out, judged, code=2)
+        assert "give --model MODEL" in error_of(command, out, judged, code=2)
     replace(Calibration.load(out), scorer="mine").save(out)
     assert "'mine'" in error_of("evaluate", out, judged)
 
@@ -487,9 +485,8 @@ app(["demo"])
 """)
     assert done.returncode == 1
     (command,) = re.findall("pip install (.*);", done.stderr.splitlines()[0])
-    packages = ["langchain-conformal", "llama-index-postprocessor-conformal"]
-    wanted = ["bm25s", "regex", "sentencex", "jinja2", "matplotlib", *packages]
-    assert re.findall(r'"([\w-]+)[^"]*"', command) == wanted
+    wanted = "bm25s regex sentencex jinja2 matplotlib langchain-core llama-index-core"
+    assert command == f"{wanted} llama-index-postprocessor-conformal"
 
 
 # --- what is refused ------------------------------------------------------------------------------

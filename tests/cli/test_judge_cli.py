@@ -15,8 +15,6 @@ import pytest
 from commands import as_json, error_of, run
 from judging import ask, command, finish, queries
 
-from conformal_retrievers import JudgedQuery
-from conformal_retrievers.cli.judge import _left
 from conformal_retrievers.data.jsonl import read_jsonl, write_jsonl
 from conformal_retrievers.data.queries import with_hits
 from conformal_retrievers.labels import read_labels, write_labelled
@@ -72,18 +70,6 @@ def test_a_second_process_is_refused_and_the_first_ends_with_what_to_do_next(ret
         assert process.wait(20) == 0
     assert "1 of 6 questions" in said
     assert f"calibrate {out}" in " ".join(said.split())
-
-
-def test_how_long_it_takes_to_read_the_snippets_that_are_left_is_said(tmp_path):
-    texts = ["word " * 450, "word " * 225]  # 2 minutes and 1
-    asked = [JudgedQuery(f"q{i}", texts, [False, False], id=f"q{i}") for i in range(5)]
-    judging = Judging(asked, tmp_path / "judged.jsonl")
-    assert "the other 10 snippets takes some 15 minutes." in _left(judging)
-    judging.mark(0, [True, False], done=True, version=0)
-    assert "the other 8 snippets takes some 12 minutes." in _left(judging)
-    finish(judging)
-    assert _left(judging) == ""
-    judging.close()
 
 
 def test_what_was_judged_goes_into_a_calibration_with_its_record(tmp_path):

@@ -11,7 +11,7 @@ from scipy.stats import beta, betabinom, binom, binomtest
 
 from conformal_retrievers import ScoredQuery, diagnose, evaluate
 from conformal_retrievers.evaluation.measures import GUARANTEES
-from conformal_retrievers.evaluation.power import coverage_p_value, n_to_calibrate
+from conformal_retrievers.evaluation.power import coverage_p_value
 from conformal_retrievers.evaluation.share import Share
 
 NINETY_NINE = np.linspace(0, 0.5, 99)
@@ -211,12 +211,7 @@ def test_after_a_small_calibration_no_number_of_queries_contradicts_5_points_les
     e = evaluate(calibrated(), covered(2000, 1700))
     assert (e.verdict.needed, e.verdict.fails) == (math.inf, False)
     assert "Too few to tell: the calibration is so small that" in str(e)
-    assert "Calibrate on 120 queries or more." in str(e)
-
-
-def test_a_calibration_that_keeps_everything_is_no_precise_one():
-    """At alpha = 0.02, 49 queries give a threshold, and the largest of 60 has 0.93^60 = 0.013."""
-    assert n_to_calibrate(calibrated(alpha=0.02), 0.05) == 60
+    assert "Calibrate on more queries." in str(e)
 
 
 def test_the_group_that_lacks_most_is_too_small_to_tell():

@@ -356,7 +356,7 @@ def test_anything_but_a_retriever_is_refused(package, make):
     [
         ("q", "judged is"),
         ([QUERY, {"query": "q"}], r"judged\[1\]"),
-        ({"q": ["1"]}, r"judged is a dict; give .*JudgedQuery\.from_ids"),
+        ({"q": ["1"]}, r"judged is \{'q': .*; give .*JudgedQuery\.from_ids"),
     ],
 )
 def test_what_is_neither_a_judged_query_nor_a_question_is_named(judged, named):

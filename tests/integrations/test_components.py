@@ -20,7 +20,7 @@ from frameworks import (
     texts_of,
 )
 from langchain_core.documents import Document
-from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from langchain_core.runnables import RunnableLambda
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 from llama_index.core import Settings
 from llama_index.core.callbacks import CallbackManager
@@ -91,11 +91,6 @@ def postprocessor():
     return POSTPROCESSOR.made(TEXTS, filter=filter_at(LOOKUP))
 
 
-@pytest.fixture
-def retriever():
-    return IN_RETRIEVER.made(TEXTS, filter=filter_at(LOOKUP))
-
-
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
     path = tmp_path_factory.mktemp("llama_index") / "calibration.json"
@@ -137,23 +132,6 @@ async def test_an_iterator_is_filtered_like_a_list(of):
         found = [made.postprocess_nodes(iter(of.given(TEXTS)), QueryBundle("q"))]
         found += [await made.apostprocess_nodes(iter(of.given(TEXTS)), query_str="q")]
     assert [texts_of(one) for one in found] == [KEPT] * len(found)
-
-
-async def test_retriever_compressor_and_runnable_keep_the_same(retriever, compressor):
-    runnable = compressor.as_runnable()
-    expected, documents = retriever.invoke("q"), COMPRESSOR.given(TEXTS)
-    assert texts_of(expected) == KEPT
-    given = {"query": "q", "documents": documents}
-    for found in (
-        await retriever.ainvoke("q"),
-        retriever.batch(["q"])[0],
-        (retriever | RunnableLambda(list)).invoke("q"),
-        await both(compressor, documents),
-        runnable.invoke(given),
-        await runnable.ainvoke(given),
-        ({"query": RunnablePassthrough(), "documents": retriever.retriever} | runnable).invoke("q"),
-    ):
-        assert found == expected
 
 
 class TestTheRetrieverStandardsOfLangChain(RetrieversIntegrationTests):
@@ -263,13 +241,6 @@ async def test_a_document_may_have_lost_its_metadata(compressor):
     assert judged.relevant == (True,)
 
 
-@pytest.mark.parametrize(("prefix", "names"), [("cf.", {"cf.score", "cf.p_value"}), (None, set())])
-def test_the_prefix_of_metadata_can_be_chosen_or_switched_off(prefix, names):
-    made = ConformalCompressor(filter=filter_at(LOOKUP), metadata_prefix=prefix)
-    (kept,) = made.compress_documents([Document("near")], "q")
-    assert set(kept.metadata) == names
-
-
 # --- alpha ----------------------------------------------------------------------------------------
 
 
@@ -313,24 +284,6 @@ async def test_an_invalid_argument_is_named(compressor, postprocessor, given, qu
         postprocessor.postprocess_nodes(given, bundle)
     with pytest.raises(error, match=field):
         await postprocessor.apostprocess_nodes(given, bundle)
-
-
-@pytest.mark.parametrize(
-    ("given", "error", "field"),
-    [
-        ("q", TypeError, "input"),
-        ({"query": "q"}, ValueError, "documents"),
-        ({"documents": []}, ValueError, "query"),
-    ],
-)
-async def test_the_runnable_names_what_is_missing_from_its_input(compressor, given, error, field):
-    runnable = compressor.as_runnable()
-    schema = runnable.get_input_jsonschema()
-    assert set(schema["$defs"]["CompressorInput"]["required"]) == {"query", "documents"}
-    with pytest.raises(error, match=field):
-        runnable.invoke(given)
-    with pytest.raises(error, match=field):
-        await runnable.ainvoke(given)
 
 
 @each_component

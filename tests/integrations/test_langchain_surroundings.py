@@ -14,12 +14,7 @@ from langchain_core.documents import Document
 from langchain_core.language_models import FakeMessagesListChatModel
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_core.tools import create_retriever_tool
-from langchain_core.tracers.langchain import get_client
-from langsmith import run_trees
-from langsmith.utils import get_env_var, get_tracer_project
-from langsmith_server import LangSmithServer
 from lookup import LookupScorer
 
 from langchain_conformal import ConformalCompressor, ConformalRetriever
@@ -123,10 +118,6 @@ def ensemble(compressor, retriever):
     return EnsembleRetriever(retrievers=[retriever, Fixed(found=[Document("other", id="other")])])
 
 
-def lambdas(compressor, retriever):
-    return {"query": RunnablePassthrough(), "documents": Fixed()} | compressor.as_runnable()
-
-
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize(
     ("chain", "kept", "above"),
@@ -134,7 +125,6 @@ def lambdas(compressor, retriever):
         (compression, KEPT, ["ContextualCompressionRetriever"]),
         (pipeline, KEPT, ["ContextualCompressionRetriever"]),
         (ensemble, [*KEPT, "other"], ["ConformalRetriever", "EnsembleRetriever"]),
-        (lambdas, KEPT, ["conformal_compressor", "RunnableSequence"]),
     ],
 )
 def test_a_chain_gets_what_is_kept_and_its_handlers_the_decision(
@@ -215,39 +205,3 @@ async def test_openinference_sees_the_filter_as_a_child_of_its_retriever(
     exporter.clear()
     compressor.compress_documents(documents(), "q")  # no callbacks are passed at all
     assert [span.name for span in exporter.get_finished_spans()] == ["conformal_filter"]
-
-
-@pytest.fixture
-def langsmith(monkeypatch):
-    """A LangSmith that the variables of the environment name, as an operator sets them."""
-    with LangSmithServer() as server, monkeypatch.context() as patched:
-        patched.setenv("LANGSMITH_TRACING", "true")
-        patched.setenv("LANGSMITH_ENDPOINT", server.url)
-        patched.setenv("LANGSMITH_API_KEY", "any")
-        patched.setattr(run_trees, "_CLIENT", None)
-        _forget_the_environment()
-        yield server
-        get_client().close(timeout=30)
-        patched.undo()
-        _forget_the_environment()
-
-
-def _forget_the_environment():
-    get_env_var.cache_clear()
-    get_tracer_project.cache_clear()
-
-
-@pytest.mark.parametrize("call", CALLS)
-def test_langsmith_shows_the_decision_as_a_run_below_its_retriever(retriever, langsmith, call):
-    assert called(retriever | RunnableLambda(ids_of), call, "q", None) == KEPT
-    get_client().flush(timeout=30)
-    (ours,) = [run for run in langsmith.runs.values() if run["name"] == "conformal_filter"]
-    above = langsmith.runs[ours["parent_run_id"]]
-    assert (above["name"], above["run_type"]) == ("ConformalRetriever", "retriever")
-    assert langsmith.runs[above["parent_run_id"]]["name"] == "RunnableSequence"
-    assert ours["inputs"] == {"query": "q", "k": 3}
-    found = ours["outputs"]
-    assert (found["k"], found["kept"], found["unscorable"]) == (3, [0, 2], [])
-    assert (found["threshold"], found["m1"], found["m2"]) == (0.5, 1.0, pytest.approx(2 / 3))
-    assert found["calibration"] == retriever.filter.calibration.checksum
-    assert ours["end_time"] > ours["start_time"]

@@ -5,22 +5,12 @@ from typing import Any
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
-from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from pydantic import ConfigDict
-from typing_extensions import TypedDict  # pydantic requires this one below Python 3.12
 
 from conformal_retrievers.calibration import Gate
 from conformal_retrievers.filtering import RetrievalFilter
-from langchain_conformal.documents import check_input
 from langchain_conformal.events import FilterRun, filter_run
 from langchain_conformal.scorers import FromCalibration
-
-
-class CompressorInput(TypedDict):
-    """The input of `ConformalCompressor.as_runnable()`."""
-
-    query: str
-    documents: list[Document]
 
 
 class ConformalCompressor(FromCalibration, BaseDocumentCompressor):
@@ -72,22 +62,3 @@ class ConformalCompressor(FromCalibration, BaseDocumentCompressor):
     ) -> FilterRun[list[Document]]:
         gated = self.filter.behind(self.gate)
         return filter_run(gated, query, documents, callbacks, self.metadata_prefix)
-
-    def as_runnable(self) -> Runnable[CompressorInput, list[Document]]:
-        """Return the compressor as a Runnable from {"query", "documents"} to documents.
-
-        It raises TypeError for an input that is not a mapping, and ValueError for a missing key.
-        """
-
-        def arguments(given: CompressorInput, config: RunnableConfig) -> tuple[Any, ...]:
-            check_input(given, "query", "documents")
-            return given["documents"], given["query"], config.get("callbacks")
-
-        def compress(given: CompressorInput, config: RunnableConfig) -> list[Document]:
-            return self.compress_documents(*arguments(given, config))
-
-        async def acompress(given: CompressorInput, config: RunnableConfig) -> list[Document]:
-            return await self.acompress_documents(*arguments(given, config))
-
-        runnable = RunnableLambda(compress, afunc=acompress, name="conformal_compressor")
-        return runnable.with_types(input_type=CompressorInput, output_type=list[Document])
