@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import json
-import pickle
 import re
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from frameworks import (
@@ -43,11 +40,9 @@ from conformal_retrievers import (
     calibrate,
 )
 from conformal_retrievers.calibration import calibrate_gate
-from conformal_retrievers.data.sentences import splitter
 from conformal_retrievers.llm import openai_options
 from conformal_retrievers.monitoring import FilterLog, read_log
 from conformal_retrievers.scoring import BestScore, FusionScorer, LLMVerdict, RankScorer
-from conformal_retrievers.sentence_filter import SentenceFilter
 from langchain_conformal import ConformalCallbackHandler, ConformalRetriever
 from llama_index.postprocessor.conformal import ConformalEventHandler
 
@@ -147,16 +142,6 @@ def test_a_query_without_a_score_passes(of):
 
 
 @each_component
-async def test_sentences_are_kept_or_silenced_together(of):
-    split = splitter("sentences")
-    of_sentences = SentenceFilter(SCORER, calibration_at(SCORER, split=split.name), split)
-    cut_gate = calibrate_gate(tenths(split=split.name), scorer=LAST, alpha=0.2)
-    made = gated(of, filter=of_sentences, gate=cut_gate)
-    assert await of.kept(made, TEXTS, SPEAKS) == ["near", "middle"]
-    assert await of.kept(made, TEXTS, SILENT) == []
-
-
-@each_component
 async def test_the_group_of_a_query_has_its_own_threshold(of):
     given = tenths(group="easy") + [judged(i / 100, group="hard") for i in range(1, 10)]
     gate = calibrate_gate(given, scorer=LAST, alpha=0.2, by_group=True)
@@ -172,18 +157,6 @@ async def test_the_group_of_a_query_has_its_own_threshold(of):
 
 
 @each_component
-async def test_queries_of_many_threads_and_tasks_do_not_mix(of):
-    made = gated(of)
-    queries = [f"q {i % 10 / 10}" for i in range(200)]
-    expected = [[] if query == "q 0.9" else ["near", "middle"] for query in queries]
-    with ThreadPoolExecutor(32) as threads:
-        kept = threads.map(lambda query: of.ask(made, TEXTS, query), queries)
-    assert [*map(texts_of, kept)] == expected
-    kept = await asyncio.gather(*(of.aask(made, TEXTS, query) for query in queries))
-    assert [*map(texts_of, kept)] == expected
-
-
-@each_component
 async def test_copies_have_the_gate_and_may_get_another(of):
     made = gated(of)
     for twin in (copy.copy(made), made.model_copy(), made.model_copy(deep=True)):
@@ -191,13 +164,6 @@ async def test_copies_have_the_gate_and_may_get_another(of):
     other = made.model_copy(update={"gate": gate_of(alpha=0.1)})  # the threshold is 0.9
     assert await of.kept(other, TEXTS, SILENT) == ["near", "middle"]
     assert await of.kept(made, TEXTS, SILENT) == []
-
-
-@pytest.mark.parametrize("of", COMPONENTS[::2])
-async def test_a_component_with_a_gate_can_be_pickled(of):
-    twin = pickle.loads(pickle.dumps(gated(of)))
-    assert await of.kept(twin, TEXTS, SPEAKS) == ["near", "middle"]
-    assert await of.kept(twin, TEXTS, SILENT) == []
 
 
 async def test_the_filters_alpha_is_configurable_behind_a_gate():
@@ -376,17 +342,6 @@ async def test_a_silent_query_has_its_event_like_every_other(of, tmp_path, handl
     assert kept == [0, 2, 0]
     assert {tuple(event["scores"]) for event in events} == {(0.1, 0.9, 0.4)}
     assert len([*read_log(log)]) == 3
-
-
-async def test_both_frameworks_tell_the_same_of_a_decision(tmp_path, handled):
-    told, one_filter, gate = [], filter_at(SCORER), gate_of()
-    for of in COMPONENTS[1:]:
-        made, log = gated(of, filter=one_filter, gate=gate), tmp_path / type(of).__name__
-        queries = [f"q {i / 10}" for i in range(11)]
-        events, kept = await decisions_of(of, made, queries, handled, log)
-        told.append(([{**event, "time": None} for event in events], kept))
-    assert told[0] == told[1]
-    assert {event["gate"]["decision"] for event in told[0][0]} == {"speaks", "silent"}
 
 
 async def test_opentelemetrys_span_has_the_decision(tracing):

@@ -18,7 +18,6 @@ from frameworks import (
 )
 from frameworks import judged as all_judged
 from langchain_core.documents import Document
-from langchain_core.language_models import FakeListChatModel
 from langchain_core.retrievers import BaseRetriever as LangChainRetriever
 from langchain_core.vectorstores import InMemoryVectorStore
 from llama_index.core import Document as Page
@@ -349,22 +348,6 @@ def test_what_cannot_be_labelled_is_refused_before_a_call(
     with pytest.raises(error, match=field):
         package.label_retriever(make(), questions, llm, progress=False, **options)
     assert not server.bodies
-
-
-async def test_models_of_both_frameworks_are_judges(server, models):
-    chat, like = models()
-    one, other = (
-        package.label_retriever(make(), ASKED[:2], package.as_llm(model), progress=False)
-        for package, make, model in (
-            (langchain_conformal, langchain_retriever, chat),
-            (llama_index_conformal, index_retriever, like),
-        )
-    )
-    assert [q.relevant for q in one.judged] == [q.relevant for q in other.judged]
-    with pytest.raises(TypeError, match="llm is a FakeListChatModel.*as_llm"):
-        langchain_conformal.label_retriever(
-            langchain_retriever(), ASKED, FakeListChatModel(responses=["yes"])
-        )
 
 
 def test_a_retriever_that_returns_more_than_it_is_asked_for_is_asked_for_so_many():

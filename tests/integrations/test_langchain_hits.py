@@ -8,7 +8,7 @@ import json
 import warnings
 
 import pytest
-from frameworks import MiniLMEmbeddings, cosine, filter_at, halves, texts_of
+from frameworks import MiniLMEmbeddings, cosine, filter_at, texts_of
 from langchain_classic.retrievers import ContextualCompressionRetriever, EnsembleRetriever
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import BaseDocumentCompressor, Document
@@ -16,7 +16,6 @@ from langchain_core.load import dumps
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import ConfigurableField, RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStoreRetriever
-from vector_stores import chroma_in_memory
 
 from conformal_retrievers import (
     ConformalFilter,
@@ -490,37 +489,6 @@ async def test_what_is_no_document_counts_as_a_failure_of_its_retriever(found, c
 # --- Chroma ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Relevance scores must be")
-@pytest.mark.parametrize("space", ["cosine", "l2"])
-@pytest.mark.parametrize(
-    ("search_type", "options"),
-    [
-        ("similarity", {}),
-        ("similarity", {"filter": "tenant"}),
-        ("mmr", {"fetch_k": 30}),
-        ("similarity_score_threshold", {"score_threshold": -2.0}),
-    ],
-)
-async def test_documents_are_those_that_the_store_returns_without_scores(
-    space, search_type, options
-):
-    store = chroma_in_memory("langchain", space)
-    for query in halves()[1][:5]:
-        if "filter" in options:
-            first = store.similarity_search(query.query, k=1)[0].metadata
-            options = {"filter": {"tenant": first["tenant"]}}
-        retriever = store.as_retriever(search_type=search_type, search_kwargs={"k": 8, **options})
-        alone = retriever.invoke(query.query)
-        documents = with_scores(retriever).invoke(query.query)
-        again = await with_scores(retriever).ainvoke(query.query)
-        assert documents == again == alone
-        assert len(alone) > 0
-        hits = [snippet.hits[0] for snippet in to_snippets(documents)]
-        assert [hit.rank for hit in hits] == [*range(len(alone))]
-        assert {type(hit.score) for hit in hits} == {type(None) if search_type == "mmr" else float}
-
-
 # --- the depth, and what else is recorded ---------------------------------------------------------
 
 
@@ -558,16 +526,6 @@ def test_judged_queries_carry_the_retrievers_name_and_depth(retriever, name, k, 
     assert (judged_query.retriever, judged_query.k) == (name, k)
     write_jsonl([judged_query], tmp_path / "judged.jsonl")
     assert read_jsonl(tmp_path / "judged.jsonl") == [judged_query]
-
-
-@pytest.mark.filterwarnings("ignore:.* of the last .* queries kept")
-async def test_the_configuration_of_a_caller_reaches_the_retriever():
-    scorer = FunctionScorer(lambda query, texts: [0.1] * len(texts), "constant")
-    filtered = ConformalRetriever(retriever=opened(4), filter=filter_at(scorer))
-    for config, n in ((None, 4), ({"configurable": {"kwargs": {"k": 2}}}, 2)):
-        found = [filtered.invoke("b", config), await filtered.ainvoke("b", config)]
-        found += filtered.batch(["b", "c"], config) + await filtered.abatch(["b", "c"], config)
-        assert [len(documents) for documents in found] == [n] * 6
 
 
 class Another(BaseRetriever):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -31,7 +29,6 @@ from conformal_retrievers.llm import openai_options
 from conformal_retrievers.llm.ask import aask, ask
 from conformal_retrievers.llm.openai import openai_llm
 from conformal_retrievers.llm.prompt import Request
-from conformal_retrievers.scoring.verdict import LLMVerdict
 
 by_yes = partial(LLMScorer, by="probability-of-yes")
 
@@ -78,29 +75,6 @@ async def test_one_model_has_one_name_and_one_score_in_both_frameworks_and_the_c
         ]
         assert sorted(bodies, key=user_of) == sorted(sent * 5, key=user_of)
         llm_server.reset()
-
-
-@pytest.mark.parametrize("place", [0, 1, 2], ids=["core", "LangChain", "LlamaIndex"])
-@pytest.mark.parametrize("of", [LLMScorer, LLMVerdict])
-@pytest.mark.slow
-async def test_50_queries_at_once_have_8_requests_under_way(of, place, llm_server, as_llms):
-    scorer = of((openai_llm("minilm", base_url=llm_server.url), *as_llms())[place], concurrency=8)
-    name = "score_query" if of is LLMVerdict else "score"
-    queries = [f"{QUERY} {i}" for i in range(50)]
-    given = ["a", "b"]
-
-    async def in_tasks():
-        return await asyncio.gather(*(getattr(scorer, f"a{name}")(q, given) for q in queries))
-
-    def in_threads():
-        with ThreadPoolExecutor(50) as threads:
-            return [*threads.map(lambda query: getattr(scorer, name)(query, given), queries)]
-
-    for ask_all in (in_tasks(), asyncio.to_thread(in_threads)):
-        llm_server.reset()
-        llm_server.latency, llm_server.together = 0.1, 8
-        assert len(await ask_all) == 50
-        assert llm_server.busiest == 8
 
 
 BAD = ["no choices", "not json", "null", "wrong types", "stream", "malformed", "dropped"]

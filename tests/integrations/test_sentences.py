@@ -12,7 +12,6 @@ from frameworks import (
     K,
     MiniLMEmbedding,
     MiniLMEmbeddings,
-    Reversed,
     calibration_at,
     each_component,
     each_framework,
@@ -24,18 +23,10 @@ from frameworks import (
     texts_of,
     with_evidence,
 )
-from langchain_classic.retrievers import ContextualCompressionRetriever
-from langchain_classic.retrievers.document_compressors import DocumentCompressorPipeline
 from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.documents import BaseDocumentCompressor, Document
-from langchain_core.runnables import RunnableLambda
+from langchain_core.documents import Document
 from langchain_core.vectorstores import InMemoryVectorStore
-from llama_index.core import VectorStoreIndex
-from llama_index.core.base.base_retriever import BaseRetriever
-from llama_index.core.callbacks import CallbackManager, CBEventType, LlamaDebugHandler
-from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.llms import MockLLM
-from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import Document as Page
 from llama_index.core.schema import (
@@ -49,14 +40,12 @@ from llama_index.postprocessor import conformal as llama_index_conformal
 
 import langchain_conformal
 from conformal_retrievers import (
-    Calibration,
     CalibrationMismatch,
     Evidence,
     FunctionScorer,
     JudgedQuery,
     NothingKept,
     RetrievalScorer,
-    ScoredQuery,
     calibrate,
 )
 from conformal_retrievers.cli.docstrings import (
@@ -74,7 +63,6 @@ from langchain_conformal import (
 )
 from llama_index.postprocessor.conformal import (
     ConformalEventHandler,
-    ConformalFilterEvent,
     ConformalPostprocessor,
     NodeWithHits,
 )
@@ -204,29 +192,6 @@ def test_a_filter_that_raises_has_an_event_without_ranges():
     assert [event["kept_ranges"] for event in handler.custom] == [[]]
 
 
-class Heard(BaseEventHandler):
-    heard: list = []  # noqa: RUF012 (a field)
-
-    def handle(self, event, **kwargs):
-        self.heard.append(event)
-
-
-async def test_events_in_llama_index_have_the_kept_ranges_and_no_text(handled):
-    debug, handler = LlamaDebugHandler(print_trace_on_end=False), Heard()
-    given = made(POSTPROCESSOR)
-    given.callback_manager = CallbackManager([debug])
-    handled(handler)
-    kept = POSTPROCESSOR.ask(given, TEXTS)
-    assert await POSTPROCESSOR.aask(given, TEXTS) == kept
-    decided = [event for event in handler.heard if isinstance(event, ConformalFilterEvent)]
-    assert len(decided) == 2
-    for event in decided:
-        check_event(event.decision)
-        assert event.nodes == kept
-    legacy = debug.get_event_pairs(CBEventType.RERANKING)
-    assert [end.payload["nodes"] for _, end in legacy] == [kept] * 2
-
-
 def test_both_handlers_log_the_same_decision_about_sentences(tmp_path, handled):
     paths = [tmp_path / "langchain.jsonl", tmp_path / "llama_index.jsonl"]
     one, other = map(FilterLog, paths)
@@ -290,32 +255,6 @@ def test_ranges_have_the_prefix_of_the_user_or_are_left_out():
         [kept] = made(COMPRESSOR, metadata_prefix=prefix).compress_documents(given, "q")
         found = {k: v for k, v in kept.metadata.items() if k.endswith("ranges")}
         assert found == {"ranges": 1, **ranges}
-
-
-class ByLength(BaseDocumentCompressor):
-    """A reranker: the longest first."""
-
-    def compress_documents(self, documents, query, callbacks=None):
-        return sorted(documents, key=lambda document: -len(document.page_content))
-
-
-async def test_a_reranker_behind_the_filter_sees_the_kept_text():
-    pipeline = DocumentCompressorPipeline(transformers=[made(COMPRESSOR), ByLength(), Reversed()])
-    found = RunnableLambda(lambda query: documents())
-    chain = ContextualCompressionRetriever(base_compressor=pipeline, base_retriever=found)
-    kept = chain.invoke("q")
-    assert texts_by_id(kept) == KEPT
-    assert await chain.ainvoke("q") == kept
-
-
-def test_a_retriever_at_another_alpha_cuts_more():
-    name = NAME
-    queries = [ScoredQuery([score], [True], split=name) for score in (0.1, 0.4, 0.9)]
-    given = Calibration.from_scores(queries, alpha=0.3, scorer=WORDS.name)
-    for alpha, text in ((0.3, TEXTS["cut"]), (0.5, KEPT["cut"]), (0.8, "The bee is near.")):
-        options = {"scorer": WORDS, "split": "sentences", "alpha": alpha}
-        retriever = RETRIEVER.opened([TEXTS["cut"]], given, **options)
-        assert texts_of(retriever.invoke("q")) == [text]
 
 
 # --- LlamaIndex -----------------------------------------------------------------------------------
@@ -518,58 +457,3 @@ async def test_both_frameworks_keep_the_same_sentences_by_a_model_and_by_default
 
 
 # --- chains and engines ---------------------------------------------------------------------------
-
-BEES = "Bees make honey from nectar. The market fell on Monday. Bees store honey in combs."
-KEPT_OF_BEES = "Bees make honey from nectar. … Bees store honey in combs."
-ABOUT = FunctionScorer(lambda query, texts: [float("Bees" not in text) for text in texts], "bees")
-
-
-ABOUT_BEES = calibration_at(ABOUT, split=NAME)
-PRUNES = {"scorer": ABOUT, "split": "sentences"}
-
-
-def bees_index():
-    nodes = [TextNode(text=BEES, id_="1"), TextNode(text="The market fell.", id_="2")]
-    return VectorStoreIndex(nodes, embed_model=MiniLMEmbedding())
-
-
-async def test_a_streaming_engine_gives_the_model_the_kept_sentences_alone():
-    postprocessor = ConformalPostprocessor.from_calibration(ABOUT_BEES, **PRUNES)
-    engine = bees_index().as_query_engine(
-        llm=MockLLM(), streaming=True, node_postprocessors=[postprocessor]
-    )
-    response = engine.query("Where?")
-    answer = "".join(response.response_gen)
-    assert texts_by_id(response.source_nodes) == {"1": KEPT_OF_BEES}
-    assert KEPT_OF_BEES in answer
-    assert "market" not in answer
-    response = await engine.aquery("Where?")
-    assert "".join([t async for t in response.async_response_gen()]) == answer
-
-
-class ShortestFirst(BaseNodePostprocessor):
-    """A reranker that has seen texts and embeddings."""
-
-    seen: list[tuple[str, object]] = []  # noqa: RUF012 (a field)
-
-    def _postprocess_nodes(self, nodes, query_bundle=None):
-        self.seen.extend((n.node.get_content(), n.node.embedding) for n in nodes)
-        return sorted(nodes, key=lambda node: len(node.node.get_content()))
-
-
-async def test_a_reranker_behind_the_filter_sees_the_kept_text_and_no_stale_embedding():
-    class Returns(BaseRetriever):
-        def _retrieve(self, query_bundle):
-            texts = {"1": BEES, "2": "The market fell.", "3": "Bees fly."}
-            nodes = [TextNode(text=t, id_=id, embedding=[1.0, 0.0]) for id, t in texts.items()]
-            return [NodeWithScore(node=node) for node in nodes]
-
-    prune = ConformalPostprocessor.from_calibration(ABOUT_BEES, **PRUNES)
-    reranker = ShortestFirst()
-    engine = RetrieverQueryEngine.from_args(
-        Returns(), llm=MockLLM(), node_postprocessors=[prune, reranker]
-    )
-    for response in (engine.query("Where?"), await engine.aquery("Where?")):
-        found = [*texts_by_id(response.source_nodes).items()]
-        assert found == [("3", "Bees fly."), ("1", KEPT_OF_BEES)]
-    assert reranker.seen == [(KEPT_OF_BEES, None), ("Bees fly.", [1.0, 0.0])] * 2
