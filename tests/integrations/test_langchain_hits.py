@@ -126,9 +126,6 @@ NEAREST = sorted(TEXTS, key=SIMILARITIES.get, reverse=True)
 # --- a vector store -------------------------------------------------------------------------------
 
 FIELDS = retriever().configurable_fields(search_kwargs=ConfigurableField(id="kwargs"))
-ALTERNATIVES = Own(vectorstore=store()).configurable_alternatives(
-    ConfigurableField(id="which"), default_key="own", store=retriever()
-)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +139,6 @@ ALTERNATIVES = Own(vectorstore=store()).configurable_alternatives(
         (retriever().with_config(tags=["ours"]).with_retry().bind(k=2), 2),
         (FIELDS, 3),
         (FIELDS.with_config(configurable={"kwargs": {"k": 2}}), 2),
-        (ALTERNATIVES.with_config(configurable={"which": "store"}).with_retry(), 3),
     ],
 )
 async def test_a_vector_store_tells_its_scores_and_returns_the_same_documents(asked, n):
@@ -213,17 +209,10 @@ def test_the_error_of_a_store_that_cannot_be_asked_at_all_is_raised():
             call.invoke("red")
 
 
-async def test_fallbacks_and_alternatives_that_are_made_later_have_scores():
-    later = Own(vectorstore=store()).configurable_alternatives(
-        ConfigurableField(id="which"), default_key="own", store=retriever
-    )
-    for asked in (
-        retriever(kind=Down).with_fallbacks([retriever()]),
-        later.with_config(configurable={"which": "store"}),
-    ):
-        found = with_scores(asked).invoke(QUERY.query)
-        assert texts_of(found) == NEAREST[:3]
-        assert found.scores == pytest.approx([SIMILARITIES[t] for t in NEAREST[:3]], abs=1e-6)
+def test_the_documents_of_a_fallback_have_scores():
+    found = with_scores(retriever(kind=Down).with_fallbacks([retriever()])).invoke(QUERY.query)
+    assert texts_of(found) == NEAREST[:3]
+    assert found.scores == pytest.approx([SIMILARITIES[t] for t in NEAREST[:3]], abs=1e-6)
 
 
 async def test_a_plain_vector_store_is_filtered_by_its_own_scores():

@@ -79,56 +79,27 @@ def chat_engine(mode, postprocessor, llm):
     )
 
 
-async def query(postprocessor, llm, question):
-    response = query_engine(postprocessor, llm).query(question)
-    return str(response), response.source_nodes
-
-
-async def aquery(postprocessor, llm, question):
-    response = await query_engine(postprocessor, llm).aquery(question)
-    return str(response), response.source_nodes
-
-
-async def streaming(postprocessor, llm, question):
-    response = query_engine(postprocessor, llm, streaming=True).query(question)
-    return "".join(response.response_gen), response.source_nodes
-
-
-async def astreaming(postprocessor, llm, question):
-    response = await query_engine(postprocessor, llm, streaming=True).aquery(question)
-    return await joined(response), response.source_nodes
-
-
-async def joined(response):
-    return "".join([token async for token in response.async_response_gen()])
-
-
-def chatting(mode):
-    async def chat(postprocessor, llm, question):
-        response = chat_engine(mode, postprocessor, llm).chat(question)
-        return str(response), response.source_nodes
-
-    async def achat(postprocessor, llm, question):
-        response = await chat_engine(mode, postprocessor, llm).achat(question)
-        return str(response), response.source_nodes
-
-    async def stream_chat(postprocessor, llm, question):
-        response = chat_engine(mode, postprocessor, llm).stream_chat(question)
-        return "".join(response.response_gen), response.source_nodes
-
-    async def astream_chat(postprocessor, llm, question):
-        response = await chat_engine(mode, postprocessor, llm).astream_chat(question)
-        return await joined(response), response.source_nodes
-
-    return {f"{mode}, {c.__name__}": c for c in (chat, achat, stream_chat, astream_chat)}
-
-
-async def router(postprocessor, llm, question):
+def router(postprocessor, llm):
     tools = [QueryEngineTool.from_defaults(query_engine(postprocessor, llm), description="Python")]
-    response = RouterQueryEngine.from_defaults(
-        tools, llm=llm, selector=AlwaysFirst.from_defaults(llm=llm)
-    ).query(question)
-    return str(response), response.source_nodes
+    selector = AlwaysFirst.from_defaults(llm=llm)
+    return RouterQueryEngine.from_defaults(tools, llm=llm, selector=selector)
+
+
+def asking(make, call, **options):
+    """Return a function that asks an engine, and returns the answer and the nodes it is from."""
+
+    async def ask(postprocessor, llm, question):
+        response = getattr(make(postprocessor=postprocessor, llm=llm, **options), call)(question)
+        response = await response if call.startswith("a") else response
+        if "stream" not in call and "streaming" not in options:
+            return str(response), response.source_nodes
+        if call.startswith("a"):
+            tokens = [token async for token in response.async_response_gen()]
+        else:
+            tokens = [*response.response_gen]
+        return "".join(tokens), response.source_nodes
+
+    return ask
 
 
 class AlwaysFirst(LLMSingleSelector):
@@ -140,14 +111,18 @@ class AlwaysFirst(LLMSingleSelector):
         return SelectorResult(selections=[SingleSelection(index=0, reason="the only one")])
 
 
+CHATS = ("chat", "achat", "stream_chat", "astream_chat")
 ENGINES = {
-    "query": query,
-    "aquery": aquery,
-    "streaming": streaming,
-    "streaming, async": astreaming,
-    **chatting("context"),
-    **chatting("condense_plus_context"),
-    "router": router,
+    "query": asking(query_engine, "query"),
+    "aquery": asking(query_engine, "aquery"),
+    "streaming": asking(query_engine, "query", streaming=True),
+    "streaming, async": asking(query_engine, "aquery", streaming=True),
+    **{
+        f"{mode}, {call}": asking(chat_engine, call, mode=mode)
+        for mode in ("context", "condense_plus_context")
+        for call in CHATS
+    },
+    "router": asking(router, "query"),
 }
 each_engine = pytest.mark.parametrize("ask", ENGINES.values(), ids=ENGINES)
 

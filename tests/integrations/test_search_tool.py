@@ -17,7 +17,7 @@ from langchain_core.tools import StructuredTool, create_retriever_tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
-from llama_index.core.agent.workflow import AgentWorkflow, FunctionAgent, ToolCallResult
+from llama_index.core.agent.workflow import FunctionAgent, ToolCallResult
 from llama_index.core.retrievers import BaseRetriever
 from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.core.workflow import Context
@@ -167,11 +167,6 @@ async def in_function_agent(questions, llms, **options):
     return await asked_of(agent, questions)
 
 
-async def in_workflow(questions, llms, **options):
-    agent = FunctionAgent(name="a", tools=[llama_index_tool(**options)], llm=llms[1])
-    return await asked_of(AgentWorkflow(agents=[agent], root_agent="a"), questions)
-
-
 async def asked_of(agent, questions, ctx=None):
     handler = agent.run(user_msg=json.dumps(questions), ctx=ctx)
     found = []
@@ -183,9 +178,7 @@ async def asked_of(agent, questions, ctx=None):
     return found
 
 
-EVERYWHERE = pytest.mark.parametrize(
-    "asked", [in_create_agent, in_langgraph, in_function_agent, in_workflow]
-)
+EVERYWHERE = pytest.mark.parametrize("asked", [in_create_agent, in_langgraph, in_function_agent])
 
 
 @EVERYWHERE

@@ -28,7 +28,7 @@ from llama_index.core import VectorStoreIndex
 from llama_index.core.base.base_retriever import BaseRetriever as LlamaIndexRetriever
 from llama_index.core.llms import MockLLM
 from llama_index.core.retrievers import QueryFusionRetriever
-from llama_index.core.schema import NodeWithScore, TextNode
+from llama_index.core.schema import TextNode
 from llama_index.postprocessor import conformal as llama_index_conformal
 from vector_stores import BM25, bm25_of_nodes, chroma_in_memory
 
@@ -137,18 +137,6 @@ def small(k):
     return made.as_retriever(similarity_top_k=k)
 
 
-class Private(LlamaIndexRetriever):
-    """Keeps its depth as LlamaIndex's retrievers of lists and summaries do."""
-
-    def __init__(self, similarity_top_k):
-        super().__init__()
-        self._similarity_top_k = similarity_top_k
-
-    def _retrieve(self, query_bundle):
-        found = [NodeWithScore(node=TextNode(text=text, id_=text)) for text in TEXTS]
-        return found[: self._similarity_top_k]
-
-
 def function(k):
     return RunnableLambda(lambda query: store(k).invoke(query), name="mine")
 
@@ -187,13 +175,6 @@ def test_a_retriever_whose_depth_cannot_be_set_is_given_deeper(make, name):
     assert [s.text for s in retrieved.snippets] == ["red apple", "green apple"]
     assert [s.text for s in made.snippets] == ["green apple", "red car"]
     assert (made.k, made.retriever) == (retrieved.k, retrieved.retriever)
-
-
-def test_a_depth_that_llama_index_keeps_private_is_set_too():
-    retriever = Private(2)
-    (made,) = llama_index_conformal.without_answers(retriever, [QUERY])
-    assert [s.text for s in made.snippets] == ["green apple", "red car"]
-    assert retriever._similarity_top_k == 2
 
 
 @BOTH

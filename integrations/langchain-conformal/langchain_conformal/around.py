@@ -11,10 +11,10 @@ from langchain_core.callbacks import (
 )
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever, RetrieverLike
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.base import RunnableBindingBase, RunnableSequence
 from langchain_core.runnables.config import ensure_config
-from langchain_core.runnables.configurable import DynamicRunnable, RunnableConfigurableAlternatives
+from langchain_core.runnables.configurable import DynamicRunnable
 from langchain_core.runnables.fallbacks import RunnableWithFallbacks
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
@@ -71,18 +71,13 @@ def check_taken(retriever: Any, arguments: Mapping[str, Any], what: str) -> None
 def with_scores(retriever: RetrieverLike) -> RetrieverLike:
     """Return a retriever whose documents come as `Found` if a vector store scores them.
 
-    Retries, fallbacks, bindings and configurations stay around it.
+    Retries, fallbacks, bindings and configurations stay around it. Of configurable alternatives,
+    the default alone has scores.
     """
     if isinstance(retriever, RunnableBindingBase):
         return retriever.model_copy(update={"bound": with_scores(retriever.bound)})
     if isinstance(retriever, DynamicRunnable):
-        fields: dict[str, Any] = {"default": with_scores(retriever.default)}
-        if isinstance(retriever, RunnableConfigurableAlternatives):
-            fields["alternatives"] = {
-                key: with_scores(one) if isinstance(one, Runnable) else _made_with_scores(one)
-                for key, one in retriever.alternatives.items()
-            }
-        return retriever.model_copy(update=fields)
+        return retriever.model_copy(update={"default": with_scores(retriever.default)})
     if isinstance(retriever, RunnableWithFallbacks):
         first, *others = map(with_scores, (retriever.runnable, *retriever.fallbacks))
         return retriever.model_copy(update={"runnable": first, "fallbacks": others})
@@ -91,10 +86,6 @@ def with_scores(retriever: RetrieverLike) -> RetrieverLike:
         twin.__class__ = scored
         return twin
     return retriever
-
-
-def _made_with_scores(make: Callable[[], Any]) -> Callable[[], Any]:
-    return lambda: with_scores(make())
 
 
 @cache

@@ -79,10 +79,9 @@ def _deepened(retriever: BaseRetriever, more: int) -> BaseRetriever:
     if isinstance(twin, HybridRetriever):
         twin.retrievers = {name: _deepened(part, more) for name, part in twin.retrievers.items()}
         return twin
-    for name in ("similarity_top_k", "_similarity_top_k"):
-        if isinstance(k := getattr(twin, name, None), int):
-            setattr(twin, name, k + more)
-            return twin
+    if isinstance(k := getattr(twin, "similarity_top_k", None), int):
+        twin.similarity_top_k = k + more  # type: ignore[attr-defined]
+        return twin
     raise ValueError(
         f"retriever is a {type(retriever).__name__}, whose depth cannot be set; give the same one, "
         "which returns more nodes, as deeper="
