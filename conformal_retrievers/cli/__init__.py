@@ -54,7 +54,7 @@ def main(
     """Filter retrieved snippets with a guarantee on the relevant ones."""
 
 
-def demo(alpha: options.Alpha = 0.1, force: options.Force = False) -> None:
+def demo(alpha: options.Alpha = 0.1) -> None:
     """Filter the docstrings of Python's standard library.
 
     Uses LangChain and LlamaIndex. Writes calibration.json and report.html into this folder.
@@ -66,8 +66,8 @@ def demo(alpha: options.Alpha = 0.1, force: options.Force = False) -> None:
         )
     from conformal_retrievers.cli.demo import FILE, PAGE, run
 
-    options.check_out(FILE, force=force)
-    options.check_out(PAGE, kind=options.REPORT, force=force)
+    options.check_out(FILE)
+    options.check_out(PAGE)
     run(alpha)
 
 

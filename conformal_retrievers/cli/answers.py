@@ -25,14 +25,13 @@ def answers(
     k: options.Depth = None,
     delta: options.Delta = None,
     by_group: options.ByGroup = False,
-    force: options.Force = False,
     as_json: options.Json = False,
 ) -> None:
     """Calibrate a filter on a model's answers to questions.
 
     Asks for the answer to each question from all its snippets, then from ever fewer.
     """
-    options.check_out(out, retrieved, expected, kind=options.ANSWERS, force=force)
+    options.check_out(out, retrieved, expected)
     model, replies = openai_llm(llm, base_url=base_url), Cache(cache)
     calibration = calibrate_answers(
         judged_queries(retrieved, run, k),

@@ -36,11 +36,10 @@ def calibrate(
     gate: Annotated[Path | None, options.file("--gate")] = None,
     synthetic: options.Synthetic = False,
     hold_out: options.HoldOut = 0.0,
-    force: options.Force = False,
     as_json: options.Json = False,
 ) -> None:
     """Calibrate a filter on judged queries, and save the calibration."""
-    options.check_out(out, judged, corpus, gate, force=force)
+    options.check_out(out, judged, corpus, gate)
     rule: dict[str, Any] = {"guarantee": guarantee, "delta": delta, "by_group": by_group}
     rule |= {"count_missed": count_missed}
     models = Models(None, corpus, judged)

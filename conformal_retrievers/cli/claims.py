@@ -30,11 +30,10 @@ def calibrate(
     on_unscorable: Annotated[
         Literal["raise", "drop"], options.option("--on-unscorable", "raise|drop")
     ] = "raise",
-    force: options.Force = False,
     as_json: options.Json = False,
 ) -> None:
     """Calibrate a filter of claims, and save the calibration."""
-    options.check_out(out, answers, kind=options.CLAIMS, force=force)
+    options.check_out(out, answers)
     calibration = calibrate_claims(
         read_answers(answers),
         alpha=alpha,

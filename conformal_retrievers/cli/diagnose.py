@@ -27,7 +27,6 @@ def diagnose(
     model: options.NeededModel = None,
     corpus: options.NeededCorpus = None,
     unanswerable: options.Unanswerable = None,
-    force: options.Force = False,
     as_json: options.Json = False,
 ) -> None:
     """Check whether a guarantee holds for some queries, and why not.
@@ -44,7 +43,7 @@ def diagnose(
     sources = inputs.Sources(judged or Path(), unanswerable, run, k, min_score)
     if out is not None:
         read = (calibration, judged, log, corpus, *sources.files.values())
-        options.check_out(out, *read, kind=options.REPORT, force=force)
+        options.check_out(out, *read)
     tested = inputs.load_calibration(calibration, None, *(FILTERED if log else RETRIEVED))
     options.check_holds_gate(tested, calibration, unanswerable)
     if log:

@@ -92,7 +92,6 @@ def gate(
     by_group: options.ByGroup = False,
     synthetic: options.Synthetic = False,
     hold_out: options.HoldOut = 0.0,
-    force: options.Force = False,
     as_json: options.Json = False,
 ) -> None:
     """Calibrate a gate, silent where nothing relevant is found.
@@ -100,7 +99,7 @@ def gate(
     Prints what is guaranteed for answerable queries, and how often it is silent on the others.
     """
     given = inputs.Sources(judged, unanswerable, run, k, min_score)
-    options.check_out(out, judged, corpus, *given.files.values(), kind=options.GATE, force=force)
+    options.check_out(out, judged, corpus, *given.files.values())
     queries = {name: inputs.held_out(own, hold_out) for name, own in read_queries(given).items()}
     if split is not None:
         queries = {name: by_sentence(own, split) for name, own in queries.items()}

@@ -29,7 +29,7 @@ def judge(
     Open it in your browser. Every mark is saved at once. Stop with Ctrl-C, and go on with the
     same command.
     """
-    options.check_out(out, retrieved, force=True)  # Judging refuses a file that it did not write
+    options.check_not_read(out, retrieved)  # Judging refuses a file that it did not write
     queries = list(judged_queries(retrieved, run, k, min_score))
     given = labels_of(retrieved, synthetic)
     with closing(Judging(queries, out, by=by, share=sample, given=given)) as judging:

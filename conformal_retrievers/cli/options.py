@@ -1,5 +1,6 @@
 """The arguments and options of the commands, and the checks of their values."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -78,29 +79,26 @@ Corpus = Annotated[Path | None, option("--corpus", "FILE", exists=True)]
 NeededCorpus = Annotated[Path | None, option("--corpus of evaluate", "FILE", exists=True)]
 Split = Annotated[Literal["sentences"] | None, option("--split", "sentences")]
 Json = Annotated[bool, flag("--json")]
-Force = Annotated[bool, flag("--force")]
-# What is in the first lines of the files that commands write.
-CALIBRATION, CLAIMS, GATE = rb'"subject": "s', rb'"subject": "claims"', rb'"subject": "queries"'
-ANSWERS = rb'"subject": "answers"'
-REPORT = b'content="conformal_retrievers'
 
 
-def check_out(
-    out: Path, *given: Path | None, kind: bytes = CALIBRATION, force: bool = False
-) -> None:
-    """Exit with 2 if the file to write is one that is read, or, without force, of another kind."""
+def check_not_read(out: Path, *given: Path | None) -> None:
+    """Exit with 2 if the file to write is one that is read."""
     for path in given:
         if isinstance(path, Path) and out.exists() and out.samefile(path):
             raise typer.BadParameter(
                 f"{out} is an input of this command; give another file", param_hint="--out"
             )
-    if out.is_file() and not force:
+
+
+def check_out(out: Path, *given: Path | None) -> None:
+    """Exit with 2 if the file to write is one that is read, or one that no command wrote."""
+    check_not_read(out, *given)
+    if out.is_file():
         with out.open("rb") as file:
             start = file.read(300)
-        if start and kind not in start:
+        if start and not re.search(rb'"conformal[-_]retrievers', start):
             raise typer.BadParameter(
-                f"{out} exists, and is no file that this command writes; give another one, or "
-                "replace it with --force"
+                f"{out} exists, and no command wrote it; give another file, or remove this one"
             )
 
 

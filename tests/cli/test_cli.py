@@ -549,24 +549,18 @@ def test_a_wrong_command_exits_with_2_and_names_the_option(files, tmp_path, argu
     assert not (tmp_path / "c.json").exists()
 
 
-def test_a_file_of_another_kind_is_replaced_by_force_alone(files, tmp_path):
+def test_a_file_that_no_command_wrote_is_not_replaced(files, tmp_path):
     other = tmp_path / "judged.jsonl"
     write_jsonl(judged_queries(3), other)
     before = other.read_bytes()
     calibrating = ("calibrate", files / "judged.jsonl", "--alpha", 0.1, *RANK, "--out")
     diagnosing = ("diagnose", files / "plain.json", files / "new.jsonl", "--out")
-    for command in (calibrating, diagnosing):
-        refused = error_of(*command, other, code=2)
-        assert "judged.jsonl exists" in refused
-        assert "--force" in refused
+    for command, out in ((calibrating, "c.json"), (diagnosing, "report.html")):
+        assert "judged.jsonl exists" in error_of(*command, other, code=2)
         assert other.read_bytes() == before
-    assert "exists" in error_of(*diagnosing, files / "half.json", code=2)
-    run(*calibrating, other, "--force")
-    run(*calibrating, other)  # a calibration replaces a calibration
-    (tmp_path / "report.html").touch()
-    for _ in range(2):  # and a report a report, or an empty file
-        run(*diagnosing, tmp_path / "report.html")
-    run(*diagnosing, other, "--force")
+        (tmp_path / out).touch()
+        for _ in range(2):  # what a command wrote, or an empty file, is
+            run(*command, tmp_path / out)
 
 
 def test_diagnose_takes_either_judged_queries_or_a_log(files):
