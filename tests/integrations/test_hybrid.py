@@ -33,11 +33,9 @@ from pydantic import Field
 
 import langchain_conformal
 from conformal_retrievers import (
-    Calibration,
     ConformalFilter,
     FunctionScorer,
     JudgedQuery,
-    ScoredQuery,
     Snippet,
     calibrate,
     calibrate_gate,
@@ -509,16 +507,10 @@ def test_what_a_caller_configures_reaches_the_retrievers_inside():
 
 
 def test_another_retriever_or_depth_in_a_hybrid_one_gives_a_warning():
-    queries = [JudgedQuery("q", [*TEXTS.values()], [True] * 4, id="1")]
+    queries = [JudgedQuery("q", [*TEXTS.values()], [True, False, False, False])]
     hybrid = hybrid_in(InLangChain())
     (judged,) = langchain_conformal.judge_retriever(hybrid, queries)
-    calibration = Calibration.from_scores(
-        [ScoredQuery([1.0], [True])],
-        alpha=0.5,
-        scorer="rank(dense)",
-        retrieval={"retriever": judged.retriever, "k": judged.k},
-    )
-    keep = ConformalFilter(RankScorer("dense"), calibration)
+    keep = ConformalFilter.of(calibrate([judged], RankScorer("dense"), alpha=0.5))
 
     def warning_of(retriever):
         with warnings.catch_warnings(record=True) as caught:
