@@ -41,7 +41,6 @@ from conformal_retrievers import (
     calibrate_gate,
 )
 from conformal_retrievers.data.hits import (
-    RETRIEVER,
     Hit,
     documents_in,
     fusion,
@@ -354,14 +353,6 @@ def test_a_hybrid_retriever_without_one_that_the_score_reads_is_refused(framewor
     framework.filter_once(hybrid, dense)
 
 
-@pytest.mark.parametrize("scorer", [FUSED, LEARNED], ids=["fusion", "learned"])
-async def test_hits_of_retrievers_with_other_names_are_refused(framework, scorer):
-    for names in (("vectors", "bm25"), ("dense", "words"), (RETRIEVER,)):
-        lists = dict(zip(names, LISTS.values(), strict=False))
-        with pytest.raises(ValueError, match="'dense'"):
-            await framework.kept(hybrid_in(framework, lists), filter_at(scorer, 0))
-
-
 # --- failures -------------------------------------------------------------------------------------
 
 FAILING = {**LISTS, "bm25": [Down("the store is down")]}
@@ -546,7 +537,7 @@ def test_names_of_any_form_are_compared_in_a_hybrid_retriever():
         ConformalRetriever(retriever=other, filter=keep).invoke("q")
 
 
-def test_a_filter_inside_a_hybrid_retriever_is_refused_and_a_missing_retriever_named():
+def test_a_filter_inside_a_hybrid_retriever_is_refused():
     keep = filter_at(RankScorer("dense"), 1)
     inside = ConformalRetriever(retriever=RunnableLambda(lambda query: []), filter=keep)
     filtered = langchain_conformal.HybridRetriever({"dense": inside})
@@ -554,9 +545,6 @@ def test_a_filter_inside_a_hybrid_retriever_is_refused_and_a_missing_retriever_n
         ConformalRetriever(retriever=filtered, filter=keep)
     with pytest.raises(ValueError, match="already filters"):
         langchain_conformal.judge_retriever(filtered.with_retry(), [])
-    for scorer in (RankScorer("sparse"), RankScorer(), FusionScorer(["dense", "sparse"])):
-        with pytest.raises(ValueError, match=f"'{RETRIEVER}'|'sparse'"):
-            ConformalRetriever(retriever=hybrid_in(InLangChain()), filter=filter_at(scorer, 1))
 
 
 # --- LlamaIndex -----------------------------------------------------------------------------------

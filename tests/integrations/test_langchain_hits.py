@@ -333,8 +333,10 @@ async def test_an_ensemble_is_one_retriever_with_ranks():
 
 @pytest.mark.parametrize("scorer", [RankScorer("dense"), FusionScorer(["dense", RETRIEVER])])
 def test_the_missing_retriever_is_named_when_a_filter_is_made_or_else_called(scorer):
-    with pytest.raises(ValueError, match="'dense'"):
-        ConformalRetriever(retriever=retriever(), filter=filter_at(scorer, 1))
+    both = HybridRetriever({"one": retriever(), "other": retriever()})
+    for known in (retriever(), both):
+        with pytest.raises(ValueError, match="'dense'"):
+            ConformalRetriever(retriever=known, filter=filter_at(scorer, 1))
     unknown = RunnableLambda(lambda query: [Document("a")])
     filtered = ConformalRetriever(retriever=unknown, filter=filter_at(RankScorer("dense"), 1))
     seen = pytest.warns(UserWarning, match="could not score")

@@ -9,12 +9,9 @@ from functools import partial
 import numpy as np
 import openai
 import pytest
-from langchain_core.language_models import FakeListChatModel, GenericFakeChatModel
-from langchain_core.messages import AIMessage
+from langchain_core.language_models import FakeListChatModel
 from langchain_openai import ChatOpenAI
 from llama_index.core.llms import (
-    ChatMessage,
-    ChatResponse,
     CompletionResponse,
     CustomLLM,
     LLMMetadata,
@@ -247,28 +244,3 @@ def test_a_model_behind_the_completion_endpoint_has_another_name():
 def test_the_completion_endpoint_refuses_options_of_chat():
     with pytest.raises(ValueError, match="options"):
         llama_index_conformal.as_llm(OpenAILike(**KNOWN), options=openai_options, name="mine")
-
-
-@pytest.mark.parametrize(
-    ("raw", "reason"),
-    [
-        ({"stop_reason": "max_tokens"}, "cut off"),
-        ({"stopReason": "guardrail_intervened"}, "refused"),
-        ({"done_reason": "load"}, "unreadable"),
-        ({"done_reason": "stop"}, None),
-        (None, None),
-    ],
-    ids=str,
-)
-def test_the_finish_reason_is_read_in_both_frameworks(raw, reason):
-    class Told(Canned):
-        def chat(self, messages, **kwargs):
-            return ChatResponse(message=ChatMessage('{"rating": 0.25}'), raw=raw)
-
-    found = AIMessage('{"rating": 0.25}', response_metadata=raw or {})
-    chat = GenericFakeChatModel(messages=iter([found]))
-    for scorer in (
-        llama_index_conformal.as_scorer(Told()),
-        langchain_conformal.as_scorer(chat, name="fake"),
-    ):
-        assert scorer.rate(QUERY, [Snippet("a")]).reasons == (reason,)
