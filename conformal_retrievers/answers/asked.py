@@ -112,8 +112,8 @@ class Asked:
         if self._stopped.is_set():
             raise InterruptedError("the chain was no longer asked")
         text: Any = self.answer(question, snippets)
-        if isinstance(text, Awaitable):
-            text = asyncio.run_coroutine_threadsafe(_awaited(text), background_loop()).result()
+        if asyncio.iscoroutine(text):
+            text = asyncio.run_coroutine_threadsafe(text, background_loop()).result()
         if not isinstance(text, str):
             raise Misuse(
                 f"answer returned {text!r:.60} to the question {question!r:.60} from "
@@ -199,10 +199,6 @@ class Asked:
             text = "%d of %d questions are left out, because a call failed; the last: %s"
             logger.warning(text, len(failed), len(pairs), [*failed.values()][-1])
         return done, failed
-
-
-async def _awaited(answer: Awaitable[Any]) -> Any:
-    return await answer
 
 
 def name_of(what: str, function: Any, name: str | None = None) -> str:

@@ -2,9 +2,7 @@
 
 Top k, of a retriever or of the reciprocal rank fusion of all, and a threshold on a retriever's own
 score have a setting, which `equal_recall.py` chooses in hindsight. Top k counts documents, with all
-of their sentences. Adaptive-k (Taguchi et al. 2025, arXiv 2506.08479), μ + σ and the borderline
-mean, which is how vendors of rerankers advise to choose a threshold, have none. A snippet that a
-retriever did not find counts as +inf among its scores.
+of their sentences. A snippet that a retriever did not find counts as +inf among its scores.
 """
 
 import math

@@ -109,14 +109,16 @@ class GateEvaluation:
         return self.answerable.silent
 
     @property
-    def separability(self) -> str:
-        """How often the gate is silent on unanswerable queries, and whether that is enough.
+    def comparison(self) -> str:
+        """False silence and its guarantee, and the silence on unanswerable queries.
 
-        It is not, on some source, if it speaks on more than half of the queries, by the whole
-        interval of that share.
+        That is not enough, on some source, if it speaks on more than half of the queries, by the
+        whole interval of that share.
         """
+        alpha = percent(exact_alpha(self.alpha), exact=True)
+        silence = say("false silence of gate", share=self.false_silence, alpha=alpha)
         if not self.unanswerable:
-            return say("no unanswerable")
+            return f"{silence} {say('no unanswerable')}"
         short = any(kind.silent.interval.high < SEPARATES for kind in self.unanswerable.values())
         lead = "Not separable here: at" if short else "At"
         *others, last = [
@@ -124,14 +126,7 @@ class GateEvaluation:
             for name, kind in self.unanswerable.items()
         ]
         shares = f"{', '.join(others)} and {last}" if others else last
-        return say("separability", lead=lead, alpha=_exact(self.alpha), shares=shares)
-
-    @property
-    def comparison(self) -> str:
-        """False silence and its guarantee, and what is known of unanswerable queries."""
-        alpha = _exact(self.alpha)
-        silence = say("false silence of gate", share=self.false_silence, alpha=alpha)
-        return f"{silence} {self.separability}"
+        return f"{silence} {say('separability', lead=lead, alpha=alpha, shares=shares)}"
 
     @property
     def kinds(self) -> list[tuple[str, Decisions]]:
@@ -177,10 +172,6 @@ def _line(e: Example) -> str:
 
 def _cut(line: str) -> str:
     return line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…"
-
-
-def _exact(share: float) -> str:
-    return percent(exact_alpha(share), exact=True)
 
 
 # --- measuring -----------------------------------------------------------------------------------
