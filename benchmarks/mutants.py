@@ -626,8 +626,8 @@ MUTANTS = {
             "threads that share a monitor lose counts",
         ),
         (
-            "        with self._lock:\n            return self._state.copy()",
-            "        if True:\n            return self._state.copy()",
+            "        with self._lock:\n            write_envelope(",
+            "        if True:\n            write_envelope(",
             "half of an observation is saved",
         ),
         (
@@ -724,11 +724,6 @@ MUTANTS = {
             "return enough",
             "a number that was measured called needed",
         ),
-        (
-            "return k <= n and 1 - float",
-            "return 1 - float",
-            "a calibration that keeps everything called precise",
-        ),
     ],
     "evaluation/verdict.py": [
         (
@@ -757,8 +752,8 @@ MUTANTS = {
             "a failure called too few to tell",
         ),
         (
-            "level = power.SIGNIFICANT / tests",
-            "level = power.SIGNIFICANT",
+            "group, power.SIGNIFICANT / tests)",
+            "group, power.SIGNIFICANT)",
             "enough for one group called enough for many",
         ),
     ],

@@ -7,6 +7,8 @@ environment of its own, with milvus-lite 3.2, these passed.
 
 from __future__ import annotations
 
+import asyncio
+import signal
 from functools import cache
 from types import SimpleNamespace
 
@@ -29,7 +31,9 @@ from vector_stores import (
     asynchronous,
     bm25_of_nodes,
     chroma_in_memory,
+    chroma_server,
     id_of,
+    of_chroma,
     of_tenant,
 )
 
@@ -302,6 +306,31 @@ async def test_a_store_and_bm25_are_filtered_from_one_file(framework, tmp_path):
         assert await asked.akept(path, query.query) == kept
         n_kept, n_found = n_kept + len(kept), n_found + len(sums)
     assert 0 < n_kept < n_found
+
+
+@pytest.mark.parametrize("framework", PACKAGES)
+@pytest.mark.parametrize("trouble", ["killed", "frozen"])
+async def test_a_server_that_is_killed_or_frozen_is_an_error_that_names_the_question(
+    trouble, framework, tmp_path
+):
+    chromadb = pytest.importorskip("chromadb")
+    with chroma_server(tmp_path) as (process, port):
+        client = chromadb.HttpClient("127.0.0.1", port)
+        client._server._session.timeout = 2  # Chroma's own is none, see docs/your-store.md
+        asked = Asked(framework, "chroma, server", of_chroma(framework, client))
+        queries = halves()[0][:3]
+        path = tmp_path / "calibration.json"
+        calibrate(asked.judged(halves()[0]), alpha=ALPHA).save(path)
+        process.send_signal(signal.SIGKILL if trouble == "killed" else signal.SIGSTOP)
+        with pytest.raises(RuntimeError, match=f"query '{queries[0].query[:20]}.*retriever raised"):
+            asked.judged(queries)
+        with pytest.raises(Exception, match="refused" if trouble == "killed" else "timed out"):
+            asked.kept(path, queries[0].query)
+        if framework == "langchain" and trouble == "frozen":
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(asked.akept(path, queries[0].query), 0.5)
+        process.send_signal(signal.SIGCONT)
+        client._server._session.close()
 
 
 # --- LlamaIndex -----------------------------------------------------------------------------------
