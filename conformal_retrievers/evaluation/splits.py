@@ -24,7 +24,7 @@ from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.evaluation.bootstrap import Estimate, spans
 from conformal_retrievers.evaluation.equal_recall import EqualRecall, Row
 from conformal_retrievers.evaluation.evaluate import evaluate
-from conformal_retrievers.llm.ask import with_bar
+from conformal_retrievers.llm.ask import check_count, with_bar
 from conformal_retrievers.scoring.scorer import Scorer, judged_queries, score_queries
 from conformal_retrievers.scoring.shared_scores import scored_once
 from conformal_retrievers.theory.intervals import Interval, percent
@@ -97,8 +97,7 @@ def try_splits(
         As `calibrate`, for splits below 1, and if half of the queries with a relevant snippet are
         too few for a finite threshold.
     """
-    if type(splits) is not int or splits < 1:
-        raise ValueError(f"splits is {splits!r}; give a whole number, 1 or more, such as 20")
+    check_count(splits, "splits")
     target, needed = 1 - exact_alpha(alpha), n_needed("query-recall", alpha, None)
     queries = judged_queries(judged)
     check_unique_ids(query.id for query in queries)
