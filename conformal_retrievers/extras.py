@@ -11,7 +11,8 @@ def require(extra: str, *modules: str) -> None:
     """
     if wanted := absent(*modules):
         raise ModuleNotFoundError(
-            f"{' and '.join(wanted)} is not installed. Type: pip install {' '.join(wanted)} "
+            f"{', '.join(wanted)} {'is' if len(wanted) == 1 else 'are'} not installed. "
+            f"Type: pip install {' '.join(wanted)} "
             f"(part of the extra {extra!r} of conformal-retrievers)"
         )
 
