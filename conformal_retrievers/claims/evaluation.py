@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from conformal_retrievers.calibration.subjects import CLAIMS
 from conformal_retrievers.claims.answers import AnnotatedAnswer
 from conformal_retrievers.claims.calibrate import share_of
 from conformal_retrievers.evaluation.share import Share
-from conformal_retrievers.evaluation.verdict import UNVERIFIED, Verdict, verdict_on, worst_of
+from conformal_retrievers.evaluation.verdict import UNVERIFIED, Verdict, verdict_on, with_groups
 from conformal_retrievers.theory.intervals import check_level, percent
 
 
@@ -89,27 +90,17 @@ def evaluate_claims(
     used = [answer for answer in given if answer.factual and answer.annotated]
     if not used:
         raise ValueError(f"none of {len(given)} answers has annotated claims; annotate some")
-    whole = _measured(calibration, used, level, None)
-    members = calibration.by_threshold(used) if calibration.by_group else {}
-    by_group = {
-        group: _measured(calibration, members[group], level, group, len(members))
-        for group in sorted(members, key=str)
-    }
-    return replace(
-        whole,
-        left_out=len(given) - len(used),
-        verdict=worst_of(evaluation.verdict for evaluation in by_group.values() or [whole]),
-        held_out_verified=held_out_verified,
-        by_group=by_group,
-    )
+    found: ClaimEvaluation = with_groups(calibration, used, partial(_measured, calibration, level))
+    left_out = len(given) - len(used)
+    return replace(found, left_out=left_out, held_out_verified=held_out_verified)
 
 
 def _measured(
     calibration: Calibration,
-    answers: Sequence[AnnotatedAnswer],
     level: float,
+    answers: Sequence[AnnotatedAnswer],
     group: str | None,
-    tests: int = 1,
+    tests: int,
 ) -> ClaimEvaluation:
     """Return the measures of answers, filtered by their groups; the verdict is on `group`."""
     share = share_of(calibration)

@@ -8,9 +8,10 @@ One of three verdicts follows from m new units, with coverage c and the target 1
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.wording import wording
@@ -136,3 +137,15 @@ def worst_of(verdicts: Iterable[Verdict | None]) -> Verdict | None:
     worst = min(given, key=lambda verdict: verdict.p_value)
     shortest = max(given, key=lambda verdict: verdict.needed - verdict.n)
     return replace(worst.among(len(given)), n=shortest.n, needed=shortest.needed)
+
+
+def with_groups(c: Calibration, units: Sequence[Any], measured: Callable[..., Any]) -> Any:
+    """Return what is measured of units, and of each group if the calibration is by group.
+
+    `measured` takes units, the group that they are tested as, and how many groups are tested.
+    """
+    whole = measured(units, None, 1)
+    members = c.by_threshold(units) if c.by_group else {}
+    parts = {g: measured(members[g], g, len(members)) for g in sorted(members, key=str)}
+    verdict = worst_of(part.verdict for part in parts.values() or [whole])
+    return replace(whole, verdict=verdict, by_group=parts)

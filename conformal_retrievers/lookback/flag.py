@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from conformal_retrievers.calibration.subjects import FLAGS
 from conformal_retrievers.data.checks import all_of
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.evaluation.share import Share
-from conformal_retrievers.evaluation.verdict import UNVERIFIED, Verdict, verdict_on, worst_of
+from conformal_retrievers.evaluation.verdict import UNVERIFIED, Verdict, verdict_on, with_groups
 from conformal_retrievers.lookback.classifier import FactualityClassifier
 from conformal_retrievers.lookback.prompt import RagPrompt
 from conformal_retrievers.lookback.ratios import (
@@ -92,23 +93,11 @@ class FactualityFlag:
         calibrated = map(str, stored) if isinstance(stored, list) else ()
         used = {"fit the classifier": self.classifier.fitted_on, "calibrate the flag": calibrated}
         check_digests(given, used)
-        members = c.by_threshold(given) if c.by_group else {}
-        by_group = {
-            group: self._measured(members[group], level, group, len(members))
-            for group in sorted(members, key=str)
-        }
-        whole = self._measured(given, level, None)
-        verdict = worst_of(evaluation.verdict for evaluation in by_group.values() or [whole])
-        return replace(
-            whole, verdict=verdict, held_out_verified=held_out_verified, by_group=by_group
-        )
+        found: FlagEvaluation = with_groups(c, given, partial(self._measured, level))
+        return replace(found, held_out_verified=held_out_verified)
 
     def _measured(
-        self,
-        answers: Sequence[JudgedRatios],
-        level: float,
-        group: str | None = None,
-        tests: int = 1,
+        self, level: float, answers: Sequence[JudgedRatios], group: str | None, tests: int
     ) -> FlagEvaluation:
         """Return the measures of answers, flagged by their groups; the verdict is on `group`."""
         flagged = np.array([self(a.ratios, a.group).flagged for a in answers], dtype=bool)
