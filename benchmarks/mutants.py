@@ -443,7 +443,7 @@ MUTANTS = {
             "what a gate silences is kept",
         ),
         (
-            "twin.gate, twin._at = gate_for(self.calibration, gate), {}",
+            "twin.gate, twin._at, twin._alarm = gate_for(self.calibration, gate), {}, Alarm()",
             "twin.gate = gate_for(self.calibration, gate)",
             "a filter at another alpha without its gate",
         ),

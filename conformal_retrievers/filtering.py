@@ -119,7 +119,7 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
             if len(self._at) >= MAX_ALPHAS:
                 self._at.clear()
             twin = copy(self)
-            twin.calibration = self.calibration.at(alpha)
+            twin.calibration, twin._alarm = self.calibration.at(alpha), Alarm()
             twin._warn_if_nothing_drops()
             self._at[alpha] = twin
         return cast(Self, self._at[alpha])
@@ -132,7 +132,7 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         if gate is None or gate is self.gate:
             return self
         twin = copy(self)
-        twin.gate, twin._at = gate_for(self.calibration, gate), {}
+        twin.gate, twin._at, twin._alarm = gate_for(self.calibration, gate), {}, Alarm()
         return twin
 
     def __call__(

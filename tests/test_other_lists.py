@@ -136,8 +136,8 @@ def test_queries_like_the_calibrated_ones_are_no_cause_for_a_warning(n, alpha, r
 
 @pytest.mark.parametrize(
     ("every", "shift", "words"),
-    [(1, 20, "6 of the last 6 queries kept none"), (1, -20, "6 of the last 6 queries kept all"),
-     (2, 20, r"\d+ of the last 1\d queries kept none")],
+    [(1, 20, "none of the snippets of 6 of the last 6"), (1, -20, "all of the snippets of 6 of"),
+     (2, 20, r"none of the snippets of \d+ of the last 1\d")],
 )  # fmt: skip
 def test_scores_beyond_the_calibrated_ones_are_warned_of_once(every, shift, words, rng):
     keep = calibrated_on_numbers(rng, 100, 0.1)
@@ -146,8 +146,15 @@ def test_scores_beyond_the_calibrated_ones_are_warned_of_once(every, shift, word
         for i, scores in enumerate(numbers(rng, 60)[0]):
             keep("q", [str(score + (shift if i % every == 0 else 0)) for score in scores])
     [said] = [str(warning.message) for warning in caught]
-    assert re.match(rf"{words} of their snippets, with scores that \d of 100 calibrating", said)
-    assert said.endswith("To compare, run conformal-retrievers diagnose --log")
+    assert re.match(rf"the threshold passed {words}.* as \d of 100 calibrating", said)
+    assert said.endswith("run conformal-retrievers diagnose CALIBRATION --log LOG")
+
+
+def test_one_query_at_many_alphas_is_one_query(rng):
+    keep = calibrated_on_numbers(rng, 100, 0.1)
+    for alpha in (0.11, 0.12, 0.13, 0.14, 0.15, 0.16, 0.17, 0.18):  # a warning is an error
+        keep.at(alpha)("q", ["99", "98"])
+    assert not len(keep("q", ["99", "98"]).kept)
 
 
 def test_a_query_for_which_a_retriever_has_no_scores_is_kept_whole(rng):

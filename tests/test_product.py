@@ -104,7 +104,7 @@ def named_in(text, options):
 @pytest.mark.parametrize("scorer", SCORERS)
 @pytest.mark.parametrize("guarantee", OPTIONS["guarantee"])
 @pytest.mark.filterwarnings(
-    "ignore:.*drops none", "ignore:.*infinite", "ignore:.* of the last .* queries kept"
+    "ignore:.*drops none", "ignore:.*infinite", "ignore:the threshold passed"
 )
 def test_options_work_together_or_an_error_names_two_of_them(scorer, guarantee, tmp_path):
     worked = refused = 0

@@ -97,6 +97,8 @@ class Asked:
         self.right: Same = same or has_answer  # or with a reference
         self.concurrency = check_count(concurrency, "concurrency")
         self._stopped = threading.Event()
+        if isinstance(same, llm_same):
+            same.check()  # with six short calls, before a score or an answer is paid for
 
     def __call__(self, question: str, snippets: Sequence[Snippet], *, first: bool = False) -> str:
         """Return the chain's answer; the first one from all snippets is asked for on its own.
@@ -142,10 +144,11 @@ class Asked:
         """Say how many calls and tokens are needed at most.
 
         `contexts` has the characters of the snippets of each call. An LLM that compares answers is
-        asked as often again.
+        asked about each, with the one from all snippets and with each reference.
         """
         sizes = [sum(lengths) for lengths in contexts]
-        calls = len(sizes) * (2 if isinstance(self.same, llm_same) else 1)
+        most = 1 + max(map(len, (self.expected or {}).values()), default=0)
+        calls = len(sizes) * (1 + most * isinstance(self.same, llm_same))
         text = (
             f"{len(self.queries):,} questions take at most {calls:,} calls, of {self.chain}, with "
             f"about {sum(sizes) // CHARACTERS:,} tokens of snippets"
@@ -174,8 +177,6 @@ class Asked:
                     self._stopped.set()
                 raise
 
-        if isinstance(self.same, llm_same):
-            self.same.check()
         background_loop()  # now, before several threads ask for it
         with ThreadPoolExecutor(self.concurrency) as pool:
             tasks = [pool.submit(copy_context().run, attempted, query) for query in self.queries]

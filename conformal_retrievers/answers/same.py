@@ -118,9 +118,13 @@ class llm_same:  # noqa: N801, it is called as a function is
     def check(self) -> None:
         """Raise ValueError if the LLM does not see what is the same in six plain examples."""
         for question, answer, reference, expected in CONTROLS:
-            if self(question, answer, reference) != expected:
+            try:
+                verdict = self(question, answer, reference)
+            except RuntimeError as error:
+                raise ValueError(f"{error}; give llm_same another LLM, or try again") from error
+            if verdict != expected:
                 raise ValueError(
                     f"{self.llm.name} says that {answer!r} and {reference!r} are "
                     f"{'different' if expected else 'equal'} answers to {question!r}; give "
-                    "llm_same another LLM, or compare by words or a function"
+                    "llm_same another LLM or prompt, or compare by words or a function"
                 )

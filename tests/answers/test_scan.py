@@ -23,6 +23,7 @@ from conformal_retrievers.answers.same import CONTROLS
 from conformal_retrievers.answers.scan import levels_of
 from conformal_retrievers.data import read_jsonl, write_jsonl
 from conformal_retrievers.llm import LLM, Cache, Reply
+from conformal_retrievers.scoring import FunctionScorer
 from conformal_retrievers.scoring.scorer import score_snippets
 from tests.answers.chains import SCORER, Chain, drawn, scored
 
@@ -339,16 +340,23 @@ def test_an_llm_compares_what_differs_in_words_only():
 
 
 @pytest.mark.parametrize(
-    ("verdict", "words"), [("yes", "'It is Berlin.' and 'Paris' are equal"), ("no", "different")]
+    ("verdict", "words"),
+    [
+        ("yes", "'It is Berlin.' and 'Paris' are equal"),
+        ("no", "different"),
+        ("perhaps", "did not say whether two answers agree"),
+    ],
 )
-def test_an_llm_that_says_the_same_of_every_pair_is_refused_before_the_chain_is_asked(
+def test_an_llm_that_says_the_same_of_every_pair_is_refused_before_anything_is_scored(
     verdict, words
 ):
     text = json.dumps({"reasoning": "so it seems", "verdict": verdict})
     same = llm_same(LLM(lambda request: Reply(text), "judge"))
-    chain = Chain(0)
+    seen, chain = [], Chain(0)
+    scorer = FunctionScorer(lambda query, texts: seen.append(query), "unused")
     with pytest.raises(ValueError, match=f"{words}.*give llm_same another LLM"):
-        scan_answers([scored([0.1, 0.2], 1)], chain, scorer=SCORER, same=same)
+        scan_answers([scored([0.1, 0.2], 1)], chain, scorer=scorer, same=same)
+    assert not seen
     assert not chain.calls
 
 

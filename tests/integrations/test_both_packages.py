@@ -161,7 +161,7 @@ async def test_a_file_of_hits_and_of_its_gate_is_all_that_either_needs(tmp_path,
 # --- many calls -----------------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore:.* of the last .* queries kept")
+@pytest.mark.filterwarnings("ignore:the threshold passed")
 @pytest.mark.slow
 @each_framework
 async def test_memory_does_not_grow_with_calls(of):
