@@ -54,16 +54,23 @@ def openai_llm(
 
     Raises
     ------
+    ValueError
+        Without a key for OpenAI.
     openai.OpenAIError
-        Without a key; and when the model is asked, for a wrong key or an unknown model.
+        When the model is asked, for a wrong key or an unknown model.
     """
     require("llm", "openai")
     from httpx import Response
-    from openai import APIConnectionError, OpenAI
+    from openai import APIConnectionError, OpenAI, OpenAIError
 
     key = "none" if base_url is not None and api_key is None else api_key
     fields = dict(fields or {})
-    with OpenAI(base_url=base_url, api_key=key) as client:  # raises without a key
+    try:
+        client = OpenAI(base_url=base_url, api_key=key)
+    except OpenAIError as error:
+        text = "api_key is missing; give it, OPENAI_API_KEY, or the base_url of another server"
+        raise ValueError(text) from error
+    with client:
         settings = str(client.base_url), client.api_key, timeout, max_retries
     background_loop()  # now, before several threads ask
 

@@ -219,3 +219,10 @@ async def test_the_key_for_openai_is_not_sent_to_another_server(llm_server, monk
     await both(openai_llm("m", base_url=llm_server.url, api_key="theirs"))
     keys = [headers["authorization"] for headers in llm_server.headers]
     assert keys == ["Bearer none"] * 2 + ["Bearer theirs"] * 2
+
+
+def test_a_missing_key_is_an_error_that_says_where_to_give_one(monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_ADMIN_KEY", raising=False)
+    with pytest.raises(ValueError, match="api_key is missing; give it, OPENAI_API_KEY"):
+        openai_llm("m")
