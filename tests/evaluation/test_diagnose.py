@@ -11,6 +11,7 @@ from drawn import calibrated, draw, unjudged
 from scipy.stats import binomtest
 
 from conformal_retrievers import ScoredQuery, diagnose, evaluate
+from conformal_retrievers.calibration.guarantees import n_needed
 from conformal_retrievers.evaluation.diagnosis import Ties
 from conformal_retrievers.evaluation.power import coverage_p_value
 from conformal_retrievers.theory.exchangeability import m1_band, m2_band
@@ -100,8 +101,8 @@ def test_alphas_out_of_reach_of_delta_are_left_out(rng):
     calibration = calibrated(draw(rng, 11), alpha=0.2, delta=0.1, guarantee="any")
     # 0.8¹¹ ≤ 0.1 < 0.8¹⁰
     d = diagnose(calibration, draw(rng, 40))
-    needed = calibration.units().n_needed
-    assert [p.alpha for p in d.sweep] == [k / 40 for k in range(1, 21) if needed(k / 40, 0.1) <= 11]
+    possible = [k / 40 for k in range(1, 21) if n_needed("any", k / 40, 0.1) <= 11]
+    assert [point.alpha for point in d.sweep] == possible
     assert d.sweep[0].alpha == 0.2
 
 
