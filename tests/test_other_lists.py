@@ -150,6 +150,27 @@ def test_scores_beyond_the_calibrated_ones_are_warned_of_once(every, shift, word
     assert said.endswith("run conformal-retrievers diagnose CALIBRATION --log LOG")
 
 
+def test_what_was_kept_before_does_not_delay_the_warning(rng):
+    keep = calibrated_on_numbers(rng, 100, 0.1)
+    lowest = keep.calibration.lowest_scores
+    for _ in range(50):
+        assert len(keep("q", [str(lowest[50]), "99"]).kept) == 1
+        assert len(keep("q", [str(lowest[0])]).kept) == 1  # all, and no lower than calibrated ones
+    for _ in range(5):
+        keep("q", ["99"])
+    with pytest.warns(UserWarning, match="none of the snippets of 6 of the last 6 queries"):
+        keep("q", ["99"])
+
+
+def test_by_group_nothing_is_known_of_how_many_queries_keep_none(rng):
+    queries = zip(*numbers(rng, 100), strict=True)
+    scored = [ScoredQuery(*query, group="ab"[i % 2]) for i, query in enumerate(queries)]
+    calibration = Calibration.from_scores(scored, alpha=0.2, scorer="number", by_group=True)
+    keep = ConformalFilter(NUMBER, calibration)
+    for _ in range(20):  # a warning is an error
+        assert not len(keep("q", ["99"], group="a").kept)
+
+
 def test_one_query_at_many_alphas_is_one_query(rng):
     keep = calibrated_on_numbers(rng, 100, 0.1)
     for alpha in (0.11, 0.12, 0.13, 0.14, 0.15, 0.16, 0.17, 0.18):  # a warning is an error

@@ -145,6 +145,8 @@ def as_numbers(values: Any, name: str) -> NDArray[Any]:
     Raises ValueError, with their name, for values that are not numbers.
     """
     try:
+        if isinstance(values, np.ma.MaskedArray):
+            raise TypeError("a mask hides some; fill it: array.filled(np.nan)")
         array = np.asarray(values)
         objects = array.flat if array.dtype == object else ()
         if array.dtype.kind not in "biufO" or any(isinstance(x, (str, bytes)) for x in objects):

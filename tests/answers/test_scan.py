@@ -339,6 +339,20 @@ def test_an_llm_compares_what_differs_in_words_only():
     assert same.name.startswith("llm_same(judge, prompt=")
 
 
+def test_the_number_of_calls_that_is_said_counts_those_of_an_llm_that_compares(caplog):
+    def complete(request):
+        known = [c for c in CONTROLS if c[1] in request.user and c[2] in request.user]
+        verdict = "yes" if known and known[0][3] else "no"
+        return Reply(json.dumps({"reasoning": "…", "verdict": verdict}))
+
+    query, same = scored([0.1], 1), llm_same(LLM(complete, "judge"))
+    expected = {query.query: ["Rome", "Oslo", "Lima"]}
+    with caplog.at_level("INFO"):
+        scan_answers([query], Chain(0), scorer=SCORER, same=same, expected=expected)
+    # three contexts, of all twice and of none, each with an answer and four comparisons
+    assert "1 questions take at most 15 calls" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("verdict", "words"),
     [
