@@ -57,7 +57,7 @@ from conformal_retrievers.data.copies import without_copies
 from conformal_retrievers.scoring import FusionScorer, RankScorer
 from conformal_retrievers.scoring.bm25 import BM25Scorer
 from conformal_retrievers.scoring.learned.prior import Prior
-from conformal_retrievers.scoring.shared_scores import scored_once
+from conformal_retrievers.scoring.shared_scores import shared_in
 
 SETS = (
     "scifact",
@@ -151,13 +151,13 @@ def sections(arguments: argparse.Namespace) -> Iterator[str | Table]:
                 name: in_order(score_queries(scorer, judged), name)
                 for name, scorer in OTHERS.items()
             }
-            with scored_once():
-                for size in arguments.sizes:
-                    rngs = np.random.default_rng([arguments.seed, size]).spawn(arguments.halvings)
-                    if size > len(judged) // 2:
-                        continue
-                    halvings = [halving(judged, others, recall, rng, size, prior) for rng in rngs]
-                    ratios[size].append(add_row(table, size, halvings, recall))
+            judged = shared_in(judged)
+            for size in arguments.sizes:
+                rngs = np.random.default_rng([arguments.seed, size]).spawn(arguments.halvings)
+                if size > len(judged) // 2:
+                    continue
+                halvings = [halving(judged, others, recall, rng, size, prior) for rng in rngs]
+                ratios[size].append(add_row(table, size, halvings, recall))
             yield table
     yield "\n## Medians over the sets\n"
     for size, found in ratios.items():

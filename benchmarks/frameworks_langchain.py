@@ -54,7 +54,7 @@ from conformal_retrievers import (
 from conformal_retrievers.cli.docstrings import docstring_corpus
 from conformal_retrievers.data.hits import RETRIEVER, Hit, fusion
 from langchain_conformal import ConformalCompressor, embedding_scorer
-from langchain_conformal.documents import kept_documents, to_score
+from langchain_conformal.documents import RetrievedDocuments, kept_documents
 from langchain_conformal.documents import with_hits as found_by
 
 with warnings.catch_warnings():
@@ -279,12 +279,12 @@ def parts() -> list[str]:
         conformal_filter = ours.filter
 
         def score(f: Any = conformal_filter, of: Any = documents, query: str = query) -> Any:
-            return np.asarray(f.scorer.score(query, to_score(f, of)))
+            return np.asarray(f.scorer.score(query, RetrievedDocuments(of)))
 
         decided = conformal_filter.decide(score())
         steps = (
             partial(get_callback_manager_for_config, ensure_config({"callbacks": None})),
-            partial(to_score, conformal_filter, documents),
+            partial(RetrievedDocuments, documents),
             score,
             partial(conformal_filter.decide, decided.scores),
             partial(kept_documents, documents, decided, "conformal_"),

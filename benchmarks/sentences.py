@@ -31,7 +31,7 @@ import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -58,7 +58,7 @@ from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.data.sentences import cut
 from conformal_retrievers.scoring.bm25 import BM25Scorer
 from conformal_retrievers.scoring.learned.prior import Prior
-from conformal_retrievers.scoring.shared_scores import scored_once
+from conformal_retrievers.scoring.shared_scores import shared_in
 
 ALPHA = 0.1
 SIZE = 500  # characters of a chunk of a page
@@ -266,7 +266,7 @@ def halving(data: Data, rng: np.random.Generator, n: int, prior: Prior) -> Halvi
     filtered = order[half:].tolist()
     sentences = [data.sentences[i] for i in filtered]
     rows = {
-        "filter": [np.asarray(scorer.score(q.query, q.snippets)) for q in sentences],
+        "filter": [np.asarray(scorer.score(q.query, q.retrieved)) for q in sentences],
         "chunks by cosine": [-data.chunks[i].hits["dense"].scores[data.sentences[i].document_of]
                              for i in filtered],
         "chunks by fusion": [-fused(data.chunks[i])[data.sentences[i].document_of]
@@ -305,14 +305,14 @@ def words_at(
 def table(name: str, data: Data, arguments: argparse.Namespace, cache: Path) -> Iterator[str]:
     from benchmarks.prior import coefficients, prior_from
 
+    data = replace(data, sentences=shared_in(data.sentences))
     prior = prior_from("sentences", coefficients("sentences", arguments.data, cache), [name])
     columns = ("judged", "fit", "words", "of chunks by cosine", "of chunks by fusion")
     yield f"| {' | '.join((*columns, 'kept', 'coverage', 'holds'))} |"
     yield "|---|---|---|---|---|---|---|---|"
     for size in SIZES:
         rngs = np.random.default_rng([arguments.seed, size]).spawn(arguments.halvings)
-        with scored_once():
-            made = [halving(data, rng, size, prior) for rng in rngs]
+        made = [halving(data, rng, size, prior) for rng in rngs]
         words = {row: np.array([one.words[row] for one in made]) for row in made[0].words}
         coverage = np.array([one.coverage for one in made])
         se = coverage.std(ddof=1) / math.sqrt(len(coverage))

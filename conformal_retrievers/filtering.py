@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -29,9 +28,9 @@ from conformal_retrievers.calibration.gate import (
 from conformal_retrievers.calibration.statement import why_none
 from conformal_retrievers.calibration.subjects import ANSWERS, FILTERED, SNIPPETS, OnUnscorable
 from conformal_retrievers.data.checks import as_flag
-from conformal_retrievers.data.hits import list_length, texts_in
 from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
 from conformal_retrievers.data.sentences import Splitter
+from conformal_retrievers.data.snippets import Retrieved
 from conformal_retrievers.results import Alarm, Filtered, NothingKept, Unscorable
 from conformal_retrievers.scoring.query_scorer import QueryScorer
 from conformal_retrievers.scoring.scorer import (
@@ -43,7 +42,7 @@ from conformal_retrievers.scoring.scorer import (
     score_snippets,
     with_parts,
 )
-from conformal_retrievers.scoring.shared_scores import ascored_once, at_once, scored_once
+from conformal_retrievers.scoring.shared_scores import ashared, at_once, shared
 
 logger = logging.getLogger("conformal_retrievers")
 
@@ -140,20 +139,18 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         query: str,
         snippets: Iterable[Snippet | str],
         group: str | None = None,
-        *,
-        failed: Collection[str] = (),
     ) -> AFiltered:
         """Score the snippets of a query and decide which to keep.
 
-        If one of the retrievers that the scorer reads is among those that `failed`, no snippet can
-        be scored; a gate that reads it lets the query pass. None can be scored either in a list
-        clearly shorter than any that was calibrated, if the scorer compares the snippets of a list.
-        Warns of that, of more snippets than the retriever was asked for, if none can be scored, and
-        if far more queries keep none, or all, than of those that calibrated.
+        If one of the retrievers that the scorer reads failed, no snippet can be scored; a gate that
+        reads it lets the query pass. None can be scored either in a list clearly shorter than any
+        that was calibrated, if the scorer compares the snippets of a list. Warns of that, of more
+        snippets than the retriever was asked for, if none can be scored, and if far more queries
+        keep none, or all, than of those that calibrated.
         """
         given, n, decide = self._opened(snippets)
         group = self._checked(query, n, group)
-        scores, gated = self._scored(query, given, group, failed)
+        scores, gated = self._scored(query, given, group)
         return self._with_characters(decide(scores, group, gated=gated), given)
 
     async def acall(
@@ -161,19 +158,17 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         query: str,
         snippets: Iterable[Snippet | str],
         group: str | None = None,
-        *,
-        failed: Collection[str] = (),
     ) -> AFiltered:
         """Filter without blocking the event loop."""
         given, n, decide = self._opened(snippets)
         group = self._checked(query, n, group)
-        scores, gated = await self._ascored(query, given, group, failed)
+        scores, gated = await self._ascored(query, given, group)
         return self._with_characters(decide(scores, group, gated=gated), given)
 
     @abstractmethod
     def _opened(
         self, snippets: Iterable[Snippet | str]
-    ) -> tuple[Sequence[Snippet], int, Callable[..., AFiltered]]:
+    ) -> tuple[Retrieved, int, Callable[..., AFiltered]]:
         """Return what is scored, the number of what was retrieved, and what decides on scores."""
 
     @property
@@ -182,48 +177,47 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         return statement_with(self.calibration, self.gate)
 
     def _scored(
-        self, query: str, snippets: Sequence[Snippet], group: str | None, failed: Collection[str]
+        self, query: str, snippets: Retrieved, group: str | None
     ) -> tuple[Scores, Gated | None]:
         """Return the scores of the snippets, and what the gate decides."""
-        gate = self.gate
-        with nullcontext() if gate is None else scored_once():
-            gated = None if gate is None else gate(query, snippets, group, failed=failed)
-            if lacks(self.scorer, failed):  # scores without its hits lose what it alone finds
-                return np.full(len(snippets), np.nan), gated
-            return self._meant(score_snippets(self.scorer, query, snippets), snippets, group), gated
+        gated = None
+        if self.gate is not None:
+            snippets = shared(snippets)
+            gated = self.gate(query, snippets, group)
+        if lacks(self.scorer, snippets):  # scores without its hits lose what it alone finds
+            return np.full(len(snippets), np.nan), gated
+        return self._meant(score_snippets(self.scorer, query, snippets), snippets, group), gated
 
     async def _ascored(
-        self, query: str, snippets: Sequence[Snippet], group: str | None, failed: Collection[str]
+        self, query: str, snippets: Retrieved, group: str | None
     ) -> tuple[Scores, Gated | None]:
         """Return the scores of the snippets, and what the gate decides at the same time."""
         if self.gate is None:
-            return await self._ascore(query, snippets, group, failed), None
-        async with ascored_once():
+            return await self._ascore(query, snippets, group), None
+        async with ashared(snippets) as given:
             scores, gated = await at_once(
-                self._ascore(query, snippets, group, failed),
-                self.gate.acall(query, snippets, group, failed=failed),
+                self._ascore(query, given, group),
+                self.gate.acall(query, given, group),
             )
         return scores, gated
 
-    async def _ascore(
-        self, query: str, snippets: Sequence[Snippet], group: str | None, failed: Collection[str]
-    ) -> Scores:
-        if lacks(self.scorer, failed):
+    async def _ascore(self, query: str, snippets: Retrieved, group: str | None) -> Scores:
+        if lacks(self.scorer, snippets):
             return np.full(len(snippets), np.nan)
         return self._meant(await ascore_snippets(self.scorer, query, snippets), snippets, group)
 
-    def _meant(self, scores: Scores, snippets: Sequence[Snippet], group: str | None) -> Scores:
+    def _meant(self, scores: Scores, snippets: Retrieved, group: str | None) -> Scores:
         """Return scores (n,), NaN where they mean something else than those of the calibration."""
         c = self.calibration
-        if not self._needs_length or c.fewest is None or (n := list_length(snippets)) >= c.fewest:
+        if not self._needs_length or c.fewest is None or (n := snippets.depth) >= c.fewest:
             return scores
         short = c.is_short(n, passes=bool(c.keep(scores, group).any()))
         return np.full(len(scores), np.nan) if short else scores
 
-    def _with_characters(self, filtered: AFiltered, given: Sequence[Snippet]) -> AFiltered:
+    def _with_characters(self, filtered: AFiltered, given: Retrieved) -> AFiltered:
         if not self.shadow:
             return filtered
-        return replace(filtered, characters=np.array([*map(len, texts_in(given))], dtype=np.intp))
+        return replace(filtered, characters=np.array([*map(len, given.texts)], dtype=np.intp))
 
     def _decided(self, filtered: AFiltered) -> AFiltered:
         """Return a decision by the threshold alone, as the options say."""
@@ -319,7 +313,7 @@ class ConformalFilter(RetrievalFilter[Filtered]):
 
     def _opened(
         self, snippets: Iterable[Snippet | str]
-    ) -> tuple[Sequence[Snippet], int, Callable[..., Filtered]]:
+    ) -> tuple[Retrieved, int, Callable[..., Filtered]]:
         given = as_snippets(snippets)
         return given, len(given), self.decide
 

@@ -22,7 +22,7 @@ from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.gate import Gated, scorer_and_gate
 from conformal_retrievers.calibration.scorer import needed_scorers
-from conformal_retrievers.data.queries import Snippet, as_scores
+from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
 from conformal_retrievers.data.sentences import (
     Passage,
     Sentences,
@@ -33,6 +33,7 @@ from conformal_retrievers.data.sentences import (
     splitter,
     with_neighbours,
 )
+from conformal_retrievers.data.snippets import Retrieved
 from conformal_retrievers.filtering import ConformalFilter, FilterOptions, RetrievalFilter
 from conformal_retrievers.results import Filtered
 from conformal_retrievers.scoring.query_scorer import QueryScorer
@@ -115,9 +116,12 @@ class SentenceFilter(RetrievalFilter[FilteredSentences]):
 
     def _opened(
         self, snippets: Iterable[Snippet | str]
-    ) -> tuple[Sequence[Snippet], int, Callable[..., FilteredSentences]]:
-        sentences = cut(snippets, self.splitter)
-        return sentences.snippets, len(sentences.documents), partial(self.decide_on, sentences)
+    ) -> tuple[Retrieved, int, Callable[..., FilteredSentences]]:
+        given = as_snippets(snippets)
+        sentences = cut(given, self.splitter)
+        scored = Retrieved(sentences.snippets)
+        scored.failed = given.failed
+        return scored, len(sentences.documents), partial(self.decide_on, sentences)
 
     def decide_on(
         self,

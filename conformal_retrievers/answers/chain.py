@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, NamedTuple, TypeVar
 
 from conformal_retrievers.answers.asked import Answer
-from conformal_retrievers.data.hits import texts_in
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.retrieval import Retrieval
 from conformal_retrievers.data.retrieved import with_questions
@@ -47,7 +46,7 @@ class plain_chain:  # noqa: N801, it is called as a function is
 
     def __call__(self, question: str, snippets: Sequence[Snippet]) -> str:
         """Return the reply of the LLM."""
-        values = {"snippets": texts_in(snippets), "question": question}
+        values = {"snippets": [snippet.text for snippet in snippets], "question": question}
         reply = self.llm.complete(self.prompt.request(values, max_tokens=self.max_tokens))
         if reply.finish not in ("stop", "length"):
             raise RuntimeError(f"{self.llm.name} gave no answer: {failure_of(reply)}")

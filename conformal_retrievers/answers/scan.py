@@ -182,7 +182,7 @@ def scans_of(asked: Asked, scorer: Scorer | None) -> Scans:
         scorer = fitted(sources_of(asked.queries), (), [], "snippets")
     check_scorer(scorer)
     check_not_fitted_on(scorer, asked.queries)
-    scores = {q.query: score_snippets(scorer, q.query, q.snippets) for q in asked.queries}
+    scores = {q.query: score_snippets(scorer, q.query, q.retrieved) for q in asked.queries}
     asked.announce(
         [len(query.snippets[i].text) for i in np.flatnonzero(~(scores[query.query] > level))]
         for query in asked.queries

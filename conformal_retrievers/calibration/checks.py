@@ -14,7 +14,6 @@ from conformal_retrievers.calibration.subjects import SENTENCES, Subject
 from conformal_retrievers.calibration.sufficient_statistics import Reduced
 from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.columns import ScoredQueries
-from conformal_retrievers.data.hits import list_length
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.data.retrieval import as_json, as_retriever
 from conformal_retrievers.data.retrieved import retrieved
@@ -199,8 +198,8 @@ def with_retrieval(
             raise ValueError(say("retrievals differ", name=name, values=values))
         if known:
             facts[name] = known.pop()
-    lists = [query.snippets for query in judged if query.snippets and retrieved(query)]
-    if lengths := Counter(map(list_length, lists)):
+    lists = [query.retrieved for query in judged if query.snippets and retrieved(query)]
+    if lengths := Counter(snippets.depth for snippets in lists):
         facts["lengths"] = {str(n): lengths[n] for n in sorted(lengths)}
     return json_copy("retrieval", facts or None)
 

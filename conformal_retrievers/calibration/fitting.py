@@ -37,7 +37,7 @@ from conformal_retrievers.scoring.scorer import (
     reference,
     score_snippets,
 )
-from conformal_retrievers.scoring.shared_scores import scored_once
+from conformal_retrievers.scoring.shared_scores import shared_in
 
 say = wording(__package__)
 FEWEST = 20  # judged queries with a relevant snippet, of which some fit
@@ -135,13 +135,13 @@ def choose(
     fit, calibration = list[JudgedQuery](), judged
     if sum(any(query.relevant) for query in judged) >= FEWEST:
         fit, calibration = split(judged, needed=needed, groups=groups)
+    fit = shared_in(fit)
     shown = with_bar(fit, "Fitting the score") if progress and fit else fit
-    with scored_once():
-        for query in shown:
-            for part in given:
-                score_snippets(part, query.query, query.snippets)
-        learned = fitted(sources, given, fit, item)
-        scored = dict(_scored(sources, given, fit, item))
+    for query in shown:
+        for part in given:
+            score_snippets(part, query.query, query.retrieved)
+    learned = fitted(sources, given, fit, item)
+    scored = dict(_scored(sources, given, fit, item))
     costs = {name: float(kept(queries, alpha).mean()) for name, queries in scored.items()}
     top = [name for name in costs if name.startswith("top k of")]
     better = [name for name in top if _better(scored[name], scored[LEARNED], alpha)]
@@ -235,7 +235,7 @@ def _scored(
     lists = [{*query.hits} for query in fit if query.snippets]
     for name, scorer in ranked.items():
         if name == "the fusion" or all(name in names for names in lists):
-            scores = (score_snippets(scorer, query.query, query.snippets) for query in fit)
+            scores = (score_snippets(scorer, query.query, query.retrieved) for query in fit)
             places = (np.argsort(np.argsort(own, kind="stable")).astype(float) for own in scores)
             yield f"top k of {name}", [*map(_with_scores, fit, places)]
 
@@ -249,7 +249,7 @@ def _cross_validated(
         for fold in range(FOLDS)
     ]
     return [
-        _with_scores(query, score_snippets(folds[i % FOLDS], query.query, query.snippets))
+        _with_scores(query, score_snippets(folds[i % FOLDS], query.query, query.retrieved))
         for i, query in enumerate(fit)
     ]
 

@@ -11,7 +11,7 @@ so P(silent | answerable) ≤ α. On a query where it is not silent, the gate sp
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -24,8 +24,8 @@ from conformal_retrievers.calibration.gate_in_front import answerable_in, check_
 from conformal_retrievers.calibration.scorer import query_scorer_for, scorer_for
 from conformal_retrievers.calibration.subjects import ANSWERS, FILTERED, QUERIES
 from conformal_retrievers.calibration.wording import wording
-from conformal_retrievers.data.hits import list_length
-from conformal_retrievers.data.queries import JudgedQuery, Snippet
+from conformal_retrievers.data.queries import JudgedQuery, Snippet, as_snippets
+from conformal_retrievers.data.snippets import Retrieved
 from conformal_retrievers.scoring.hits import retrievers_of
 from conformal_retrievers.scoring.query_scorer import (
     QueryScorer,
@@ -126,36 +126,32 @@ class Gate:
         query: str,
         snippets: Sequence[Snippet],
         group: str | None = None,
-        *,
-        failed: Collection[str] = (),
     ) -> Gated:
         """Score a query by what was retrieved for it, and decide.
 
-        The score is unknown if one of the retrievers that it reads is among those that `failed`, or
-        for a list that is shorter than those of the calibration, if it compares the snippets.
+        The score is unknown if one of the retrievers that it reads failed, or for a list that is
+        shorter than those of the calibration, if it compares the snippets.
         """
-        if lacks(self.scorer, failed):
+        if lacks(self.scorer, given := as_snippets(snippets)):
             return self.decide(math.nan, group)
-        return self._meant(score_query(self.scorer, query, snippets), snippets, group)
+        return self._meant(score_query(self.scorer, query, given), given, group)
 
     async def acall(
         self,
         query: str,
         snippets: Sequence[Snippet],
         group: str | None = None,
-        *,
-        failed: Collection[str] = (),
     ) -> Gated:
         """Decide without blocking the event loop."""
-        if lacks(self.scorer, failed):
+        if lacks(self.scorer, given := as_snippets(snippets)):
             return self.decide(math.nan, group)
-        return self._meant(await ascore_query(self.scorer, query, snippets), snippets, group)
+        return self._meant(await ascore_query(self.scorer, query, given), given, group)
 
-    def _meant(self, score: float, snippets: Sequence[Snippet], group: str | None) -> Gated:
+    def _meant(self, score: float, snippets: Retrieved, group: str | None) -> Gated:
         gated = self.decide(score, group)
         if not needs_length(self.scorer):
             return gated
-        short = self.calibration.is_short(list_length(snippets), passes=not gated.silent)
+        short = self.calibration.is_short(snippets.depth, passes=not gated.silent)
         return self.decide(math.nan, group) if short else gated
 
     def decide(self, score: float, group: str | None = None) -> Gated:
@@ -180,9 +176,9 @@ class Gate:
         ]
 
 
-def lacks(scorer: Named, failed: Collection[str]) -> bool:
-    """Return whether one of the retrievers that a scorer reads is among those that `failed`."""
-    return bool(failed) and not {*failed}.isdisjoint(retrievers_of(scorer))
+def lacks(scorer: Named, snippets: Retrieved) -> bool:
+    """Return whether one of the retrievers that a scorer reads failed."""
+    return bool(snippets.failed) and not {*snippets.failed}.isdisjoint(retrievers_of(scorer))
 
 
 def check_gate(gate: object) -> None:

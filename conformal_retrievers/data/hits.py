@@ -6,15 +6,14 @@ Ranks count from 0, the best. Lists of several retrievers are united by reciproc
     Σ over the retrievers that found a snippet of  1 / (60 + rank + 1),  the highest first.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, TypeVar, overload
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator
 
 Key = TypeVar("Key", bound=Hashable)
-T = TypeVar("T")
 RETRIEVER = "retriever"  # the name of a single retriever in its hits, whatever else it is called
 C = 60  # as in the paper, and in both frameworks
 
@@ -71,19 +70,6 @@ def slope(columns: HitColumns, fewest: int = 3) -> int:
     return 1 if (steps >= 0).all() else -1 if (steps <= 0).all() else 0
 
 
-def list_length(snippets: Sequence[Any]) -> int:
-    """Return how many snippets were retrieved: of several retrievers, by the one that found most.
-
-    A union of lists of one length has a length of its own for each query.
-
-    >>> from conformal_retrievers.data.snippets import Snippet
-    >>> list_length([Snippet("a", hits=(Hit("dense", 3), Hit("bm25", 0))), Snippet("b")])
-    4
-    """
-    ranks = [c.ranks[np.isfinite(c.ranks)] for c in hits_in(snippets).values()]
-    return max((int(own.max()) + 1 for own in ranks if len(own)), default=len(snippets))
-
-
 def hit_columns(hits: Sequence[Iterable[tuple[str, Any, Any]]]) -> dict[str, HitColumns]:
     """Return the columns of each retriever, by name in order, from the hits of n snippets.
 
@@ -100,67 +86,6 @@ def hit_columns(hits: Sequence[Iterable[tuple[str, Any, Any]]]) -> dict[str, Hit
         name: HitColumns._make(np.array(values, np.float64) for values in columns[name])
         for name in sorted(columns)
     }
-
-
-class Retrieved(Sequence[T]):
-    """The n snippets of a query as columns, each of which is made once it is read.
-
-    Scores from hits read no snippet, and making a hundred takes longer than scoring them.
-    """
-
-    def __init__(
-        self, n: int, snippets: Callable[[], Sequence[T]], **columns: Callable[[], Any]
-    ) -> None:
-        self.n, self._columns, self._made = n, {"snippets": snippets, **columns}, dict[str, Any]()
-
-    def column(self, name: str) -> Any:
-        """Return the `hits` of each retriever by its name, or a field of each snippet."""
-        if name not in self._made:
-            make = self._columns.get(name)
-            self._made[name] = [None] * self.n if make is None else make()
-        return self._made[name]
-
-    def __len__(self) -> int:
-        return self.n
-
-    @overload
-    def __getitem__(self, i: int) -> T: ...
-    @overload
-    def __getitem__(self, i: slice) -> Sequence[T]: ...
-    def __getitem__(self, i: int | slice) -> T | Sequence[T]:
-        snippets: Sequence[T] = self.column("snippets")
-        return snippets[i]
-
-
-def hits_in(snippets: Sequence[Any]) -> Mapping[str, HitColumns]:
-    """Return the hits of each retriever among snippets, by its name."""
-    hits: Any = _values(snippets, "hits")
-    return hits if isinstance(hits, Mapping) else hit_columns(hits)
-
-
-def texts_in(snippets: Sequence[Any]) -> Sequence[str]:
-    """Return the texts of snippets."""
-    return _values(snippets, "text")
-
-
-def embeddings_in(snippets: Sequence[Any]) -> Sequence[Any]:
-    """Return the vectors of snippets, None where there is none."""
-    return _values(snippets, "embedding")
-
-
-def documents_in(snippets: Sequence[Any]) -> Sequence[str | None]:
-    """Return the documents that snippets were cut from."""
-    return _values(snippets, "document")
-
-
-def positions_in(snippets: Sequence[Any]) -> Sequence[int | None]:
-    """Return the places of the first characters of snippets in their documents."""
-    return _values(snippets, "position")
-
-
-def _values(snippets: Sequence[Any], field: str) -> list[Any]:
-    columns = snippets.column(field) if isinstance(snippets, Retrieved) else None
-    return [getattr(snippet, field) for snippet in snippets] if columns is None else columns
 
 
 def fuse(lists: Mapping[str, Sequence[tuple[Key, float | None]]]) -> dict[Key, tuple[Hit, ...]]:

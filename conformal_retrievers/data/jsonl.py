@@ -129,7 +129,8 @@ def write_jsonl(queries: Iterable[JudgedQuery], path: str | Path) -> None:
 
 
 def _line(query: JudgedQuery) -> str:
-    given = vars(query) | {"evidence": [piece._asdict() for piece in query.evidence]}
+    given: dict[str, Any] = {field.name: getattr(query, field.name) for field in fields(query)}
+    given["evidence"] = [piece._asdict() for piece in query.evidence]
     marked = zip(query.snippets, given.pop("relevant"), strict=True)
     of_snippet = [name for name in SnippetRow.model_fields if name != "relevant"]
     given["snippets"] = [

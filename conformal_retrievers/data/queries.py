@@ -11,17 +11,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from conformal_retrievers.data import checks
 from conformal_retrievers.data.checks import as_numbers, as_scores, query_name
-from conformal_retrievers.data.hits import Hit, HitColumns, hit_columns
+from conformal_retrievers.data.hits import Hit, HitColumns
 from conformal_retrievers.data.ranges import Evidence, Quote, as_evidence
 from conformal_retrievers.data.recognition import places_of
 from conformal_retrievers.data.retrieval import Retriever, as_retriever
-from conformal_retrievers.data.snippets import Snippet, as_snippets, retrieved_in, with_hits
+from conformal_retrievers.data.snippets import (
+    Retrieved,
+    Snippet,
+    as_snippets,
+    retrieved_in,
+    with_hits,
+)
 
 __all__ = ["Hit", "JudgedQuery", "ScoredQuery", "Snippet", "as_numbers", "as_scores", "as_snippets"]
 __all__ += ["retrieved_in", "with_hits"]
@@ -182,10 +189,15 @@ class JudgedQuery:
         """The query's name in messages."""
         return query_name(self.id, self.query)
 
+    @cached_property
+    def retrieved(self) -> Retrieved:
+        """The snippets, as scorers read them."""
+        return Retrieved(self.snippets)
+
     @property
-    def hits(self) -> dict[str, HitColumns]:
+    def hits(self) -> Mapping[str, HitColumns]:
         """The hits of each retriever, by its name; empty if they are unknown."""
-        return hit_columns([snippet.hits for snippet in self.snippets])
+        return self.retrieved.hits
 
     @property
     def document_of(self) -> NDArray[np.intp] | None:

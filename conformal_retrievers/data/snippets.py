@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from conformal_retrievers.data.hits import RETRIEVER, Hit, Retrieved
+from conformal_retrievers.data.hits import RETRIEVER, Hit, HitColumns, hit_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +32,89 @@ class Snippet:
             raise TypeError(f"text is {self.text!r:.60}; give a str, such as document.page_content")
 
 
-def as_snippets(
-    snippets: Iterable[Snippet | str], name: str = "snippets"
-) -> tuple[Snippet, ...] | Retrieved[Snippet]:
-    """Return the snippets as a tuple, or as they were retrieved.
+class Retrieved(Sequence[Snippet]):
+    """What was retrieved for a query: n snippets, in columns that are made when they are read.
+
+    Scores from hits read no snippet, and making a hundred takes longer than scoring them: so the
+    packages make columns of their documents and nodes.
+    """
+
+    def __init__(self, given: Sequence[Any]) -> None:
+        self.given = given
+        self.known: dict[Any, Any] | None = None  # scores, where scorers share them
+
+    def __len__(self) -> int:
+        return len(self.given)
+
+    @overload
+    def __getitem__(self, i: int) -> Snippet: ...
+    @overload
+    def __getitem__(self, i: slice) -> Sequence[Snippet]: ...
+    def __getitem__(self, i: int | slice) -> Snippet | Sequence[Snippet]:
+        return self.snippets[i]
+
+    def __iter__(self) -> Iterator[Snippet]:
+        return iter(self.snippets)
+
+    @cached_property
+    def snippets(self) -> Sequence[Snippet]:
+        """The snippets themselves."""
+        return self.given
+
+    @cached_property
+    def hits(self) -> Mapping[str, HitColumns]:
+        """The hits of each retriever, by its name; empty if they are unknown."""
+        return hit_columns([snippet.hits for snippet in self.snippets])
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """The texts."""
+        return [snippet.text for snippet in self.snippets]
+
+    @cached_property
+    def documents(self) -> Sequence[str | None]:
+        """The documents that they were cut from."""
+        return [snippet.document for snippet in self.snippets]
+
+    @cached_property
+    def positions(self) -> Sequence[int | None]:
+        """The places of their first characters in these."""
+        return [snippet.position for snippet in self.snippets]
+
+    @cached_property
+    def embeddings(self) -> Sequence[Any]:
+        """Their vectors, None where there is none."""
+        return [snippet.embedding for snippet in self.snippets]
+
+    @cached_property
+    def failed(self) -> Sequence[str]:
+        """The retrievers that failed and were left out."""
+        return ()
+
+    @property
+    def depth(self) -> int:
+        """How many were retrieved: of several retrievers, by the one that found most.
+
+        A union of lists of one length has a length of its own for each query.
+
+        >>> hits = (Hit("dense", 3), Hit("bm25", 0))
+        >>> Retrieved([Snippet("a", hits=hits), Snippet("b")]).depth
+        4
+        """
+        ranks = [column.ranks[np.isfinite(column.ranks)] for column in self.hits.values()]
+        return max((int(own.max()) + 1 for own in ranks if len(own)), default=len(self))
+
+
+def as_snippets(snippets: Iterable[Snippet | str], name: str = "snippets") -> Retrieved:
+    """Return the snippets as what was retrieved.
 
     A plain string becomes one, and so does a Document of LangChain or a node of LlamaIndex.
     """
-    if isinstance(snippets, Retrieved) or (
-        type(snippets) is tuple and {*map(type, snippets)} <= {Snippet}
-    ):
+    if isinstance(snippets, Retrieved):
         return snippets
     if isinstance(snippets, (str, Snippet)):
         raise TypeError(f"{name} is one {type(snippets).__name__}; give a list of snippets")
-    return tuple([s if isinstance(s, Snippet) else _snippet(s) for s in snippets])
+    return Retrieved(tuple([s if isinstance(s, Snippet) else _snippet(s) for s in snippets]))
 
 
 def _snippet(given: Any) -> Snippet:

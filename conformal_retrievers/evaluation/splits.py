@@ -26,7 +26,7 @@ from conformal_retrievers.evaluation.equal_recall import EqualRecall, Row
 from conformal_retrievers.evaluation.evaluate import evaluate
 from conformal_retrievers.llm.ask import check_count, with_bar
 from conformal_retrievers.scoring.scorer import Scorer, judged_queries, score_queries
-from conformal_retrievers.scoring.shared_scores import scored_once
+from conformal_retrievers.scoring.shared_scores import shared_in
 from conformal_retrievers.theory.intervals import Interval, percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
@@ -110,16 +110,15 @@ def try_splits(
             "raise alpha"
         )
     coverages, tables, choices = [], [], []
-    drawn = list(halves(queries, splits, seed))
+    drawn = list(halves(shared_in(queries), splits, seed))
     given = [scorer] if isinstance(scorer, Scorer) else [*(scorer or ())]
-    with scored_once():
-        for calibrating, others in with_bar(drawn, "split") if progress else drawn:
-            calibration = calibrate(calibrating, scorer, alpha=alpha)
-            scored = score_queries(scorer_for(calibration, given), others)
-            evaluation = evaluate(calibration, scored)
-            coverages.append(evaluation.coverage[calibration.guarantee].estimate)
-            tables += [evaluation.equal_recall] if evaluation.equal_recall else []
-            choices.append(calibration.choice)
+    for calibrating, others in with_bar(drawn, "split") if progress else drawn:
+        calibration = calibrate(calibrating, scorer, alpha=alpha)
+        scored = score_queries(scorer_for(calibration, given), others)
+        evaluation = evaluate(calibration, scored)
+        coverages.append(evaluation.coverage[calibration.guarantee].estimate)
+        tables += [evaluation.equal_recall] if evaluation.equal_recall else []
+        choices.append(calibration.choice)
     best = [table.best_top_k for table in tables]
     return Splits(
         rows=tuple(_rows(tables)),

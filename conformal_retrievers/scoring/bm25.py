@@ -42,7 +42,7 @@ class BM25Scorer:
     def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Return −BM25 of each snippet, (n,)."""
         similarities = self.similarities(query)
-        places = [self._places.get(s.text) for s in as_snippets(snippets)]
+        places = [self._places.get(text) for text in as_snippets(snippets).texts]
         return np.array([np.nan if i is None else -similarities[i] for i in places])
 
     def similarities(self, query: str) -> Scores:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
+from conformal_retrievers.data.snippets import Retrieved
 from conformal_retrievers.scoring.hits import RetrievalScorer
 from conformal_retrievers.scoring.scorer import (
     Rebuilt,
@@ -33,7 +34,7 @@ class CombinedScorer(ABC):
         """The scorers that it combines."""
 
     @abstractmethod
-    def combine(self, query: str, columns: Sequence[Scores], snippets: Sequence[Snippet]) -> Scores:
+    def combine(self, query: str, columns: Sequence[Scores], snippets: Retrieved) -> Scores:
         """Return the scores (n,) from those of each part, (n,) each."""
 
     def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
@@ -82,7 +83,7 @@ class QueryZScore(Rebuilt, CombinedScorer):
         """The name of the scorer inside, marked as a z-score."""
         return f"zscore({self.scorer.name})"
 
-    def combine(self, query: str, columns: Sequence[Scores], snippets: Sequence[Snippet]) -> Scores:
+    def combine(self, query: str, columns: Sequence[Scores], snippets: Retrieved) -> Scores:
         """Return the z-scores (n,) of the scores."""
         return z_scores(columns[0])
 

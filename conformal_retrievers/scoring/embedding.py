@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformal_retrievers.data.hits import embeddings_in, texts_in
 from conformal_retrievers.data.queries import Snippet, as_numbers, as_snippets
 from conformal_retrievers.scoring.scorer import Scores
 
@@ -104,9 +103,9 @@ class EmbeddingScorer:
     def _sources(self, snippets: Sequence[Any]) -> tuple[list[Any], list[str]]:
         """Return each snippet's text or own vector, or None if it is blank; and the m texts."""
         given = as_snippets(snippets)
-        sources: list[Any] = [text if text.strip() else None for text in texts_in(given)]
+        sources: list[Any] = [text if text.strip() else None for text in given.texts]
         if self.reuse_embeddings:
-            own = zip(embeddings_in(given), sources, strict=True)
+            own = zip(given.embeddings, sources, strict=True)
             sources = [source if vector is None else vector for vector, source in own]
         return sources, [source for source in sources if isinstance(source, str)]
 

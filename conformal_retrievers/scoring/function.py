@@ -32,12 +32,12 @@ class FunctionScorer:
 
     def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Return the function's score of each snippet, (n,)."""
-        scores = self.function(query, [s.text for s in as_snippets(snippets)])
+        scores = self.function(query, [*as_snippets(snippets).texts])
         return as_scores(scores, f"scores of {self.name!r}")
 
     async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Asynchronous twin of `score`."""
         if self.afunction is None:
             return await asyncio.to_thread(self.score, query, snippets)
-        scores = await self.afunction(query, [s.text for s in as_snippets(snippets)])
+        scores = await self.afunction(query, [*as_snippets(snippets).texts])
         return as_scores(scores, f"scores of {self.name!r}")

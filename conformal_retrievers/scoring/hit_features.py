@@ -19,8 +19,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from conformal_retrievers.data.hits import HitColumns, documents_in, hits_in, positions_in, slope
+from conformal_retrievers.data.hits import HitColumns, slope
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
+from conformal_retrievers.data.snippets import Retrieved
 from conformal_retrievers.scoring.hits import WITHOUT_SCORES, check_found, named, turned
 
 Values = NDArray[np.float64]
@@ -105,7 +106,7 @@ def context_of(snippets: Sequence[Snippet]) -> Context:
 def numbers_of(
     sources: Sources,
     scores: Sequence[Values],
-    snippets: Sequence[Snippet],
+    snippets: Retrieved,
     *,
     only_compared: bool = False,
 ) -> tuple[Known, Numbers]:
@@ -118,7 +119,7 @@ def numbers_of(
     has ranks and no scores, this warns, and no snippet can be scored, as if it had failed.
 
     >>> sources, scores = Sources((), ("s",), "none"), [np.array([0.5, np.nan])]
-    >>> known, numbers = numbers_of(sources, scores, [Snippet("a"), Snippet("b")])
+    >>> known, numbers = numbers_of(sources, scores, Retrieved([Snippet("a"), Snippet("b")]))
     >>> known, numbers.values
     (array([ True, False]), array([[0.5]]))
     """
@@ -127,9 +128,9 @@ def numbers_of(
     known: Known = np.asarray(np.isfinite(of_scorers).all(axis=0))
     places: list[Sequence[str | int | None]] = []
     if sources.context != "none":
-        places.append(documents_in(snippets))
+        places.append(snippets.documents)
     if sources.context == "document+position":
-        places.append(positions_in(snippets))
+        places.append(snippets.positions)
     for of_each in places:
         # None of another framework's may be stated: then each is a document of its own.
         if None in of_each and any(stated := [place is not None for place in of_each]):
@@ -159,7 +160,7 @@ def numbers_of(
 
 
 def _of_hits(
-    retrievers: Sequence[tuple[str, Kind]], snippets: Sequence[Snippet], only_compared: bool
+    retrievers: Sequence[tuple[str, Kind]], snippets: Retrieved, only_compared: bool
 ) -> Values:
     """Return ranks and scores, lower = more relevant: (2, retrievers, n).
 
@@ -167,7 +168,7 @@ def _of_hits(
     Where only ranks count, they are the scores.
     """
     n = len(snippets)
-    hits = hits_in(snippets) if retrievers else {}
+    hits = snippets.hits if retrievers else {}
     names = [name for name, _ in retrievers]
     if n and not hits.keys() >= {*names}:
         check_found("the score", names, hits)

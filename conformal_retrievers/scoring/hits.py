@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from conformal_retrievers.data.checks import check_names
-from conformal_retrievers.data.hits import RETRIEVER, C, HitColumns, hits_in, slope
+from conformal_retrievers.data.hits import RETRIEVER, C, HitColumns, slope
 from conformal_retrievers.data.queries import Snippet, as_snippets, with_hits
 from conformal_retrievers.scoring.scorer import Named, Rebuilt, Scores, with_parts
 
@@ -195,9 +195,9 @@ def _scores(scorer: RankScorer | FusionScorer | RetrievalScorer, snippets: Itera
     given = as_snippets(snippets)
     if not given:
         return np.empty(0)
-    known = hits_in(given)
+    known = given.hits
     if not known and isinstance(scorer, RetrievalScorer):
-        known = hits_in(with_hits(given, scorer.retriever))
+        known = as_snippets(with_hits(given, scorer.retriever)).hits
     if known and len(scorer.retrievers) == 1 and not {*scorer.retrievers} & {*known}:
         # The same text and place: Python shows it once.
         warnings.warn(

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from conformal_retrievers.data.hits import texts_in
 from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets, retrieved_in
 from conformal_retrievers.scoring.scorer import Scores
 
@@ -43,7 +42,7 @@ class ProvenceScorer:
         """Return 1 − the probability of each sentence, (n,)."""
         given = as_snippets(snippets)
         # A model splits sentences at line breaks, and joins them without a space.
-        texts = [" ".join(text.splitlines()).strip() + " " for text in texts_in(given)]
+        texts = [" ".join(text.splitlines()).strip() + " " for text in given.texts]
         places: dict[object, list[int]] = {}
         for i, snippet in enumerate(given):
             if not texts[i].isspace():

@@ -16,8 +16,8 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
-from conformal_retrievers.data.hits import hits_in
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, as_scores, as_snippets
+from conformal_retrievers.data.snippets import Retrieved
 from conformal_retrievers.llm.ask import with_bar
 from conformal_retrievers.scoring.hits import retrievers_of
 from conformal_retrievers.scoring.scorer import (
@@ -88,10 +88,10 @@ def query_scores(
     at_once = max(getattr(part, "concurrency", 1) for part in with_parts(scorer))
     if at_once == 1:
         shown = with_bar(judged, title) if progress else judged
-        return np.array([score_query(scorer, q.query, q.snippets) for q in shown], np.float64)
+        return np.array([score_query(scorer, q.query, q.retrieved) for q in shown], np.float64)
     with ThreadPoolExecutor(at_once) as pool:
         calls = [  # each in a copy of the context, where frameworks keep the run it belongs to
-            pool.submit(copy_context().run, score_query, scorer, q.query, q.snippets)
+            pool.submit(copy_context().run, score_query, scorer, q.query, q.retrieved)
             for q in judged
         ]
         try:
@@ -122,7 +122,7 @@ class CombinedQueryScorer(ABC):
         """The scorers that it combines."""
 
     @abstractmethod
-    def combine(self, query: str, found: Sequence[Any], snippets: Sequence[Snippet]) -> float:
+    def combine(self, query: str, found: Sequence[Any], snippets: Retrieved) -> float:
         """Return the score from what each part returns: scores (n,), or the score of the query."""
 
     def score_query(self, query: str, snippets: Sequence[Snippet | str]) -> float:
@@ -178,9 +178,9 @@ class BestScore(Rebuilt, CombinedQueryScorer):
         """The scorer inside."""
         return (self.scorer,)
 
-    def combine(self, query: str, found: Sequence[Scores], snippets: Sequence[Snippet]) -> float:
+    def combine(self, query: str, found: Sequence[Scores], snippets: Retrieved) -> float:
         """Return the lowest finite score of those of the snippets, (n,)."""
-        read, known = retrievers_of(self.scorer), hits_in(snippets)
+        read, known = retrievers_of(self.scorer), snippets.hits
         if read and known and known.keys().isdisjoint(read):
             return np.inf
         finite = found[0][np.isfinite(found[0])]

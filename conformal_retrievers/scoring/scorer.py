@@ -314,10 +314,10 @@ def _scored(scorer: Scorer, query: JudgedQuery, count_tokens: Callable[[str], in
     item = "sentence" if query.split else "snippet"
     names = [f"{item} {(s.text[:40] if s.id is None else s.id)!r}" for s in query.snippets]
     if hasattr(scorer, "score_with_reasons"):
-        scores, reasons = scorer.score_with_reasons(query.query, query.snippets)
+        scores, reasons = scorer.score_with_reasons(query.query, query.retrieved)
         names = [f"{name}: {reason}" for name, reason in zip(names, reasons, strict=True)]
     else:
-        scores = score_snippets(scorer, query.query, query.snippets)
+        scores = score_snippets(scorer, query.query, query.retrieved)
     return ScoredQuery(
         scores,
         np.array(query.relevant, dtype=bool),

@@ -1,43 +1,49 @@
 """Scores that are computed once, although a filter and what is in front of it need them.
 
-A model may be a part of both their scores. It is asked once for the snippets of a query.
+A model may be a part of both their scores. It is asked once for the snippets of a query: what it
+returned stands beside their other columns, in `Retrieved.known`.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from contextvars import ContextVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from copy import copy
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from conformal_retrievers.data.queries import JudgedQuery, Snippet
+from conformal_retrievers.data.snippets import Retrieved, as_snippets
+
 Scores = NDArray[np.float64]  # (n,)
-# Whether it is awaited, the scorer, the query, and the snippets.
-Key = tuple[bool, Hashable, str, int]
-# What is known, or awaited, with the snippets, whose id is no other's as long as they are kept.
-_known: ContextVar[dict[Key, tuple[Any, Any]] | None] = ContextVar("known scores", default=None)
 
 
-@contextmanager
-def scored_once() -> Iterator[dict[Key, tuple[Any, Any]]]:
-    """Let each scorer score the same snippets of a query once, in this block and its tasks."""
-    known: dict[Key, tuple[Any, Any]] = {}
-    token = _known.set(known)
-    try:
-        yield known
-    finally:
-        _known.reset(token)
+def shared(snippets: Iterable[Snippet]) -> Retrieved:
+    """Return the snippets of a query, which each scorer then scores once."""
+    given = as_snippets(snippets)
+    if given.known is None:
+        given = copy(given)
+        given.known = {}
+    return given
+
+
+def shared_in(judged: Iterable[JudgedQuery]) -> list[JudgedQuery]:
+    """Return the queries, the snippets of which each scorer then scores once."""
+    queries = [copy(query) for query in judged]
+    for query in queries:
+        vars(query)["retrieved"] = shared(query.retrieved)
+    return queries
 
 
 @asynccontextmanager
-async def ascored_once() -> AsyncIterator[None]:
-    """Be `scored_once`, and stop at the end what is still awaited, as it is if another failed."""
-    with scored_once() as known:
-        try:
-            yield
-        finally:
-            await stop([scores for (awaited, *_), (scores, _) in known.items() if awaited])
+async def ashared(snippets: Iterable[Snippet]) -> AsyncIterator[Retrieved]:
+    """Yield what is `shared`, and stop at the end what is awaited still, as if another failed."""
+    given = shared(snippets)
+    try:
+        yield given
+    finally:
+        await stop([scores for (awaited, *_), scores in (given.known or {}).items() if awaited])
 
 
 async def at_once(*calls: Awaitable[Any]) -> list[Any]:
@@ -57,36 +63,35 @@ async def stop(tasks: Sequence[asyncio.Future[Any]]) -> None:
 
 
 def once(
-    scorer: Hashable, query: str, snippets: Sequence[Any], score: Callable[[], Scores]
+    scorer: Hashable, query: str, snippets: Sequence[Snippet], score: Callable[[], Scores]
 ) -> Scores:
-    """Return scores by a scorer's name, or other key, those that are known in `scored_once`.
+    """Return scores by a scorer's name, or other key: of `shared` snippets, those that are known.
 
-    >>> snippets, calls = ["a"], []
-    >>> with scored_once():
-    ...     for _ in range(2):
-    ...         scores = once("s", "q", snippets, lambda: calls.append(1) or np.ones(1))
+    >>> snippets, calls = shared(["a"]), []
+    >>> for _ in range(2):
+    ...     scores = once("s", "q", snippets, lambda: calls.append(1) or np.ones(1))
     >>> scores, calls
     (array([1.]), [1])
     """
-    known = _known.get()
+    known = getattr(snippets, "known", None)
     if known is None:
         return score()
-    key = (False, scorer, query, id(snippets))
+    key = (False, scorer, query)
     if key not in known:
-        known[key] = (score(), snippets)
-    return np.array(known[key][0], dtype=np.float64)
+        known[key] = score()
+    return np.array(known[key], dtype=np.float64)
 
 
 async def aonce(
-    name: str, query: str, snippets: Sequence[Any], score: Callable[[], Awaitable[Scores]]
+    name: str, query: str, snippets: Sequence[Snippet], score: Callable[[], Awaitable[Scores]]
 ) -> Scores:
     """Return what `once` returns; scores that another task awaits are awaited with it."""
-    known = _known.get()
+    known = getattr(snippets, "known", None)
     if known is None:
         return await score()
-    key = (True, name, query, id(snippets))
+    key = (True, name, query)
     if key not in known:
-        known[key] = (asyncio.ensure_future(score()), snippets)
-    scores: asyncio.Future[Scores] = known[key][0]
+        known[key] = asyncio.ensure_future(score())
+    scores: asyncio.Future[Scores] = known[key]
     await asyncio.wait([scores])  # a task that is cancelled must not cancel what others await
     return np.array(scores.result(), dtype=np.float64)

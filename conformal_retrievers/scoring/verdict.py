@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from conformal_retrievers.data.hits import texts_in
 from conformal_retrievers.data.queries import Snippet, as_snippets
 from conformal_retrievers.llm.ask import aask, ask
 from conformal_retrievers.llm.prompt import Request
@@ -66,7 +65,7 @@ class LLMVerdict(Rater):
 
     def _requests(self, query: str, snippets: Sequence[Snippet | str]) -> list[Request]:
         """Return the request; none if no snippet has a text."""
-        texts = [text for text in dict.fromkeys(texts_in(as_snippets(snippets))) if text.strip()]
+        texts = [text for text in dict.fromkeys(as_snippets(snippets).texts) if text.strip()]
         numbered = [{"number": i, "text": text} for i, text in enumerate(texts, start=1)]
         return [self._request(query, numbered)] if texts else []
 

@@ -40,14 +40,7 @@ from conformal_retrievers import (
     calibrate,
     calibrate_gate,
 )
-from conformal_retrievers.data.hits import (
-    Hit,
-    documents_in,
-    fusion,
-    hits_in,
-    positions_in,
-    texts_in,
-)
+from conformal_retrievers.data.hits import Hit, fusion
 from conformal_retrievers.monitoring import FilterLog, read_log
 from conformal_retrievers.results import Unscorable
 from conformal_retrievers.scoring import (
@@ -437,6 +430,7 @@ async def test_a_gate_is_silent_if_a_retriever_finds_nothing_and_not_if_it_fails
 
 async def test_columns_are_those_of_snippets_and_become_them_once_a_scorer_reads_one(framework):
     found, module = framework.retrieve(hybrid_in(framework)), framework.module
+    columns_of = getattr(module, "RetrievedDocuments", None) or module.RetrievedNodes
     if framework.package is llama_index_conformal:
         for i, node in enumerate(found):
             node.node.relationships[NodeRelationship.SOURCE] = RelatedNodeInfo(node_id="s")
@@ -445,10 +439,10 @@ async def test_columns_are_those_of_snippets_and_become_them_once_a_scorer_reads
     scorers = [RankScorer("dense"), dense, RetrievalScorer("bm25"), FUSED, LEARNED]
     for scorer in (*scorers, QueryZScore(dense)):
         keep = filter_at(scorer, 0)
-        given, expected = module.to_score(keep, found), scorer.score("q", snippets)
+        given, expected = columns_of(found), scorer.score("q", snippets)
         assert np.isfinite(expected[:2]).all()
-        assert [*documents_in(given)] == [snippet.document for snippet in snippets]
-        assert [*positions_in(given)] == [snippet.position for snippet in snippets]
+        assert [*given.documents] == [snippet.document for snippet in snippets]
+        assert [*given.positions] == [snippet.position for snippet in snippets]
         for scores in (
             score_snippets(scorer, "q", given),
             await ascore_snippets(scorer, "q", given),
@@ -456,12 +450,12 @@ async def test_columns_are_those_of_snippets_and_become_them_once_a_scorer_reads
         ):
             np.testing.assert_array_equal(scores, expected)
     length = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
-    given = module.to_score(filter_at(length, 0), found)
+    given = columns_of(found)
     assert [*given] == snippets
     assert (given[0].id, len(given), [s.id for s in given[1:]]) == ("3", 4, ["2", "1", "4"])
     assert length.score("q", given).tolist() == [len(TEXTS[id]) for id in HITS]
-    assert {*hits_in(given)} == {"bm25", "dense"}
-    assert [*texts_in(given)] == [TEXTS[id] for id in HITS]
+    assert {*given.hits} == {"bm25", "dense"}
+    assert given.texts == [TEXTS[id] for id in HITS]
 
 
 # --- LangChain ------------------------------------------------------------------------------------

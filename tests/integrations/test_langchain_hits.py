@@ -34,7 +34,7 @@ from langchain_conformal import (
     judge_retriever,
 )
 from langchain_conformal.around import with_scores
-from langchain_conformal.documents import failed_in, to_snippets, with_hits
+from langchain_conformal.documents import RetrievedDocuments, to_snippets, with_hits
 
 TEXTS = ["red apple", "green apple", "red car", "blue car", "green pear"]
 UNSCORED = pytest.warns(UserWarning, match="could not score any")
@@ -366,7 +366,7 @@ def test_hits_in_the_metadata_of_a_stored_document_are_not_read(stored):
             f"{place}", metadata=plain[place].metadata | {"conformal_hits": stored}
         )
         assert [s.hits for s in to_snippets(given)] == [s.hits for s in to_snippets(plain)]
-        assert failed_in(given) == []
+        assert RetrievedDocuments(given).failed == []
         kept = ConformalCompressor(filter=filter_at(RankScorer(), 1)).compress_documents(given, "q")
         assert texts_of(kept) == ["0", "1"]
 
@@ -471,7 +471,7 @@ async def test_what_is_no_document_counts_as_a_failure_of_its_retriever(found, c
     hybrid = HybridRetriever(retrievers, on_error="skip")
     for documents in (hybrid.invoke("q"), await hybrid.ainvoke("q")):
         assert texts_of(documents) == ["a"]
-        assert failed_in(documents) == ["bad"]
+        assert RetrievedDocuments(documents).failed == ["bad"]
     assert "'bad' is left out" in caplog.text
     with pytest.raises(TypeError, match="give a list of Documents"):
         HybridRetriever(retrievers).invoke("q")

@@ -16,6 +16,7 @@ from sklearn.linear_model import LogisticRegression
 
 from conformal_retrievers import JudgedQuery, LearnedScorer, Snippet
 from conformal_retrievers.data.hits import Hit
+from conformal_retrievers.data.snippets import as_snippets
 from conformal_retrievers.scoring import relative_to_query
 from conformal_retrievers.scoring.hit_features import Sources, sources_of
 from conformal_retrievers.scoring.learned.features import WORDS, columns, features
@@ -30,7 +31,7 @@ CONTEXTS = ("none", "document", "document+position")
 
 def by_name(sources, scores, snippets, words=((0,),) * 3):
     words = np.array(words) * np.ones(len(snippets))
-    known, table = features(sources, words, [*map(np.array, scores)], snippets)
+    known, table = features(sources, words, [*map(np.array, scores)], as_snippets(snippets))
     names = [*map(str, columns(sources))]
     assert known.all()
     assert len(set(names)) == len(names)
@@ -125,7 +126,8 @@ def test_features_do_not_depend_on_the_order_of_snippets(order, rows, context):
             snippets.append(Snippet(text, document=document, position=position, hits=hits))
         words = -np.array(shares_of("red ants", [s.text for s in snippets], *WORDS))
         scores = [np.array([score for score, *_ in rows])]
-        known, found = features(Sources(kinds, ("s",), context), words, scores, snippets)
+        sources = Sources(kinds, ("s",), context)
+        known, found = features(sources, words, scores, as_snippets(snippets))
         assert known.all()
         return found.T
 

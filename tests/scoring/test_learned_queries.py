@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lookup import LookupScorer, QueryFunction
 
 from conformal_retrievers.data.hits import Hit, fuse
-from conformal_retrievers.data.queries import JudgedQuery, Snippet
+from conformal_retrievers.data.queries import JudgedQuery, Snippet, as_snippets
 from conformal_retrievers.scoring import (
     FunctionScorer,
     LearnedQueryScorer,
@@ -88,7 +88,7 @@ def test_the_features_of_two_retrievers_by_hand():
         {"b": 7.0, "d": 4.0},
     )
     snippets = [replace(s, text=f"{s.id} WINES" if s.id == "c" else "…") for s in asked.snippets]
-    found = named(HYBRID, query_features(HYBRID, asked.query, [], snippets))
+    found = named(HYBRID, query_features(HYBRID, asked.query, [], as_snippets(snippets)))
     expected = {
         "best by bm25": -7.0,
         "last by bm25": -4.0,
@@ -112,7 +112,7 @@ def test_words_are_sought_in_the_first_five_snippets():
     for scores, share in (([1, 2, 3, 4, 5, 6, 7], 2 / 3), ([1, 2, 3, 4, 5, 5, 7], 1)):
         hits = [(Hit("dense", i, -float(s)),) for i, s in enumerate(scores)]
         snippets = [Snippet(t, hits=h) for t, h in zip(texts, hits, strict=True)]
-        found = query_features(DENSE, "the red wine and the river", [], snippets[::-1])
+        found = query_features(DENSE, "the red wine and the river", [], as_snippets(snippets[::-1]))
         assert found[-3] == pytest.approx(share)  # those that share the fifth place count too
         assert found[-2] == pytest.approx(1 / 3)  # no snippet has two of them
 
@@ -123,8 +123,8 @@ def test_the_order_of_the_snippets_does_not_count(random):
     asked = random.choice([*answerable, *unanswerable["removed"]])
     shuffled = random.sample(asked.snippets, len(asked.snippets))
     for sources, found in ((HYBRID, []), (DENSE, [])):
-        one = query_features(sources, "text s1", found, asked.snippets)
-        other = query_features(sources, "text s1", found, shuffled)
+        one = query_features(sources, "text s1", found, asked.retrieved)
+        other = query_features(sources, "text s1", found, as_snippets(shuffled))
         assert one.tobytes() == other.tobytes()
 
 
@@ -228,7 +228,7 @@ def test_a_retriever_that_found_nothing_speaks_against_an_answer():
     ]
     alone = score_query(learned, asked.query, dense)
     assert alone > score_query(learned, asked.query, asked.snippets)
-    row = query_features(learned.sources, asked.query, [], dense)
+    row = query_features(learned.sources, asked.query, [], as_snippets(dense))
     assert np.isnan(row).sum() == 4  # best, last, fall and best elsewhere by bm25
     filled = named(HYBRID, in_units(columns(HYBRID), learned.units, row))
     assert (filled["best by bm25"], filled["last by bm25"], filled["fall by bm25"]) == (

@@ -14,8 +14,9 @@ from gates import gate_of
 from lookup import QueryFunction
 
 from conformal_retrievers import Gate
-from conformal_retrievers.data.hits import Hit, HitColumns, Retrieved
+from conformal_retrievers.data.hits import Hit, HitColumns
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
+from conformal_retrievers.data.snippets import Retrieved
 from conformal_retrievers.scoring import (
     BestScore,
     FunctionScorer,
@@ -101,11 +102,8 @@ def test_what_only_reads_hits_makes_no_snippet_and_starts_no_thread():
         "dense": HitColumns(ranks[::-1], ranks / 10),
     }
 
-    def refuse():
-        raise AssertionError
-
-    unread = dict.fromkeys(("text", "document", "position", "snippets"), refuse)
-    snippets = Retrieved(4, hits=lambda: columns, **unread)
+    snippets = Retrieved([None] * 4)  # which have no field to read
+    snippets.hits = columns
 
     async def together(scorer):
         threads = threading.active_count()

@@ -12,7 +12,7 @@ from conformal_retrievers import Calibration, ConformalFilter, FunctionScorer, S
 from conformal_retrievers.calibration.gate import Gate
 from conformal_retrievers.calibration.subjects import QUERIES
 from conformal_retrievers.scoring import BestScore, ascore_snippets, score_snippets
-from conformal_retrievers.scoring.shared_scores import scored_once
+from conformal_retrievers.scoring.shared_scores import shared
 
 TEXTS = ("a", "bcd", "ef")
 SNIPPETS = tuple(map(Snippet, TEXTS))
@@ -124,13 +124,13 @@ async def test_queries_at_once_do_not_share_scores():
 
 async def test_other_snippets_are_scored_anew_and_known_scores_cannot_be_changed():
     scorer, asked = counting()
-    with scored_once():
-        for _ in range(2):
-            score_snippets(scorer, "q", SNIPPETS)[:] = np.nan
-        assert score_snippets(scorer, "q", SNIPPETS).tolist() == [1.0, 3.0, 2.0]
-        assert score_snippets(scorer, "q", SNIPPETS[1:]).tolist() == [3.0, 2.0]
-        assert score_snippets(scorer, "r", SNIPPETS).tolist() == [1.0, 3.0, 2.0]
-        assert (await ascore_snippets(scorer, "q", SNIPPETS)).tolist() == [1.0, 3.0, 2.0]
+    snippets = shared(SNIPPETS)
+    for _ in range(2):
+        score_snippets(scorer, "q", snippets)[:] = np.nan
+    assert score_snippets(scorer, "q", snippets).tolist() == [1.0, 3.0, 2.0]
+    assert score_snippets(scorer, "q", snippets[1:]).tolist() == [3.0, 2.0]
+    assert score_snippets(scorer, "r", snippets).tolist() == [1.0, 3.0, 2.0]
+    assert (await ascore_snippets(scorer, "q", snippets)).tolist() == [1.0, 3.0, 2.0]
     assert asked == ["q", "q", "r", "q"]
     score_snippets(scorer, "q", SNIPPETS)
-    assert len(asked) == 5  # outside, scores are not kept
+    assert len(asked) == 5  # of others, scores are not kept

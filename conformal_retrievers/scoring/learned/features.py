@@ -24,13 +24,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import compress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from conformal_retrievers.data.hits import texts_in
-from conformal_retrievers.data.queries import Snippet
+from conformal_retrievers.data.snippets import Retrieved
 from conformal_retrievers.scoring.hit_features import Known, Sources, Values, numbers_of
 from conformal_retrievers.scoring.learned.layout import Layout, layout_of
 from conformal_retrievers.scoring.overlap import Unit
@@ -73,14 +72,15 @@ def columns(sources: Sources) -> list[Column]:
 
 
 def features(
-    sources: Sources, words: Values, scores: Sequence[Values], snippets: Sequence[Snippet]
+    sources: Sources, words: Values, scores: Sequence[Values], snippets: Retrieved
 ) -> tuple[Known, Values]:
     """Return which snippets (n,) can be scored, and the features (d, n) of these.
 
     From the scores by each of `WORDS`, (3, n), and by each scorer, (n,). Raises as `numbers_of`.
 
+    >>> from conformal_retrievers.data.snippets import as_snippets
     >>> sources = Sources((), ("s",), "none")
-    >>> scores, snippets = np.array([0.2, np.nan, 0.4]), [Snippet("a"), Snippet("b"), Snippet("c")]
+    >>> scores, snippets = np.array([0.2, np.nan, 0.4]), as_snippets(["a", "b", "c"])
     >>> known, table = features(sources, np.zeros((3, 3)), [scores], snippets)
     >>> known, table[1]  # the gaps to the best
     (array([ True, False,  True]), array([0., 2.]))
@@ -90,7 +90,7 @@ def features(
     if n == 0:
         return known, np.empty((len(columns(sources)), 0))
     if n < len(known):
-        snippets, words = [*compress(snippets, known)], words[:, known]
+        words = words[:, known]
     lengths = np.full(m + 2, n)
     lengths[:r] = np.count_nonzero(numbers.found, axis=1)
     z, gap = standing(np.concatenate([numbers.values, words[::2]]), lengths)
@@ -99,12 +99,15 @@ def features(
     of_each, of_all = np.empty((m, 4, n)), np.ones((6, n))
     of_each[:, 0], of_each[:, 1], of_each[:, 2] = z[:m], gap[:m], np.log1p(numbers.ranks)
     of_each[:r, 3], of_all[0] = numbers.found, z[: r or m].min(axis=0) if m else 0.0
-    length = np.log1p(np.fromiter(map(len, texts_in(snippets)), np.float64, n))
+    length = np.log1p(np.fromiter(map(len, compress(snippets.texts, known)), np.float64, n))
     of_all[1], of_all[2], of_all[3] = z[m], words[1], z[m + 1]
     of_all[4] = length - np.sort(length).sum() / n
     rows = [of_each[:r].reshape(-1, n), of_each[r:, :3].reshape(-1, n), of_all]
     if sources.context != "none":
-        layout = layout_of(snippets, sources.context)
+        places: list[Sequence[Any]] = [snippets.documents]
+        if sources.context == "document+position":
+            places.append(snippets.positions)
+        layout = layout_of(*[[*compress(of_each, known)] for of_each in places])
         mean = np.sort(z[: m + 1], axis=0).mean(axis=0)
         rows += in_documents(mean, layout)
         if sources.context == "document+position":
@@ -140,8 +143,7 @@ def in_documents(mean: Values, layout: Layout) -> list[Values]:
 
     Of scores (n,): (n,) each. All are 0 of a document with one snippet.
 
-    >>> snippets = [Snippet("a", document="d"), Snippet("b", document="d"), Snippet("c")]
-    >>> in_documents(np.array([1.0, 3.0, 2.0]), layout_of(snippets, "document"))[:2]
+    >>> in_documents(np.array([1.0, 3.0, 2.0]), layout_of(["d", "d", None]))[:2]
     [array([ 0., -2.,  0.]), array([ 1., -1.,  0.])]
     """
     document, sizes = layout.document, layout.sizes
@@ -157,8 +159,7 @@ def in_places(mean: Values, layout: Layout) -> list[Values]:
     Of scores (n,); 0 where there is no neighbour. The place is from 0 to 1; then, whether it is the
     first, such as a title, or the last.
 
-    >>> snippets = [Snippet("a", document="d", position=p) for p in (0, 9)]
-    >>> in_places(np.array([1.0, 3.0]), layout_of(snippets, "document+position"))[1:3]
+    >>> in_places(np.array([1.0, 3.0]), layout_of(["d", "d"], [0, 9]))[1:3]
     [array([ 0., -2.]), array([2., 0.])]
     """
     of_places = np.minimum.reduceat(mean[layout.order], layout.first)

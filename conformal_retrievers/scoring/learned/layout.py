@@ -8,10 +8,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from conformal_retrievers.data.hits import documents_in, positions_in
-from conformal_retrievers.data.queries import Snippet
-from conformal_retrievers.scoring.hit_features import Context
-
 Places = NDArray[np.intp]
 
 
@@ -31,23 +27,20 @@ class Layout(NamedTuple):
     places: Places  # (n,), how many its document has
 
 
-def layout_of(snippets: Sequence[Snippet], context: Context) -> Layout:
-    """Return where the snippets stand; without positions, a document is one place.
+def layout_of(documents: Sequence[str | None], positions: Sequence[int | None] = ()) -> Layout:
+    """Return where n snippets stand; without positions, a document is one place.
 
     A snippet without a document is one of its own.
 
-    >>> snippets = [Snippet("a", document="e", position=5), Snippet("b", document="d", position=7)]
-    >>> layout = layout_of([*snippets, Snippet("c", document="e", position=2)], "document+position")
+    >>> layout = layout_of(["e", "d", "e"], [5, 7, 2])
     >>> layout.document, layout.place, layout.number
     (array([0, 1, 0]), array([1, 2, 0]), array([1, 0, 0]))
     """
-    n = len(snippets)
-    names = [i if name is None else name for i, name in enumerate(documents_in(snippets))]
+    n = len(documents)
+    names = [i if name is None else name for i, name in enumerate(documents)]
     numbers = {name: i for i, name in enumerate(dict.fromkeys(names))}
     document = np.fromiter(map(numbers.__getitem__, names), np.intp, n)
-    position = np.zeros(n)
-    if context == "document+position":
-        position = np.array([p or 0 for p in positions_in(snippets)], dtype=np.float64)
+    position = np.array([p or 0 for p in positions] or [0] * n, dtype=np.float64)
     order = np.lexsort((position, document))
     document_in_order, position_in_order = document[order], position[order]
     new = np.ones(n, dtype=bool)

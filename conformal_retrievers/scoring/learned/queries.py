@@ -15,7 +15,8 @@ import numpy as np
 import pydantic
 from pydantic import JsonValue
 
-from conformal_retrievers.data.queries import JudgedQuery, Snippet
+from conformal_retrievers.data.queries import JudgedQuery
+from conformal_retrievers.data.snippets import Retrieved
 from conformal_retrievers.llm.prompt import short_hash
 from conformal_retrievers.scoring.hit_features import Sources, Values
 from conformal_retrievers.scoring.learned.features import Column
@@ -114,7 +115,7 @@ class LearnedQueryScorer(Learned, CombinedQueryScorer):
         read += [part.name for part in self.parts]
         return f"answerable({', '.join(read)}; fit={short_hash(self.provenance)})"
 
-    def combine(self, query: str, found: Sequence[Any], snippets: Sequence[Snippet]) -> float:
+    def combine(self, query: str, found: Sequence[Any], snippets: Retrieved) -> float:
         """Return −log-odds from the scores of the snippets (n,) each, and those of the query."""
         row = query_features(self.sources, query, found, snippets)
         return -float((in_units(self._columns, self.units, row) * self.coefficients).sum())
@@ -188,7 +189,7 @@ def table_of(
     numbers = np.array([query_scores(scorer, judged) for scorer in query_scorers]).T
     rows = [np.empty((0, len(columns(sources)) + len(query_scorers)))]
     for i, query in enumerate(judged):
-        scores: list[Any] = [score_snippets(s, query.query, query.snippets) for s in scorers]
+        scores: list[Any] = [score_snippets(s, query.query, query.retrieved) for s in scorers]
         scores += numbers[i].tolist() if query_scorers else []
-        rows.append(query_features(sources, query.query, scores, query.snippets)[np.newaxis])
+        rows.append(query_features(sources, query.query, scores, query.retrieved)[np.newaxis])
     return np.concatenate(rows)

@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from conformal_retrievers.data.hits import C, texts_in
-from conformal_retrievers.data.queries import Snippet
+from conformal_retrievers.data.hits import C
+from conformal_retrievers.data.snippets import Retrieved
 from conformal_retrievers.scoring.hit_features import Sources, Values, numbers_of
 from conformal_retrievers.scoring.learned.features import GIVEN, Column
 from conformal_retrievers.scoring.overlap import STOP_WORDS, WORD
@@ -62,14 +62,15 @@ def columns(sources: Sources, query_scorers: Sequence[str] = ()) -> list[Column]
 
 
 def query_features(
-    sources: Sources, query: str, found: Sequence[Any], snippets: Sequence[Snippet]
+    sources: Sources, query: str, found: Sequence[Any], snippets: Retrieved
 ) -> Values:
     """Return the features (d,) of a query; NaN if unknown, and of retrievers that found nothing.
 
     `found` are the scores of the snippets by each scorer of these, (n,), and then the query scores.
 
+    >>> from conformal_retrievers.data.snippets import as_snippets
     >>> sources, scores = Sources((), ("s",), "none"), np.array([0.2, 0.4])
-    >>> query_features(sources, "red", [scores], [Snippet("a red a"), Snippet("b")]).round(2)
+    >>> query_features(sources, "red", [scores], as_snippets(["a red a", "b"])).round(2)
     array([0.2 , 0.4 , 0.12, 1.  , 1.  , 1.  ])
     """
     m, r = len(sources.scorers), len(sources.retrievers)
@@ -92,7 +93,7 @@ def query_features(
     of_sources = [best, last, fall, *([_elsewhere(values, ranks)] if len(values) > 1 else [])]
     table = np.array(of_sources)
     table[:, np.flatnonzero(~numbers.found.any(axis=1))] = np.nan
-    texts = [text.lower() for text, k in zip(texts_in(snippets), known.tolist(), strict=True) if k]
+    texts = [text.lower() for text, k in zip(snippets.texts, known.tolist(), strict=True) if k]
     has = np.array([[word in text for word in words] for text in texts]).reshape(len(texts), -1)
     first = of_order <= np.sort(of_order)[:FIRST][-1]  # and equal ones
     n = max(1, len(words))

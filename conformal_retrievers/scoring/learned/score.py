@@ -17,8 +17,8 @@ import pydantic
 from pydantic import JsonValue
 
 from conformal_retrievers.data.files import explain
-from conformal_retrievers.data.hits import texts_in
-from conformal_retrievers.data.queries import JudgedQuery, Snippet
+from conformal_retrievers.data.queries import JudgedQuery
+from conformal_retrievers.data.snippets import Retrieved
 from conformal_retrievers.llm.prompt import short_hash
 from conformal_retrievers.scoring.combine import CombinedScorer
 from conformal_retrievers.scoring.hit_features import Context, Kind, Sources, Values, sources_of
@@ -168,7 +168,7 @@ class LearnedScorer(Learned, CombinedScorer):
         fit = short_hash(self.provenance)
         return f"learned({', '.join(read)}; context={self.sources.context}, fit={fit})"
 
-    def combine(self, query: str, scores: Sequence[Values], snippets: Sequence[Snippet]) -> Values:
+    def combine(self, query: str, scores: Sequence[Values], snippets: Retrieved) -> Values:
         """Return −log-odds of each snippet, (n,)."""
         known, table = features(self.sources, _words(query, snippets), scores, snippets)
         combined = np.full(len(snippets), np.nan)
@@ -213,15 +213,14 @@ def table_of(
     sources: Sources, scorers: Sequence[Scorer], query: JudgedQuery
 ) -> tuple[np.ndarray, Values]:
     """Return which of a query's snippets can be scored, (n,), and their features (d, n)."""
-    own = [score_snippets(scorer, query.query, query.snippets) for scorer in scorers]
-    return features(sources, _words(query.query, query.snippets), own, query.snippets)
+    own = [score_snippets(scorer, query.query, query.retrieved) for scorer in scorers]
+    return features(sources, _words(query.query, query.retrieved), own, query.retrieved)
 
 
-def _words(query: str, snippets: Sequence[Snippet]) -> Values:
+def _words(query: str, snippets: Retrieved) -> Values:
     """Return the scores of shared words, (3, n)."""
-    texts = texts_in(snippets)
     # By a key that is no text: a scorer may have any name.
-    return once(WORDS, query, snippets, lambda: -np.array(shares_of(query, texts, *WORDS)))
+    return once(WORDS, query, snippets, lambda: -np.array(shares_of(query, snippets.texts, *WORDS)))
 
 
 def item_of(judged: Iterable[JudgedQuery]) -> Item:

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import pairwise
 from numbers import Real
 from types import NoneType
@@ -14,10 +15,10 @@ from numpy.typing import NDArray
 
 from conformal_retrievers import Filtered, Snippet
 from conformal_retrievers.data import Hit, as_scores
-from conformal_retrievers.data.hits import RETRIEVER, HitColumns, Retrieved, fusion
+from conformal_retrievers.data.hits import RETRIEVER, HitColumns, fusion
 from conformal_retrievers.data.models import with_fields
 from conformal_retrievers.data.sentences import Passage
-from conformal_retrievers.filtering import RetrievalFilter
+from conformal_retrievers.data.snippets import Retrieved
 from conformal_retrievers.monitoring import json_number
 from conformal_retrievers.sentence_filter import FilteredSentences
 
@@ -127,19 +128,6 @@ def _hit(name: str, rank: float, score: float | None) -> Hit:
     return Hit(name, int(rank), None if score is None or math.isnan(score) else float(score))
 
 
-def columns_of(documents: Sequence[Document]) -> dict[str, HitColumns]:
-    """Return the hits of each retriever among documents, by its name."""
-    if not any(known := _known(documents)):
-        scores = np.array(_own_scores(documents), dtype=np.float64)  # None becomes NaN
-        return {RETRIEVER: HitColumns(np.arange(len(scores), dtype=np.float64), scores)}
-    found: list[dict[str, Any]] = [hits or {} for hits in known]
-    columns = {}
-    for name in sorted(set[str]().union(*found) - {*_failed(known)}):
-        of_each = zip(*[hits.get(name) or NOT_FOUND for hits in found], strict=True)
-        columns[name] = HitColumns._make(np.array(values, np.float64) for values in of_each)
-    return columns
-
-
 def _known(documents: Sequence[Document]) -> list[Any]:
     """Return the hits of documents, with those of a reranker behind the retrievers.
 
@@ -165,11 +153,6 @@ def _of_hybrid(documents: Iterable[Document]) -> list[Any]:
         return known
     most = Counter([one and one[0] for one in known]).most_common(1)[0][0]
     return [one[1] if one and one[0] == most else None for one in known]
-
-
-def failed_in(documents: Iterable[Document]) -> list[str]:
-    """Return the names of the retrievers that failed and were left out."""
-    return _failed(_of_hybrid(documents))
 
 
 def _failed(known: Iterable[Any]) -> list[str]:
@@ -207,18 +190,48 @@ def _numbers(values: list[Any], name: str) -> list[float | None]:
     return values if known else as_scores(values, name).tolist()
 
 
-def to_score(keep: RetrievalFilter[Any], documents: Sequence[Document]) -> Sequence[Any]:
-    """Return what a filter needs of documents: columns, until it reads more."""
-    if keep.splitter is not None:
-        return to_snippets(documents)
-    return Retrieved(
-        len(documents),
-        hits=lambda: columns_of(documents),
-        text=lambda: [document.page_content for document in documents],
-        document=lambda: _sources(documents),
-        position=lambda: _positions(documents),
-        snippets=lambda: to_snippets(documents),
-    )
+class RetrievedDocuments(Retrieved):
+    """Documents in columns."""
+
+    given: Sequence[Document]
+
+    @cached_property
+    def failed(self) -> Sequence[str]:
+        """The retrievers that failed and were left out."""
+        return _failed(_of_hybrid(self.given))
+
+    @cached_property
+    def snippets(self) -> Sequence[Snippet]:
+        """A snippet for each."""
+        return to_snippets(self.given)
+
+    @cached_property
+    def hits(self) -> Mapping[str, HitColumns]:
+        """The hits of each retriever, by its name."""
+        if not any(known := _known(self.given)):
+            scores = np.array(_own_scores(self.given), dtype=np.float64)  # None becomes NaN
+            return {RETRIEVER: HitColumns(np.arange(len(scores), dtype=np.float64), scores)}
+        found: list[dict[str, Any]] = [hits or {} for hits in known]
+        columns = {}
+        for name in sorted(set[str]().union(*found) - {*_failed(known)}):
+            of_each = zip(*[hits.get(name) or NOT_FOUND for hits in found], strict=True)
+            columns[name] = HitColumns._make(np.array(values, np.float64) for values in of_each)
+        return columns
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """The texts."""
+        return [document.page_content for document in self.given]
+
+    @cached_property
+    def documents(self) -> Sequence[str | None]:
+        """Their sources."""
+        return _sources(self.given)
+
+    @cached_property
+    def positions(self) -> Sequence[int | None]:
+        """Where they start in these."""
+        return _positions(self.given)
 
 
 def kept_documents(

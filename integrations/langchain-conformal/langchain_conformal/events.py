@@ -25,7 +25,11 @@ from langchain_core.runnables.config import ensure_config, get_callback_manager_
 from conformal_retrievers.filtering import RetrievalFilter
 from conformal_retrievers.monitoring import CLAIMS_EVENT, EVENT, FilterLog, Observer, event_of
 from conformal_retrievers.results import Refused
-from langchain_conformal.documents import as_documents, failed_in, kept_documents, to_score
+from langchain_conformal.documents import (
+    RetrievedDocuments,
+    as_documents,
+    kept_documents,
+)
 
 Output = TypeVar("Output")
 
@@ -116,13 +120,13 @@ def filter_run(
         As in `kept_documents`.
     """
     documents = as_documents(found)
-    given, failed = to_score(conformal_filter, documents), failed_in(documents)
+    given = RetrievedDocuments(documents)
     return FilterRun(
         EVENT,
         conformal_filter.calibration,
-        lambda: conformal_filter(query, given, failed=failed),
-        lambda: conformal_filter.acall(query, given, failed=failed),
-        lambda filtered: event_of(filtered, query=query, failed=failed),
+        lambda: conformal_filter(query, given),
+        lambda: conformal_filter.acall(query, given),
+        lambda filtered: event_of(filtered, query=query, failed=given.failed),
         lambda filtered: kept_documents(documents, filtered, metadata_prefix),
         {"query": query, "k": len(documents)},
         ensure_config({"callbacks": callbacks}),

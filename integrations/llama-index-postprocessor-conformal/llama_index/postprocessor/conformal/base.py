@@ -25,12 +25,10 @@ from conformal_retrievers.scoring import QueryScorer
 from conformal_retrievers.sentence_filter import OpenOptions, open_filter
 from llama_index.postprocessor.conformal.events import Outcome, rerank_events
 from llama_index.postprocessor.conformal.nodes import (
+    RetrievedNodes,
     as_nodes,
-    check_hits,
-    failed_in,
+    check_origin,
     kept_nodes,
-    to_score,
-    warn_of_others,
 )
 from llama_index.postprocessor.conformal.scorers import AnyScorer, as_llm, as_scorer
 
@@ -145,17 +143,17 @@ class ConformalPostprocessor(BaseNodePostprocessor):
     @contextmanager
     def _deciding(
         self, given: list[NodeWithScore], query: QueryBundle | None
-    ) -> Iterator[tuple[RetrievalFilter[Any], str, Sequence[Any], list[str], Outcome]]:
+    ) -> Iterator[tuple[RetrievalFilter[Any], str, RetrievedNodes, Outcome]]:
         """Give a block what the filter needs; it sets the outcome's decision."""
         if query is None:
             raise ValueError(
                 "query is missing; give query_str= or query_bundle= to postprocess_nodes"
             )
         nodes, keep = as_nodes(given), self.filter.behind(self.gate)
-        check_hits(keep, nodes)
-        warn_of_others(keep, nodes)
-        with rerank_events(query, nodes, keep, self.callback_manager) as outcome:
-            yield keep, query.query_str, to_score(keep, nodes), failed_in(nodes), outcome
+        check_origin(keep, nodes)
+        retrieved = RetrievedNodes(nodes)
+        with rerank_events(query, retrieved, keep, self.callback_manager) as outcome:
+            yield keep, query.query_str, retrieved, outcome
             outcome.nodes = self._kept(nodes, outcome.filtered)
 
     def _kept(self, nodes: list[NodeWithScore], filtered: Filtered) -> list[NodeWithScore]:
@@ -164,16 +162,16 @@ class ConformalPostprocessor(BaseNodePostprocessor):
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        with self._deciding(nodes, query_bundle) as (keep, query, given, failed, outcome):
-            outcome.filtered = keep(query, given, failed=failed)
+        with self._deciding(nodes, query_bundle) as (keep, query, given, outcome):
+            outcome.filtered = keep(query, given)
         return outcome.nodes
 
     @dispatcher.span
     async def _apostprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        with self._deciding(nodes, query_bundle) as (keep, query, given, failed, outcome):
-            outcome.filtered = await keep.acall(query, given, failed=failed)
+        with self._deciding(nodes, query_bundle) as (keep, query, given, outcome):
+            outcome.filtered = await keep.acall(query, given)
         return outcome.nodes
 
 

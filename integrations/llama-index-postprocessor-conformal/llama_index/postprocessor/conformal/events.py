@@ -25,7 +25,7 @@ from conformal_retrievers.claims import AnswerFilter, annotate_claims_span, clai
 from conformal_retrievers.filtering import RetrievalFilter
 from conformal_retrievers.monitoring import FilterLog, Observer, annotate_span, event_of
 from conformal_retrievers.results import Refused
-from llama_index.postprocessor.conformal.nodes import failed_in
+from llama_index.postprocessor.conformal.nodes import RetrievedNodes
 
 dispatcher = get_dispatcher(__name__)
 logger = logging.getLogger("conformal_retrievers")
@@ -88,7 +88,7 @@ class Outcome:
 @contextmanager
 def rerank_events(
     query: QueryBundle,
-    nodes: list[NodeWithScore],
+    retrieved: RetrievedNodes,
     conformal_filter: RetrievalFilter[Any],
     callbacks: CallbackManager,
 ) -> Iterator[Outcome]:
@@ -96,12 +96,12 @@ def rerank_events(
 
     Parameters
     ----------
-    query, nodes, conformal_filter
-        The query, its documents and the filter.
+    query, retrieved, conformal_filter
+        The query, its nodes and the filter.
     callbacks
         The deprecated callback manager, which gets a RERANKING event if it has a handler.
     """
-    outcome, scorer = Outcome(), conformal_filter.scorer.name
+    outcome, nodes, scorer = Outcome(), [*retrieved.given], conformal_filter.scorer.name
     listened, started = _has_listener(), None
     if callbacks.handlers:
         payload = {
@@ -126,8 +126,8 @@ def rerank_events(
         if outcome.filtered is not None:
             annotate_span(outcome.filtered)
             if listened:
-                failed = failed_in(nodes)
-                decision = event_of(outcome.filtered, query=query.query_str, failed=failed)
+                text, failed = query.query_str, retrieved.failed
+                decision = event_of(outcome.filtered, query=text, failed=failed)
         if listened:
             dispatcher.event(ConformalFilterEvent(nodes=outcome.nodes, decision=decision))
         if started:

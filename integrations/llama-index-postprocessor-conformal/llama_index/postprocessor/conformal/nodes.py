@@ -1,7 +1,8 @@
 """Nodes to snippets with hits, and a filter's decision about snippets back to nodes."""
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,10 @@ from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, TextN
 
 from conformal_retrievers import Filtered, Snippet
 from conformal_retrievers.data import Hit
-from conformal_retrievers.data.hits import RETRIEVER, HitColumns, Retrieved, hit_columns
+from conformal_retrievers.data.hits import RETRIEVER, HitColumns, hit_columns
 from conformal_retrievers.data.models import with_fields
 from conformal_retrievers.data.retrieval import Hybrid, Retrieval, difference
+from conformal_retrievers.data.snippets import Retrieved
 from conformal_retrievers.data.union import check_asked
 from conformal_retrievers.filtering import RetrievalFilter
 from conformal_retrievers.scoring import retrievers_of
@@ -95,52 +97,64 @@ def _with_hits(nodes: Iterable[NodeWithScore]) -> list[NodeWithHits]:
     return [node for node in listed if type(node) in kinds] if kinds else []
 
 
-def failed_in(nodes: Iterable[NodeWithScore]) -> list[str]:
-    """Return the names of the retrievers that failed and were left out."""
-    return sorted({name for node in _with_hits(nodes) for name in node.failed})
+def check_origin(conformal_filter: RetrievalFilter[Any], nodes: Iterable[NodeWithScore]) -> None:
+    """Raise ValueError if a `HybridRetriever` did not ask a retriever whose hits a score reads.
+
+    Warns if it asked another store or model than a calibrated one.
+    """
+    for first in _with_hits(nodes)[:1]:
+        for own in (conformal_filter, *([gate] if (gate := conformal_filter.gate) else ())):
+            if first.asked:
+                check_asked(retrievers_of(own.scorer), first.asked)
+            known = own.calibration.retriever
+            if first.retriever is None or not isinstance(known, Hybrid):
+                continue
+            if text := difference(Retrieval(first.retriever), Retrieval(known)):
+                warnings.warn(text, stacklevel=2)  # Python shows a repeated warning once
 
 
-def check_hits(conformal_filter: RetrievalFilter[Any], nodes: Iterable[NodeWithScore]) -> None:
-    """Raise ValueError if nodes come without asking a retriever whose hits a score reads."""
-    asked = next((node.asked for node in _with_hits(nodes)), ())
-    gate = conformal_filter.gate
-    for scorer in (conformal_filter.scorer, *([gate.scorer] if gate else ())) if asked else ():
-        check_asked(retrievers_of(scorer), asked)
+class RetrievedNodes(Retrieved):
+    """Nodes in columns."""
 
+    given: Sequence[NodeWithScore]
 
-def warn_of_others(conformal_filter: RetrievalFilter[Any], nodes: Iterable[NodeWithScore]) -> None:
-    """Warn if a `HybridRetriever` asked another store or model than a calibrated one."""
-    asked = next((node.retriever for node in _with_hits(nodes)), None)
-    gate = conformal_filter.gate
-    for own in (conformal_filter, *([gate] if gate else ())):
-        known = own.calibration.retriever
-        if asked is None or not isinstance(known, Hybrid):
-            continue
-        if text := difference(Retrieval(asked), Retrieval(known)):
-            warnings.warn(text, stacklevel=2)  # Python shows a repeated warning once
+    @cached_property
+    def snippets(self) -> Sequence[Snippet]:
+        """A snippet for each."""
+        return to_snippets(self.given)
 
+    @cached_property
+    def hits(self) -> Mapping[str, HitColumns]:
+        """The hits of each retriever, by its name."""
+        if NodeWithHits in {*map(type, self.given)}:
+            return hit_columns(hits_of(self.given))
+        scores = np.array([node.score for node in self.given], np.float64)  # None becomes NaN
+        return {RETRIEVER: HitColumns(np.arange(len(scores), dtype=np.float64), scores)}
 
-def columns_of(nodes: Sequence[NodeWithScore]) -> dict[str, HitColumns]:
-    """Return the hits of each retriever among nodes, by its name."""
-    if NodeWithHits in {*map(type, nodes)}:
-        return hit_columns(hits_of(nodes))
-    scores = np.array([node.score for node in nodes], dtype=np.float64)  # None becomes NaN
-    return {RETRIEVER: HitColumns(np.arange(len(scores), dtype=np.float64), scores)}
+    @cached_property
+    def failed(self) -> Sequence[str]:
+        """The retrievers that failed and were left out."""
+        return sorted({name for node in _with_hits(self.given) for name in node.failed})
 
+    @cached_property
+    def texts(self) -> list[str]:
+        """The texts without metadata."""
+        return [text_of(node.node) for node in self.given]
 
-def to_score(keep: RetrievalFilter[Any], nodes: Sequence[NodeWithScore]) -> Sequence[Any]:
-    """Return what a filter needs of nodes: columns, until it reads more."""
-    if keep.splitter is not None:
-        return to_snippets(nodes)
-    return Retrieved(
-        len(nodes),
-        hits=lambda: columns_of(nodes),
-        text=lambda: [text_of(node.node) for node in nodes],
-        document=lambda: [node.node.ref_doc_id for node in nodes],
-        position=lambda: [getattr(node.node, "start_char_idx", None) for node in nodes],
-        embedding=lambda: [node.node.embedding for node in nodes],
-        snippets=lambda: to_snippets(nodes),
-    )
+    @cached_property
+    def documents(self) -> Sequence[str | None]:
+        """The ids of their sources."""
+        return [node.node.ref_doc_id for node in self.given]
+
+    @cached_property
+    def positions(self) -> Sequence[int | None]:
+        """Where they start in these."""
+        return [getattr(node.node, "start_char_idx", None) for node in self.given]
+
+    @cached_property
+    def embeddings(self) -> Sequence[Any]:
+        """Their vectors, None where there is none."""
+        return [node.node.embedding for node in self.given]
 
 
 def kept_nodes(nodes: Sequence[NodeWithScore], filtered: Filtered) -> list[NodeWithScore]:
