@@ -172,6 +172,11 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         """Return what is scored, the number of what was retrieved, and what decides on scores."""
 
     @property
+    def deciding(self) -> tuple[Self | Gate, ...]:
+        """The filter, and the gate in front if there is one."""
+        return (self,) if self.gate is None else (self, self.gate)
+
+    @property
     def statement(self) -> str:
         """The calibration's statement, with that of a gate which it was calibrated without."""
         return statement_with(self.calibration, self.gate)

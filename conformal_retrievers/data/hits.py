@@ -88,6 +88,12 @@ def hit_columns(hits: Sequence[Iterable[tuple[str, Any, Any]]]) -> dict[str, Hit
     }
 
 
+def listed(scores: Sequence[float | None]) -> dict[str, HitColumns]:
+    """Return the columns of a single retriever, from the scores of what it found, best first."""
+    ranks = np.arange(len(scores), dtype=np.float64)
+    return {RETRIEVER: HitColumns(ranks, np.array(scores, np.float64))}  # None becomes NaN
+
+
 def fuse(lists: Mapping[str, Sequence[tuple[Key, float | None]]]) -> dict[Key, tuple[Hit, ...]]:
     """Return the hits of each item in the retrievers' lists, in the order of fusion.
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from conformal_retrievers import Filtered, Snippet
 from conformal_retrievers.data import Hit, as_scores
-from conformal_retrievers.data.hits import RETRIEVER, HitColumns, fusion
+from conformal_retrievers.data.hits import RETRIEVER, HitColumns, fusion, listed
 from conformal_retrievers.data.models import with_fields
 from conformal_retrievers.data.sentences import Passage
 from conformal_retrievers.data.snippets import Retrieved
@@ -209,8 +209,7 @@ class RetrievedDocuments(Retrieved):
     def hits(self) -> Mapping[str, HitColumns]:
         """The hits of each retriever, by its name."""
         if not any(known := _known(self.given)):
-            scores = np.array(_own_scores(self.given), dtype=np.float64)  # None becomes NaN
-            return {RETRIEVER: HitColumns(np.arange(len(scores), dtype=np.float64), scores)}
+            return listed(_own_scores(self.given))
         found: list[dict[str, Any]] = [hits or {} for hits in known]
         columns = {}
         for name in sorted(set[str]().union(*found) - {*_failed(known)}):

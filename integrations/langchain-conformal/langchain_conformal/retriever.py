@@ -53,10 +53,8 @@ class ConformalRetriever(FromCalibration, Around):
         """Raise ValueError for an invalid alpha, gate or retriever."""
         super().model_post_init(context)
         check_unfiltered(self.retriever)
-        conformal_filter = self._filter()
-        check_hits(conformal_filter.scorer, self.retriever)
-        if conformal_filter.gate is not None:
-            check_hits(conformal_filter.gate.scorer, self.retriever)
+        for own in self._filter().deciding:
+            check_hits(own.scorer, self.retriever)
 
     def _get_relevant_documents(
         self, query: str, *, run_manager: Any, configurable: Configurable = None, **kwargs: Any
@@ -90,8 +88,7 @@ class ConformalRetriever(FromCalibration, Around):
         if configurable or kwargs:
             config = RunnableConfig(configurable=configurable or {})
             retriever = RunnableBinding(bound=retriever, kwargs=kwargs, config=config)
-        gate = self.gate or self.filter.gate
-        calibrations = [self.filter.calibration, *([gate.calibration] if gate else ())]
+        calibrations = [own.calibration for own in self._filter().deciding]
         asked = retrieval_of(retriever)
         for calibrated in {Retrieval(one.retriever or "", one.k) for one in calibrations}:
             if text := difference(asked, calibrated):

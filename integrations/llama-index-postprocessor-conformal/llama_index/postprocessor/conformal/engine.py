@@ -39,8 +39,7 @@ class ClaimFilterQueryEngine(BaseQueryEngine):
                 f"filter is a {type(filter).__name__}; give an AnswerFilter: "
                 "AnswerFilter(claim_filter, as_llm(model))"
             )
-        self.engine = engine
-        self.filter = filter
+        self.engine, self.filter = engine, filter
         super().__init__(engine.callback_manager)
 
     def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:

@@ -5,12 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, TextNode
 
 from conformal_retrievers import Filtered, Snippet
 from conformal_retrievers.data import Hit
-from conformal_retrievers.data.hits import RETRIEVER, HitColumns, hit_columns
+from conformal_retrievers.data.hits import RETRIEVER, HitColumns, hit_columns, listed
 from conformal_retrievers.data.models import with_fields
 from conformal_retrievers.data.retrieval import Hybrid, Retrieval, difference
 from conformal_retrievers.data.snippets import Retrieved
@@ -82,28 +81,26 @@ def text_of(node: BaseNode) -> str:
 
 def hits_of(nodes: Sequence[NodeWithScore]) -> list[tuple[Hit, ...]]:
     """Return the hits of nodes: those that they carry, or else those of one retriever."""
-    if {*map(type, nodes)} == {NodeWithHits}:
-        return [node.hits for node in nodes]  # type: ignore[attr-defined]
-    if any(isinstance(node, NodeWithHits) for node in nodes):
-        return [node.hits if isinstance(node, NodeWithHits) else () for node in nodes]
+    if _with_hits(nodes):
+        return [getattr(node, "hits", ()) for node in nodes]
     # NaN is not equal to itself.
     scores = [None if node.score != node.score else node.score for node in nodes]
     return [(Hit(RETRIEVER, rank, score),) for rank, score in enumerate(scores)]
 
 
-def _with_hits(nodes: Iterable[NodeWithScore]) -> list[NodeWithHits]:
-    listed: list[Any] = [*nodes]  # by type: `isinstance` takes long for pydantic's models
-    kinds = {kind for kind in {*map(type, listed)} if issubclass(kind, NodeWithHits)}
-    return [node for node in listed if type(node) in kinds] if kinds else []
+def _with_hits(nodes: Sequence[Any]) -> list[NodeWithHits]:
+    # By type: `isinstance` takes long for pydantic's models.
+    kinds = {kind for kind in {*map(type, nodes)} if issubclass(kind, NodeWithHits)}
+    return [node for node in nodes if type(node) in kinds] if kinds else []
 
 
-def check_origin(conformal_filter: RetrievalFilter[Any], nodes: Iterable[NodeWithScore]) -> None:
+def check_origin(conformal_filter: RetrievalFilter[Any], nodes: Sequence[NodeWithScore]) -> None:
     """Raise ValueError if a `HybridRetriever` did not ask a retriever whose hits a score reads.
 
     Warns if it asked another store or model than a calibrated one.
     """
     for first in _with_hits(nodes)[:1]:
-        for own in (conformal_filter, *([gate] if (gate := conformal_filter.gate) else ())):
+        for own in conformal_filter.deciding:
             if first.asked:
                 check_asked(retrievers_of(own.scorer), first.asked)
             known = own.calibration.retriever
@@ -126,10 +123,9 @@ class RetrievedNodes(Retrieved):
     @cached_property
     def hits(self) -> Mapping[str, HitColumns]:
         """The hits of each retriever, by its name."""
-        if NodeWithHits in {*map(type, self.given)}:
+        if _with_hits(self.given):
             return hit_columns(hits_of(self.given))
-        scores = np.array([node.score for node in self.given], np.float64)  # None becomes NaN
-        return {RETRIEVER: HitColumns(np.arange(len(scores), dtype=np.float64), scores)}
+        return listed([node.score for node in self.given])
 
     @cached_property
     def failed(self) -> Sequence[str]:
