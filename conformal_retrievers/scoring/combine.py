@@ -40,8 +40,7 @@ class CombinedScorer(ABC):
     def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Return the combined score of each snippet, (n,)."""
         given = as_snippets(snippets)
-        columns = [score_snippets(part, query, given) for part in self.parts]
-        return self.combine(query, columns, given)
+        return self.combine(query, [score_snippets(p, query, given) for p in self.parts], given)
 
     async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Asynchronous twin of `score`; it awaits all parts at once, and stops all if one fails."""

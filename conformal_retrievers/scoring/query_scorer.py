@@ -128,8 +128,7 @@ class CombinedQueryScorer(ABC):
     def score_query(self, query: str, snippets: Sequence[Snippet | str]) -> float:
         """Return the combined score of a query."""
         given = as_snippets(snippets)
-        scores = [_of_part(part, query, given) for part in self.parts]
-        return self.combine(query, scores, given)
+        return self.combine(query, [_of_part(part, query, given) for part in self.parts], given)
 
     async def ascore_query(self, query: str, snippets: Sequence[Snippet | str]) -> float:
         """Asynchronous twin of `score_query`; it awaits all parts at once."""

@@ -202,13 +202,10 @@ def score_snippets(scorer: Scorer, query: str, snippets: Sequence[Snippet]) -> S
     >>> score_snippets(RetrievalScorer("store", higher_is_better=True), "q", snippets)
     array([-0.9,  nan])
     """
-    if not snippets:
+    if not (n := len(snippets)):
         return np.empty(0)
     return once(
-        scorer.name,
-        query,
-        snippets,
-        lambda: _checked(scorer, scorer.score(query, snippets), len(snippets)),
+        scorer.name, query, snippets, lambda: _checked(scorer, scorer.score(query, snippets), n)
     )
 
 
