@@ -8,16 +8,14 @@ part of N. An answer will do at every level from the needed score upwards, so P(
 """
 
 from conformal_retrievers.answers.calibrate import calibrate_answers, calibrate_scans
-from conformal_retrievers.answers.chain import Chain, Questions, plain_chain, questions_for
+from conformal_retrievers.answers.chain import plain_chain
 from conformal_retrievers.answers.evaluate import AnswerEvaluation, evaluate_answers
 from conformal_retrievers.answers.same import f1, has_answer, llm_same, same_text
 from conformal_retrievers.answers.scan import Level, Scan, Scans, scan_answers
 
 __all__ = [
     "AnswerEvaluation",
-    "Chain",
     "Level",
-    "Questions",
     "Scan",
     "Scans",
     "calibrate_answers",
@@ -27,7 +25,6 @@ __all__ = [
     "has_answer",
     "llm_same",
     "plain_chain",
-    "questions_for",
     "same_text",
     "scan_answers",
 ]

@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextvars import copy_context
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypedDict, TypeVar
 
 import numpy as np
@@ -19,11 +16,9 @@ from conformal_retrievers.answers.same import Same, has_answer, llm_same, same_t
 from conformal_retrievers.data.checks import check_names
 from conformal_retrievers.data.copies import check_copies
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
-from conformal_retrievers.extras import require
-from conformal_retrievers.llm.ask import ENOUGH, check_count, with_bar
+from conformal_retrievers.llm.ask import ENOUGH, announce, check_count, each_in_threads
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.openai import background_loop
-from conformal_retrievers.scoring.scorer import judged_queries
 
 logger = logging.getLogger("conformal_retrievers")
 
@@ -31,7 +26,6 @@ T = TypeVar("T")
 Answer: TypeAlias = Callable[[str, Sequence[Snippet]], str | Awaitable[str]]
 Expected: TypeAlias = Mapping[str, str | Sequence[str]]  # reference answers, by question
 References: TypeAlias = tuple[str, ...]  # of which one suffices
-CHARACTERS = 4  # of a token, about
 
 
 class AskOptions(TypedDict, total=False):
@@ -49,56 +43,45 @@ class Misuse(TypeError):
     """A chain or a comparison returns something else than it must, whatever the question."""
 
 
+@dataclass
 class Asked:
     """Questions, the chain that is asked for their answers, and what these are compared with.
 
     What is given is checked before anything is paid for.
     """
 
-    def __init__(
-        self,
-        queries: Iterable[JudgedQuery],
-        answer: Answer,
-        *,
-        expected: Expected | None = None,
-        same: Same | None = None,
-        chain: str | None = None,
-        concurrency: int = 8,
-        cache: Cache | None = None,
-        progress: bool = False,
-    ) -> None:
-        self.queries = judged_queries(queries, "queries")
+    queries: Sequence[JudgedQuery]
+    answer: Answer
+    expected: Expected | None = None
+    same: Same | None = None
+    chain: str | None = None
+    concurrency: int = 8
+    cache: Cache | None = None
+    progress: bool = False
+
+    def __post_init__(self) -> None:
+        self._stopped = threading.Event()
         if not self.queries:
-            raise ValueError(
-                "queries is empty; give those of judge_retriever(retriever, questions)"
-            )
+            raise ValueError("queries is empty; give those of judge_retriever(…)")
         for query in self.queries:
             if query.split is not None:
-                raise ValueError(
-                    f"{query.name} is cut into sentences by {query.split!r}; give whole snippets, "
-                    "such as judge_retriever without split= returns"
-                )
+                raise ValueError(f"{query.name} is cut into sentences; give whole snippets")
         check_copies(self.queries)
-        if not isinstance(cache, Cache | None):
-            raise TypeError(f"cache is {cache!r:.60}; give Cache(path), or None")
-        if same is not None:
-            name_of("same", same)
-        if isinstance(same, llm_same) and same.cache is None:
-            same = replace(same, cache=cache)
-        self.answer, self.chain = answer, name_of("answer", answer, chain)
-        if cache is not None and not (chain or getattr(answer, "name", None)):
+        if not isinstance(self.cache, Cache | None):
+            raise TypeError(f"cache is {self.cache!r:.60}; give Cache(path), or None")
+        self.concurrency = check_count(self.concurrency, "concurrency")
+        self.name = name_of("answer", self.answer, self.chain)
+        if self.cache is not None and not (self.chain or getattr(self.answer, "name", None)):
             raise ValueError(
                 "chain is missing; with a cache, give chain=, a name that changes with the chain: "
                 "its answers are found by it"
             )
-        self.expected = None if expected is None else references_of(self.queries, expected)
-        self.same, self.cache, self.progress = same, cache, progress
-        self.unchanged: Same = same or same_text  # which compares an answer with another one,
-        self.right: Same = same or has_answer  # or with a reference
-        self.concurrency = check_count(concurrency, "concurrency")
-        self._stopped = threading.Event()
-        if isinstance(same, llm_same):
-            same.check()  # with six short calls, before a score or an answer is paid for
+        self.references = references_of(self.queries, self.expected)
+        self.will_do: Same = self.same or (has_answer if self.references else same_text)
+        self.compared_by = name_of("same", self.will_do)
+        if isinstance(self.same, llm_same):
+            self.same = self.will_do = replace(self.same, cache=self.same.cache or self.cache)
+            self.same.check()  # with six short calls, before a score or an answer is paid for
 
     def __call__(self, question: str, snippets: Sequence[Snippet], *, first: bool = False) -> str:
         """Return the chain's answer; the first one from all snippets is asked for on its own.
@@ -106,13 +89,13 @@ class Asked:
         Raises ValueError for a blank answer from snippets, `Misuse` for something that is no text,
         and InterruptedError once it is stopped.
         """
+        if self._stopped.is_set():
+            raise InterruptedError("the chain is no longer asked")
         request = json.dumps([question, [snippet.text for snippet in snippets], first])
         if self.cache is not None:
-            (known,) = self.cache.replies(self.chain, [request])
+            (known,) = self.cache.replies(self.name, [request])
             if known is not None:
                 return known
-        if self._stopped.is_set():
-            raise InterruptedError("the chain was no longer asked")
         text: Any = self.answer(question, snippets)
         if asyncio.iscoroutine(text):
             text = asyncio.run_coroutine_threadsafe(text, background_loop()).result()
@@ -124,10 +107,11 @@ class Asked:
         if snippets and not text.strip():  # from none, silence is an answer
             raise ValueError(f"answer returned {text!r:.20} from {len(snippets)} snippets")
         if self.cache is not None:
-            self.cache.add_replies(self.chain, {request: text})
+            self.cache.add_replies(self.name, {request: text})
         return text
 
-    def agrees(self, same: Same, question: str, answer: str, references: References) -> bool:
+    @staticmethod
+    def agrees(same: Same, question: str, answer: str, references: References) -> bool:
         """Return whether an answer is the same as one of the references.
 
         Raises `Misuse` if the comparison returns neither True nor False.
@@ -140,24 +124,20 @@ class Asked:
                 return True
         return False
 
-    def announce(self, contexts: Iterable[Sequence[int]]) -> None:
-        """Say how many calls and tokens are needed at most.
+    def announce(self, contexts: Iterable[Sequence[Snippet]]) -> None:
+        """Say how many calls and tokens are needed at most, to ask about each context.
 
-        `contexts` has the characters of the snippets of each call. An LLM that compares answers is
-        asked about each, with the one from all snippets and with each reference.
+        An LLM that compares answers is asked about each, with the one from all snippets and with
+        each reference.
         """
-        sizes = [sum(lengths) for lengths in contexts]
-        most = 1 + max(map(len, (self.expected or {}).values()), default=0)
-        calls = len(sizes) * (1 + most * isinstance(self.same, llm_same))
+        tokens = [*map(tokens_of, contexts)]
+        most = 1 + max(map(len, self.references.values()), default=0)
+        calls = len(tokens) * (1 + most * isinstance(self.same, llm_same))
         text = (
-            f"{len(self.queries):,} questions take at most {calls:,} calls, of {self.chain}, with "
-            f"about {sum(sizes) // CHARACTERS:,} tokens of snippets"
+            f"{len(self.queries):,} questions take at most {calls:,} calls, of {self.name}, with "
+            f"about {int(sum(tokens)):,} tokens of snippets"
         )
-        if self.progress:
-            require("cli", "rich")  # before a call is made
-            print(text, file=sys.stderr)
-        else:
-            logger.info(text)
+        announce(text, self.progress)
 
     def of_each(self, function: Callable[[JudgedQuery], T]) -> tuple[list[T], dict[str, str]]:
         """Return what a function that asks returns for each question, and why some failed.
@@ -165,41 +145,38 @@ class Asked:
         Raises `Misuse`, and ValueError if all questions fail, or the first 8 that end.
         """
         causes: list[Exception] = []  # why questions failed, as they end
-        answered: list[T] = []
+        enough, answered = min(ENOUGH, len(self.queries)), threading.Event()
 
-        def attempted(query: JudgedQuery) -> T:
+        def attempted(query: JudgedQuery) -> T | Exception:
             try:
-                answered.append(outcome := function(query))
+                outcome = function(query)
+                answered.set()
                 return outcome
+            except Misuse:
+                self._stopped.set()
+                raise
             except Exception as error:
                 causes.append(error)
-                if isinstance(error, Misuse) or (len(causes) >= ENOUGH and not answered):
-                    self._stopped.set()
-                raise
+                if len(causes) < enough or answered.is_set() or self._stopped.is_set():
+                    return error
+                self._stopped.set()
+                text = f"all of the first {enough} questions failed: {causes[0]!r}"
+                raise ValueError(text) from causes[0]
 
         background_loop()  # now, before several threads ask for it
-        with ThreadPoolExecutor(self.concurrency) as pool:
-            tasks = [pool.submit(copy_context().run, attempted, query) for query in self.queries]
-            bar = with_bar(tasks, "Answering") if self.progress else tasks
-            try:
-                ends = zip(as_completed(tasks), bar, strict=True)
-                hopeless = any(self._stopped.is_set() for _ in ends)
-            finally:
-                self._stopped.set()  # what is under way ends with its next call
-                pool.shutdown(wait=False, cancel_futures=True)
-        if hopeless or not answered:
-            for error in causes:
-                if isinstance(error, Misuse):
-                    raise error
-            text = f"all of the first {min(ENOUGH, len(tasks))} questions failed: {causes[0]!r}"
-            raise ValueError(text) from causes[0]
-        pairs = [*zip(self.queries, tasks, strict=True)]
-        done = [task.result() for task in tasks if not task.exception()]
-        failed = {q.query: repr(why) for q, task in pairs if (why := task.exception())}
+        title = "Answering" if self.progress else None
+        outcomes = each_in_threads(attempted, self.queries, self.concurrency, self._stopped, title)
+        pairs = zip(self.queries, outcomes, strict=True)
+        failed = {query.query: repr(why) for query, why in pairs if isinstance(why, Exception)}
         if failed:
             text = "%d of %d questions are left out, because a call failed; the last: %s"
-            logger.warning(text, len(failed), len(pairs), [*failed.values()][-1])
-        return done, failed
+            logger.warning(text, len(failed), len(outcomes), [*failed.values()][-1])
+        return [of_one for of_one in outcomes if not isinstance(of_one, Exception)], failed
+
+
+def tokens_of(snippets: Sequence[Snippet]) -> float:
+    """Return about how many tokens snippets have: one for every four characters."""
+    return sum(len(snippet.text) for snippet in snippets) / 4
 
 
 def name_of(what: str, function: Any, name: str | None = None) -> str:
@@ -213,23 +190,23 @@ def name_of(what: str, function: Any, name: str | None = None) -> str:
     check_names(what, name=name)
     known = name or getattr(function, "name", None) or getattr(function, "__name__", None)
     if known is None:
-        option = "chain=" if what == "answer" else "it an attribute name,"
-        raise ValueError(f"{what} is a {type(function).__name__} without a name; give {option}")
+        kind = type(function).__name__
+        raise ValueError(f"{what} is a {kind} without a name; give it an attribute name")
     return str(known)
 
 
-def references_of(queries: Sequence[JudgedQuery], expected: Expected) -> dict[str, References]:
+def references_of(queries: Sequence[JudgedQuery], expected: Any) -> dict[str, References]:
     """Return the references of each question; raise, naming it, for none or an empty one."""
+    if expected is None:
+        return {}
     if not isinstance(expected, Mapping):
         raise TypeError(f"expected is {expected!r:.60}; give reference answers by question, a dict")
     references = dict[str, References]()
     known = {str(question).strip(): given for question, given in expected.items()}
     for query in queries:
         given: Any = known.get(query.query.strip())
-        texts = [given] if isinstance(given, str) else given
-        if not (isinstance(texts, Sequence) and texts) or not all(
-            isinstance(text, str) and text.strip() for text in texts
-        ):
+        texts = given if isinstance(given, list | tuple) else [given]
+        if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
             raise ValueError(
                 f"expected has {given!r:.60} for {query.query!r:.80}; give a reference answer or "
                 "several, or leave the question out of queries"

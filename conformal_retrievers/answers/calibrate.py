@@ -7,23 +7,24 @@ with count_wrong   N of every question, +inf for those that are wrong from all: 
             share of all questions that are to be right
 """
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from typing_extensions import Unpack
 
 from conformal_retrievers.answers.asked import Answer, Asked, AskOptions
-from conformal_retrievers.answers.scan import Scans, scans_of
+from conformal_retrievers.answers.scan import Level, Scan, Scans, scans_of
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.file_schema import AnswerDetails, Choice
+from conformal_retrievers.calibration.file_schema import Choice
 from conformal_retrievers.calibration.fitting import provenance_with
 from conformal_retrievers.calibration.subjects import ANSWERS
-from conformal_retrievers.calibration.sufficient_statistics import lowest_scores
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.queries import JudgedQuery
-from conformal_retrievers.scoring.scorer import Scorer, relative_to_query
+from conformal_retrievers.scoring.scorer import Scorer, judged_queries, relative_to_query
 
 SHOWN = 60  # characters of a question in a file
 
@@ -62,12 +63,15 @@ def calibrate_answers(
         As `scan_answers`, and as `calibrate` for alpha, delta and by_group; for `count_wrong`
         without `expected`; and if no question is right from all snippets.
     """
+    asked = Asked(judged_queries(queries, "queries"), answer, **options)
     rule: dict[str, Any] = {"alpha": alpha, "delta": delta, "by_group": by_group}
-    asked = Asked(queries, answer, **options)
-    _check(count_wrong, asked.expected is not None)
+    rule["count_wrong"] = count_wrong
     # Before anything is paid for: refuses what would be refused afterwards.
-    _calibration(asked.queries, [0.0] * len(asked.queries), scorer="none yet", **rule)
-    return calibrate_scans(scans_of(asked, scorer), count_wrong=count_wrong, **rule)
+    needless = (Level(-math.inf, "", True),)
+    scans = tuple(Scan(query, np.zeros(0), "", (), needless) for query in asked.queries)
+    scored: Any = SimpleNamespace(name="none yet")
+    calibrate_scans(Scans(scans, scored, "", asked.name, bool(asked.references)), **rule)
+    return calibrate_scans(scans_of(asked, scorer), **rule)
 
 
 def calibrate_scans(
@@ -79,7 +83,9 @@ def calibrate_scans(
     count_wrong: bool = False,
 ) -> Calibration:
     """Return the calibration of scans that are at hand; see `calibrate_answers`."""
-    _check(count_wrong, scans.right)
+    checks.check_flags(by_group=by_group, count_wrong=count_wrong)
+    if count_wrong and not scans.right:
+        raise ValueError("count_wrong is True without expected answers; give expected, too")
     wrong = [scan for scan in scans.scans if scan.wrong]
     used = [scan for scan in scans.scans if count_wrong or not scan.wrong]
     if not used or len(wrong) == len(scans.scans):
@@ -87,57 +93,34 @@ def calibrate_scans(
             f"the chain is right in none of {len(wrong)} questions, all snippets given; check the "
             "references, the comparison and the chain"
         )
-    details = AnswerDetails(
-        right=scans.right,
-        count_wrong=count_wrong,
-        same=scans.same,
-        chain=scans.chain,
-        n_questions=len(scans.scans),
-        n_wrong=len(wrong),
-        n_contradicting=sum(scan.contradicts for scan in scans.scans),
-        n_needing_all=sum(scan.needs_all for scan in scans.scans),
-        failed=[question[:SHOWN] for question in scans.failed],
-    )
     choice = None
     if getattr(scans.scorer, "prior", None) and not getattr(scans.scorer, "fitted_on", None):
         choice = Choice(chosen=scans.scorer.name, given=[])
-    scores = [scan.scores for scan in scans.scans]
-    flat, offsets = np.concatenate(scores), np.cumsum([0, *map(len, scores)])
-    lowest = lowest_scores(ScoredQueries(flat, np.zeros(len(flat), dtype=np.bool_), offsets))
+    finite = [scan.scores[np.isfinite(scan.scores)] for scan in scans.scans]
     others = [] if count_wrong else [scan.query.id for scan in wrong]
-    return _calibration(
-        [scan.query for scan in used],
-        [scan.needed for scan in used],
-        alpha=alpha,
+    return Calibration(
+        alpha,
+        "all",
+        queries=ScoredQueries.of_units([s.needed for s in used], [s.query for s in used]),
+        subject=ANSWERS,
         delta=delta,
         by_group=by_group,
         scorer=scans.scorer.name,
         n_without_relevant=len(others),
         other_ids=tuple(filter(None, others)),
-        lowest_scores=tuple(np.sort(lowest).tolist()),
+        lowest_scores=tuple(sorted(float(scores.min()) for scores in finite if len(scores))),
         relative_to_query=relative_to_query(scans.scorer),
         scorer_provenance=provenance_with(scans.scorer, choice),
         retrieval=checks.with_retrieval([scan.query for scan in scans.scans], None),
-        details=details.model_dump(),
+        details={
+            "right": scans.right,
+            "count_wrong": count_wrong,
+            "same": scans.same,
+            "chain": scans.chain,
+            "n_questions": len(scans.scans),
+            "n_wrong": len(wrong),
+            "n_contradicting": sum(scan.contradicts for scan in scans.scans),
+            "n_needing_all": sum(scan.needs_all for scan in scans.scans),
+            "failed": [question[:SHOWN] for question in scans.failed],
+        },
     )
-
-
-def _check(count_wrong: bool, right: bool) -> None:
-    checks.check_flags(count_wrong=count_wrong)
-    if count_wrong and not right:
-        raise ValueError("count_wrong is True without expected answers; give expected, too")
-
-
-def _calibration(
-    queries: Sequence[JudgedQuery],
-    needed: Sequence[float],
-    *,
-    alpha: float,
-    by_group: bool,
-    **more: Any,
-) -> Calibration:
-    """Return the calibration of needed scores, one of each question."""
-    checks.check_flags(by_group=by_group)
-    scored = ScoredQueries.of_units(needed, queries)
-    more |= {"queries": scored, "subject": ANSWERS, "by_group": by_group}
-    return Calibration(alpha, "all", **more)

@@ -1,10 +1,9 @@
 """Chains: an LLM that answers a question from its snippets by one prompt, or a framework's own."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Generic, NamedTuple, TypeVar
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
-from conformal_retrievers.answers.asked import Answer
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.retrieval import Retrieval
 from conformal_retrievers.data.retrieved import with_questions
@@ -53,37 +52,26 @@ class plain_chain:  # noqa: N801, it is called as a function is
         return reply.text.strip()
 
 
-class Questions(NamedTuple):
-    """Retrieved queries and the chain that answers them: `calibrate_answers(*questions, …)`."""
-
-    queries: list[JudgedQuery]
-    answer: Answer
-
-
 @dataclass(frozen=True, eq=False)
 class Chain(Generic[Item]):
-    """A framework's chain as a function of snippets, each of which stands for what was retrieved.
-
-    `respond` takes a question and these items, and `cut` returns one with another text.
-    """
+    """A framework's chain as a function of snippets, each of which stands for an item retrieved."""
 
     name: str
     respond: Callable[[str, list[Item]], str]
     cut: Callable[[Item, str], Item]
-    retrieved: Mapping[str, Sequence[tuple[Snippet, Item]]] = field(default_factory=dict)
+    retrieved: Mapping[str, Sequence[tuple[Snippet, Item]]]
 
     def __call__(self, question: str, snippets: Sequence[Snippet]) -> str:
         """Return the chain's answer."""
         known = self.retrieved.get(question, ())
         of_text = {(snippet.id, snippet.text): item for snippet, item in known}
         of_id = {snippet.id: item for snippet, item in known}
+        items = []
         for snippet in snippets:
             if snippet.id not in of_id:
                 raise ValueError(f"snippet {snippet.id!r} was not retrieved for {question!r:.60}")
-        items = [
-            of_text.get((snippet.id, snippet.text)) or self.cut(of_id[snippet.id], snippet.text)
-            for snippet in snippets
-        ]
+            item = of_text.get((snippet.id, snippet.text))
+            items.append(item or self.cut(of_id[snippet.id], snippet.text))
         return self.respond(question, items)
 
 
@@ -91,11 +79,15 @@ def questions_for(
     questions: Iterable[JudgedQuery] | Iterable[str],
     retrieve: Callable[[Sequence[str]], tuple[Sequence[Sequence[Item]], Retrieval]],
     to_snippets: Callable[[Sequence[Item]], Sequence[Snippet]],
-    chain: Chain[Item],
-) -> Questions:
+    *,
+    name: str,
+    respond: Callable[[str, list[Item]], str],
+    cut: Callable[[Item, str], Item],
+) -> tuple[list[JudgedQuery], Chain[Item]]:
     """Return what a retriever returns for questions, with a chain that answers from it.
 
-    `answer_queries` of both packages calls it.
+    `respond` takes a question and what is kept of that, and `cut` returns an item with another
+    text. `answer_queries` of both packages calls it.
     """
     asked = with_questions(questions, "questions")
     documents, retrieval = retrieve([query.query for query in asked])
@@ -105,4 +97,4 @@ def questions_for(
         pairs[query.query] = [*zip(snippets, items, strict=True)]
         facts = {"id": query.id, "group": query.group, **vars(retrieval)}
         queries.append(JudgedQuery(query.query, snippets, [False] * len(snippets), **facts))
-    return Questions(queries, replace(chain, retrieved=pairs))
+    return queries, Chain(name, respond, cut, pairs)

@@ -12,28 +12,31 @@ import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Unpack
 
-from conformal_retrievers.answers.asked import CHARACTERS, Answer, Asked, AskOptions, name_of
+from conformal_retrievers.answers.asked import Answer, Asked, AskOptions, name_of, tokens_of
 from conformal_retrievers.answers.same import f1, same_text
+from conformal_retrievers.calibration.checks import check_type
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
+from conformal_retrievers.data.text import shortened
 from conformal_retrievers.evaluation.bootstrap import Estimate, n_to_tell, resampled, spans
 from conformal_retrievers.evaluation.verdict import UNVERIFIED
 from conformal_retrievers.filtering import RetrievalFilter
+from conformal_retrievers.scoring.scorer import judged_queries
 from conformal_retrievers.sentence_filter import FilteredSentences
 from conformal_retrievers.theory.intervals import check_level
 
 WHOLE = "all snippets"
+OTHERS = re.compile(rf"top \d+|{WHOLE}")  # the names of ways that are no filters
 RESAMPLES = 2000
 SHOWN = ("unchanged", "right", "f1")  # in %
 WIDTH = 20  # characters of a name in the table
 LABELS = {"unchanged": "answers unchanged, %", "right": "right answers, %"}
-MARKS = {"whole": ("#595959", "X"), "filter": ("#0072b2", "o"), "top k": ("#00785a", "s")}
-Contexts = Sequence[Sequence[Snippet]]  # of each question
+MARKS = {"all": ("#595959", "X"), "filter": ("#0072b2", "o"), "top": ("#00785a", "s")}
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +48,6 @@ class Way:
     """
 
     name: str
-    kind: Literal["whole", "filter", "top k"]
     measures: Mapping[str, NDArray[np.float64]] = field(repr=False)
     estimates: Mapping[str, Estimate]  # their means, with intervals
 
@@ -78,18 +80,18 @@ class AnswerEvaluation:
     def compare(self, one: str, other: str, measure: str) -> Gap:
         """Return a measure of one way minus that of another."""
         paired = self[one].measures[measure] - self[other].measures[measure]
-        needed = n_to_tell(_drawn(paired), len(paired), float(paired.mean()))
-        return Gap(_estimate(paired, self.level), needed)
+        [difference], drawn = _estimates(paired[:, np.newaxis], self.level)
+        return Gap(difference, n_to_tell(drawn[:, 0], len(paired), difference.estimate))
 
     def draw(self, axes: Any) -> None:
         """Draw the ways into matplotlib's axes, as `plot_answers` does into a figure."""
         measure = "right" if "right" in self.ways[0].measures else "unchanged"
         for way in self.ways:
             share, x = way.estimates[measure], way.estimates["tokens"].estimate
-            color, mark = MARKS[way.kind]
+            above = not OTHERS.fullmatch(way.name)  # a filter and its top k have about equal tokens
+            color, mark = MARKS["filter" if above else way.name[:3]]
             axes.vlines(x, 100 * share.low, 100 * share.high, color=color, alpha=0.5)
             axes.plot(x, 100 * share.estimate, mark, color=color)
-            above = way.kind == "filter"  # a filter and its top k have about the same tokens
             axes.annotate(
                 way.name.replace("$", r"\$"),
                 (x, 100 * (share.high if above else share.low)),
@@ -106,22 +108,21 @@ class AnswerEvaluation:
     def __str__(self) -> str:
         """Write the ways as a table, a line each, and their differences to the whole context."""
         known = [name for name in SHOWN if name in self.ways[0].measures]
-        names = {way.name: _shortened(way.name) for way in self.ways}
-        width = max(map(len, names.values()))
-        heads = "".join(f"  {name + ', %':<14}" for name in known)
-        lines = [f"{'':<{width}}  snippets  tokens{heads}".rstrip()]
+        rows = [["", "snippets", "tokens", *(f"{name}, %" for name in known)]]
         for way in self.ways:
             snippets, tokens = (way.estimates[name].estimate for name in ("snippets", "tokens"))
-            shares = "".join(f"  {_percent(way.estimates[name]):<14}" for name in known)
-            row = f"{names[way.name]:<{width}}  {snippets:8.1f}  {tokens:6.0f}{shares}"
-            lines.append(row.rstrip())
-        lines += ["", f"{self.n_questions} questions, compared by {_shortened(self.same, 50)}."]
+            shares = (_percent(way.estimates[name]) for name in known)
+            rows.append([shortened(way.name, WIDTH), f"{snippets:.1f}", f"{tokens:.0f}", *shares])
+        width = max(len(row[0]) for row in rows)
+        form = f"{{:<{width}}}  {{:>8}}  {{:>6}}" + "  {:<14}" * len(known)
+        lines = [form.format(*row).rstrip() for row in rows]
+        lines += ["", f"{self.n_questions} questions, compared by {shortened(self.same, 50)}."]
         measure = "right" if "right" in known else "unchanged"
-        for way in self.ways[1:]:
+        for way, (name, *_) in zip(self.ways[1:], rows[2:], strict=True):
             gap, needed = self.compare(way.name, WHOLE, measure)
-            shown = gap.low > 0 or gap.high < 0 or math.isnan(needed)
-            told = "" if shown else f"; {needed:,.0f} questions would tell"
-            lines.append(f"{names[way.name]} − {WHOLE}, {measure}: {_percent(gap, '+')}{told}.")
+            unclear = gap.low <= 0 <= gap.high and not math.isnan(needed)
+            told = f"; {needed:,.0f} questions would tell" if unclear else ""
+            lines.append(f"{name} − {WHOLE}, {measure}: {_percent(gap, '+')}{told}.")
         if self.failed:
             lines.append(f"Left out, because a call failed: {len(self.failed)}.")
         if not self.held_out_verified:
@@ -161,67 +162,49 @@ def evaluate_answers(
     """
     check_level(level)
     _check_filters(filters)
-    asked = Asked(queries, answer, **options)
+    asked = Asked(judged_queries(queries, "queries"), answer, **options)
     ids = [query.id for query in asked.queries]
     verified = [filter.calibration.held_out(ids) for filter in filters.values()]
     for name, filter in filters.items():
-        calibrated = filter.calibration.details.get("chain", asked.chain)
-        if calibrated != asked.chain:
-            warnings.warn(
-                f"filters[{name!r}] is calibrated on the answers of {calibrated}, and asked is "
-                f"{asked.chain}: its guarantee is about the former. If they are the same, give "
-                "chain=",
-                stacklevel=2,
-            )
+        if (chain := filter.calibration.details.get("chain", asked.name)) != asked.name:
+            text = f"filters[{name!r}] is calibrated on the answers of {chain}, and asked is "
+            warnings.warn(f"{text}{asked.name}; if they are the same, give chain=", stacklevel=2)
     ways = _contexts(filters, asked.queries)
-    whole = [query.snippets for query in asked.queries]
-    asked.announce(
-        [len(snippet.text) for snippet in context]
-        for contexts in (whole, *ways.values())
-        for context in contexts
-    )
-    place = {query.query: i for i, query in enumerate(asked.queries)}
+    cuts = zip(*ways.values(), strict=True)
+    contexts = {query.query: of for query, of in zip(asked.queries, cuts, strict=True)}
+    asked.announce(c for query in asked.queries for c in (query.snippets, *contexts[query.query]))
 
     def measured(query: JudgedQuery) -> list[dict[str, float]]:
         first = asked(query.query, query.snippets, first=True)
-        known: dict[tuple[str, ...], dict[str, float]] = {}
-        rows = []
-        for contexts in ways.values():
-            context = contexts[place[query.query]]
-            key = tuple(snippet.text for snippet in context)
-            if key not in known:  # equal contexts are asked about once
-                known[key] = _measures(asked, query.query, context, first)
-            rows.append(known[key])
-        return rows
+        texts = [tuple(s.text for s in context) for context in contexts[query.query]]
+        different = dict(zip(texts, contexts[query.query], strict=True))  # each is asked about once
+        of = {key: _measures(asked, query.query, c, first) for key, c in different.items()}
+        return [of[key] for key in texts]
 
     rows, failed = asked.of_each(measured)
-    made = []
-    for j, name in enumerate(ways):
-        measures = {key: np.array([row[j][key] for row in rows]) for key in rows[0][j]}
-        estimates = {key: _estimate(values, level) for key, values in measures.items()}
-        kind: Any = "whole" if name == WHOLE else "filter" if name in filters else "top k"
-        made.append(Way(name, kind, measures, estimates))
-    same = name_of("same", asked.unchanged)
+    made, names = [], rows[0][0].keys()
+    for name, of_way in zip(ways, zip(*rows, strict=True), strict=True):
+        table = np.array([[*of.values()] for of in of_way])
+        measures = dict(zip(names, table.T, strict=True))
+        estimates, _ = _estimates(table, level)
+        made.append(Way(name, measures, dict(zip(names, estimates, strict=True))))
+    same = name_of("same", asked.same or same_text)
     return AnswerEvaluation(tuple(made), len(rows), same, level, all(verified), failed)
 
 
 def _check_filters(filters: Any) -> None:
-    if not isinstance(filters, Mapping):
-        raise TypeError(f"filters is a {type(filters).__name__}; give filters by name, a dict")
+    check_type(Mapping, "filters by name, a dict", filters=filters)
     for name, filter in filters.items():
-        if not isinstance(name, str) or re.fullmatch(rf"top \d+|{WHOLE}", name):
+        if not isinstance(name, str) or OTHERS.fullmatch(name):
             raise ValueError(f"filters has the name {name!r}; give another text, as a filter's own")
-        if not isinstance(filter, RetrievalFilter):
-            raise TypeError(
-                f"filters[{name!r}] is {filter!r:.60}; give a filter: ConformalFilter.of(…)"
-            )
+        check_type(RetrievalFilter, "a filter", **{f"filters[{name!r}]": filter})
 
 
 def _contexts(
     filters: Mapping[str, RetrievalFilter[Any]], queries: Sequence[JudgedQuery]
-) -> dict[str, Contexts]:
+) -> dict[str, list[Sequence[Snippet]]]:
     """Return the snippets that each way leaves of each query, by its name."""
-    ways: dict[str, Contexts] = {WHOLE: [query.snippets for query in queries]}
+    ways: dict[str, list[Sequence[Snippet]]] = {WHOLE: [query.snippets for query in queries]}
     for name, filter in filters.items():
         decided = [filter(query.query, query.snippets, query.group) for query in queries]
         ways[name] = [*map(_kept, decided, queries)]
@@ -244,34 +227,26 @@ def _measures(
     text = asked(question, context)
     measures = {
         "snippets": float(len(context)),
-        "tokens": sum(len(snippet.text) for snippet in context) / CHARACTERS,
+        "tokens": tokens_of(context),
         "seconds": time.perf_counter() - start,
-        "unchanged": float(asked.agrees(asked.unchanged, question, text, (first,))),
+        "unchanged": float(asked.agrees(asked.same or same_text, question, text, (first,))),
     }
-    if asked.expected is not None:
-        references = asked.expected[question]
-        measures["right"] = float(asked.agrees(asked.right, question, text, references))
+    if references := asked.references.get(question):
+        measures["right"] = float(asked.agrees(asked.will_do, question, text, references))
         measures["exact"] = float(asked.agrees(same_text, question, text, references))
         measures["f1"] = max(f1(text, reference) for reference in references)
     return measures
 
 
-def _drawn(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the means of resampled values, (resamples,)."""
-    table = np.stack([values, np.ones(len(values))], axis=1)
-    sums = resampled(table, np.random.default_rng(0), RESAMPLES)
-    return np.asarray(sums[:, 0] / sums[:, 1])
-
-
-def _estimate(values: NDArray[np.float64], level: float) -> Estimate:
-    ((low, high),) = spans(_drawn(values)[:, np.newaxis], level)
-    return Estimate(float(values.mean()), low, high)
+def _estimates(
+    table: NDArray[np.float64], level: float
+) -> tuple[list[Estimate], NDArray[np.float64]]:
+    """Return the means of a table's columns (n, c), and those of its resamples (r, c)."""
+    drawn = resampled(table, np.random.default_rng(0), RESAMPLES) / len(table)
+    ends = zip(table.mean(axis=0).tolist(), spans(drawn, level), strict=True)
+    return [Estimate(mean, *span) for mean, span in ends], drawn
 
 
 def _percent(estimate: Estimate, sign: str = "") -> str:
     middle, low, high = (f"{100 * value:{sign}.0f}" for value in estimate)
     return f"{middle} [{low}, {high}]"
-
-
-def _shortened(text: str, width: int = WIDTH) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}…"

@@ -17,6 +17,6 @@ def plot_answers(value: AnswerEvaluation, *, axes: Any = None) -> Figure:
     known, or else unchanged ones. It needs the extra `cli`.
     """
     with matplotlib.style.context(["default", STYLE]):
-        figure = Picture(figsize=(5.8, 3.6)) if axes is None else axes.figure
-        value.draw(figure.subplots() if axes is None else axes)
-    return figure
+        axes = Picture(figsize=(5.8, 3.6)).subplots() if axes is None else axes
+        value.draw(axes)
+    return axes.figure  # type: ignore[no-any-return]

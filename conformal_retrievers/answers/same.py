@@ -81,7 +81,7 @@ def f1(answer: str, reference: str) -> float:
 class llm_same:  # noqa: N801, it is called as a function is
     """Lets an LLM say whether two answers to a question are the same in substance.
 
-    A call raises RuntimeError if the reply has no verdict, which leaves its question out of a scan.
+    A call raises ValueError if the reply has no verdict, which leaves its question out of a scan.
     `Scans.verdicts` gives the verdicts to a person on the judging page.
 
     >>> from conformal_retrievers.llm import Reply
@@ -112,17 +112,16 @@ class llm_same:  # noqa: N801, it is called as a function is
         request = self.prompt.request(values, schema=VERDICT)
         ((verdict,), _) = ask_verdicts(self.llm, [request], cache=self.cache)
         if isinstance(verdict, str):
-            raise RuntimeError(f"{self.llm.name} did not say whether two answers agree: {verdict}")
+            raise ValueError(
+                f"{self.llm.name} did not say whether two answers agree: {verdict}; give llm_same "
+                "another LLM, or try again"
+            )
         return verdict
 
     def check(self) -> None:
         """Raise ValueError if the LLM does not see what is the same in six plain examples."""
         for question, answer, reference, expected in CONTROLS:
-            try:
-                verdict = self(question, answer, reference)
-            except RuntimeError as error:
-                raise ValueError(f"{error}; give llm_same another LLM, or try again") from error
-            if verdict != expected:
+            if self(question, answer, reference) != expected:
                 raise ValueError(
                     f"{self.llm.name} says that {answer!r} and {reference!r} are "
                     f"{'different' if expected else 'equal'} answers to {question!r}; give "

@@ -24,17 +24,11 @@ import numpy as np
 from pydantic import JsonValue
 from typing_extensions import Unpack
 
-from conformal_retrievers.answers.asked import Answer, Asked, AskOptions, References, name_of
-from conformal_retrievers.data.queries import JudgedQuery
+from conformal_retrievers.answers.asked import Answer, Asked, AskOptions, References
+from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.scoring.hit_features import sources_of
 from conformal_retrievers.scoring.learned.score import fitted
-from conformal_retrievers.scoring.scorer import (
-    Scorer,
-    Scores,
-    check_not_fitted_on,
-    check_scorer,
-    score_snippets,
-)
+from conformal_retrievers.scoring.scorer import Scorer, Scores, judged_queries, score_queries
 
 
 class Level(NamedTuple):
@@ -173,25 +167,23 @@ def scan_answers(
         an object without a name, a cache without one, an `llm_same` whose LLM errs in a plain
         example, or if the first 8 questions fail.
     """
-    return scans_of(Asked(queries, answer, **options), scorer)
+    return scans_of(Asked(judged_queries(queries, "queries"), answer, **options), scorer)
 
 
 def scans_of(asked: Asked, scorer: Scorer | None) -> Scans:
     """Return the scans of questions, see `scan_answers`."""
     if scorer is None:
         scorer = fitted(sources_of(asked.queries), (), [], "snippets")
-    check_scorer(scorer)
-    check_not_fitted_on(scorer, asked.queries)
-    scores = {q.query: score_snippets(scorer, q.query, q.retrieved) for q in asked.queries}
+    scored = zip(asked.queries, score_queries(scorer, asked.queries), strict=True)
+    scores = {query.query: of_query.scores for query, of_query in scored}
     asked.announce(
-        [len(query.snippets[i].text) for i in np.flatnonzero(~(scores[query.query] > level))]
+        kept_at(level, query, scores[query.query])
         for query in asked.queries
         for level in (math.inf, *levels_of(scores[query.query]))
     )
     scans, failed = asked.of_each(lambda query: _scanned(query, scores[query.query], asked))
-    same = asked.unchanged if asked.expected is None else asked.right
-    named = name_of("same", same), asked.chain
-    return Scans(tuple(scans), scorer, *named, asked.expected is not None, failed)
+    right = bool(asked.references)
+    return Scans(tuple(scans), scorer, asked.compared_by, asked.name, right, failed)
 
 
 def levels_of(scores: Scores) -> list[float]:
@@ -203,20 +195,24 @@ def levels_of(scores: Scores) -> list[float]:
     return sorted({*scores[~np.isnan(scores)].tolist(), -math.inf}, reverse=True)
 
 
+def kept_at(level: float, query: JudgedQuery, scores: Scores) -> list[Snippet]:
+    """Return the snippets with a score of at most a level, or without one."""
+    return [query.snippets[i] for i in np.flatnonzero(~(scores > level))]
+
+
 def _scanned(query: JudgedQuery, scores: Scores, asked: Asked) -> Scan:
     """Return the scan of a question."""
     first = asked(query.query, query.snippets, first=True)
-    references: References = (first,)
-    same = asked.unchanged
-    if asked.expected is not None:
-        references, same = asked.expected[query.query], asked.right
-        if not asked.agrees(same, query.query, first, references):
-            return Scan(query, scores, first, references, (), wrong=True)
+    references = asked.references.get(query.query, (first,))
+
+    def will_do(answer: str) -> bool:
+        return asked.agrees(asked.will_do, query.query, answer, references)
+
     levels: list[Level] = []
-    for level in levels_of(scores):
-        kept = np.flatnonzero(~(scores > level)).tolist()
-        answer = asked(query.query, [query.snippets[i] for i in kept])
-        levels.append(Level(level, answer, asked.agrees(same, query.query, answer, references)))
+    wrong = bool(asked.references) and not will_do(first)
+    for level in [] if wrong else levels_of(scores):
+        answer = asked(query.query, kept_at(level, query, scores))
+        levels.append(Level(level, answer, will_do(answer)))
         if not levels[-1].same:
             break
-    return Scan(query, scores, first, references, tuple(levels))
+    return Scan(query, scores, first, references, tuple(levels), wrong)

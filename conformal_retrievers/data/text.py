@@ -63,12 +63,12 @@ def aligned(head: list[str], rows: list[list[str]], width: int = WIDTH) -> list[
     lines = []
     for row in (head, *rows):
         numbers = (cell.rjust(size) for cell, size in zip(row[1:], widths[1:], strict=True))
-        lines.append("  ".join([_cut(row[0], widths[0]).ljust(widths[0]), *numbers]).rstrip())
+        lines.append("  ".join([shortened(row[0], widths[0]).ljust(widths[0]), *numbers]).rstrip())
     return [lines[0], "  ".join("─" * size for size in widths), *lines[1:]]
 
 
-def _cut(name: str, width: int) -> str:
-    """Cut a name to a width, all but its mark *."""
+def shortened(name: str, width: int) -> str:
+    """Return a name cut to a width, all but its mark *."""
     mark = " *" if name.endswith(" *") else ""
     return name if len(name) <= width else f"{name[: width - 1 - len(mark)]}…{mark}"
 

@@ -4,7 +4,6 @@ As in Chakraborty et al. 2025, arXiv 2511.17908. LLMs err.
 """
 
 import logging
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,9 +13,8 @@ from pydantic import JsonValue
 from conformal_retrievers.data.checks import all_of, query_name
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, as_snippets
 from conformal_retrievers.data.sentences import Sentences, Split, cut
-from conformal_retrievers.extras import require
 from conformal_retrievers.labels.sentences import ask_numbers
-from conformal_retrievers.llm.ask import LLM, ask_verdicts
+from conformal_retrievers.llm.ask import LLM, announce, ask_verdicts
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.prompt import Prompt
 from conformal_retrievers.llm.reply import VERDICT, Usage
@@ -92,7 +90,7 @@ def label_by_llm(
     queries = all_of(AnsweredQuery, queries, "queries")
     prompt = prompt or Prompt.load("label_sentences" if split else "label")
 
-    def announce(n: int, missing: int) -> None:
+    def before(n: int, missing: int) -> None:
         snippets = sum(len(query.snippets) for query in queries)
         text = (
             f"{len(queries):,} questions with {snippets:,} snippets take {n:,} calls of "
@@ -102,14 +100,10 @@ def label_by_llm(
             raise ValueError(
                 f"most_calls is {most_calls}, but {text}; allow {missing}, or give fewer questions"
             )
-        if progress:
-            require("cli", "rich")  # before a call is made
-            print(text, file=sys.stderr)
-        else:
-            logger.info(text)
+        announce(text, progress)
 
     options: dict[str, Any] = {"concurrency": concurrency, "cache": cache, "progress": progress}
-    options |= {"before": announce, "give_up": True}
+    options |= {"before": before, "give_up": True}
     cuts = [cut(query.snippets, split) for query in queries] if split else []
     facts = [_fields(query) for query in queries]
     verdicts: Sequence[bool | str | list[bool]]

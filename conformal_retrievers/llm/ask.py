@@ -5,6 +5,7 @@ import contextvars
 import json
 import logging
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -25,8 +26,8 @@ logger = logging.getLogger("conformal_retrievers")
 ENOUGH = 8  # first answers of a call without a model: the others are not asked for
 
 T = TypeVar("T")
+Item = TypeVar("Item")
 AsyncComplete = Callable[[Request], Awaitable[Reply]]
-Asked = TypeVar("Asked")  # what `ask` returns, or what `aask` is awaited for
 
 
 @dataclass(frozen=True)
@@ -148,14 +149,8 @@ class _Run:
         self.read_cache()
         if before is not None:
             before(len(self.requests), len(self.missing))
-        with ThreadPoolExecutor(min(self.concurrency, max(1, len(self.missing)))) as pool:
-            # Each in a copy of the context, where frameworks keep the run that calls belong to.
-            futures = [pool.submit(contextvars.copy_context().run, answer, i) for i in self.missing]
-            try:
-                for future in with_bar(futures, "Asking") if progress else futures:
-                    future.result()
-            finally:
-                self.stopped.set()  # requests that have not started return at once
+        title = "Asking" if progress else None
+        each_in_threads(answer, self.missing, self.concurrency, self.stopped, title)
         return self.finished()
 
     async def in_tasks(self, acomplete: AsyncComplete) -> list[Reply | Unanswered]:
@@ -283,6 +278,36 @@ if hasattr(os, "register_at_fork"):  # a fork has the locks, but not the threads
 def _slots(kind: Any, loop: weakref.ref[Any] | None, llm: LLM, concurrency: int) -> Any:
     with _LOCK:
         return _SLOTS.setdefault((os.getpid(), loop, id(llm), concurrency), kind(concurrency))
+
+
+def each_in_threads(
+    function: Callable[[Item], T],
+    items: Sequence[Item],
+    concurrency: int,
+    stopped: threading.Event,
+    title: str | None = None,
+) -> list[T]:
+    """Return what a function returns for each item, so many at a time, with a bar that has a title.
+
+    If one raises, or the caller is interrupted, `stopped` is set, by which the others are to end.
+    """
+    shown = items if title is None else with_bar(items, title)
+    with ThreadPoolExecutor(min(concurrency, max(1, len(items)))) as pool:
+        # Each in a copy of the context, where frameworks keep the run that calls belong to.
+        futures = [pool.submit(contextvars.copy_context().run, function, item) for item in items]
+        try:
+            return [future.result() for _, future in zip(shown, futures, strict=True)]
+        finally:
+            stopped.set()  # what has not started returns at once
+
+
+def announce(text: str, progress: bool) -> None:
+    """Say what will be asked, before the first call: in the log, or on stderr above a bar."""
+    if progress:
+        require("cli", "rich")
+        print(text, file=sys.stderr)
+    else:
+        logger.info(text)
 
 
 def with_bar(items: Sequence[T], description: str) -> Iterable[T]:

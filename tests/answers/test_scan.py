@@ -263,7 +263,7 @@ def test_the_number_of_calls_is_said_before_the_first(caplog):
         ({"queries": [scored([0.1])] * 2}, "independent queries"),
         (
             {"queries": [replace(scored([0.1]), split="x")]},
-            "is cut into sentences by .x.; give",
+            "is cut into sentences; give whole snippets",
         ),
     ],
 )

@@ -10,7 +10,7 @@ from llama_index.core.response_synthesizers import BaseSynthesizer
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
 from conformal_retrievers import JudgedQuery
-from conformal_retrievers.answers import Chain, Questions, questions_for
+from conformal_retrievers.answers.chain import Chain, questions_for
 from conformal_retrievers.data.models import with_fields
 from llama_index.postprocessor.conformal.judge import nodes_for
 from llama_index.postprocessor.conformal.nodes import to_snippets, with_text
@@ -22,7 +22,7 @@ def answer_queries(
     chain: BaseSynthesizer | BaseQueryEngine,
     *,
     name: str,
-) -> Questions:
+) -> tuple[list[JudgedQuery], Chain[NodeWithScore]]:
     """Retrieve for each question, and return the queries with the chain that answers them.
 
     `calibrate_answers(*answer_queries(retriever, questions, chain, name="…"), alpha=0.1)`
@@ -49,8 +49,8 @@ def answer_queries(
     """
     if not isinstance(chain, BaseSynthesizer | BaseQueryEngine):
         raise TypeError(f"chain is {chain!r:.60}; give a response synthesizer or a query engine")
-    asked = Chain(name, partial(_respond, chain), _cut)
-    return questions_for(questions, partial(nodes_for, retriever), to_snippets, asked)
+    retrieve, respond = partial(nodes_for, retriever), partial(_respond, chain)
+    return questions_for(questions, retrieve, to_snippets, name=name, respond=respond, cut=_cut)
 
 
 def _respond(chain: Any, question: str, nodes: list[NodeWithScore]) -> str:
