@@ -63,15 +63,14 @@ class Chain(Generic[Item]):
 
     def __call__(self, question: str, snippets: Sequence[Snippet]) -> str:
         """Return the chain's answer."""
-        known = self.retrieved.get(question, ())
-        of_text = {(snippet.id, snippet.text): item for snippet, item in known}
-        of_id = {snippet.id: item for snippet, item in known}
+        # Not all have an id, but each has a rank.
+        known = {(s.id, s.hits): (s.text, item) for s, item in self.retrieved.get(question, ())}
         items = []
         for snippet in snippets:
-            if snippet.id not in of_id:
+            if (snippet.id, snippet.hits) not in known:
                 raise ValueError(f"snippet {snippet.id!r} was not retrieved for {question!r:.60}")
-            item = of_text.get((snippet.id, snippet.text))
-            items.append(item or self.cut(of_id[snippet.id], snippet.text))
+            text, item = known[snippet.id, snippet.hits]
+            items.append(item if text == snippet.text else self.cut(item, snippet.text))
         return self.respond(question, items)
 
 

@@ -11,7 +11,7 @@ import re
 import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -215,7 +215,7 @@ def _contexts(
 
 def _kept(decided: Any, query: JudgedQuery) -> list[Snippet]:
     if isinstance(decided, FilteredSentences):
-        return [Snippet(p.text, query.snippets[p.document].id) for p in decided.passages]
+        return [replace(query.snippets[p.document], text=p.text) for p in decided.passages]
     return [query.snippets[i] for i in decided.kept]
 
 

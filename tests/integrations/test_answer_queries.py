@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from frameworks import index_retriever, judged, langchain_retriever, snippets
+from langchain_core.documents import Document
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_openai import ChatOpenAI
@@ -125,12 +127,21 @@ def test_documents_and_sentences_reach_the_chain_with_the_metadata_that_were_ret
     (query,), documents = queries, langchain_retriever().invoke(QUESTIONS[0])
     assert asked(query.query, query.snippets[1:3]) == "yes"
     assert seen.pop() == documents[1:3]
-    asked(query.query, [Snippet("A sentence.", query.snippets[0].id)])
+    asked(query.query, [replace(query.snippets[0], text="A sentence.")])
     [[document]] = seen
     assert (document.page_content, document.id) == ("A sentence.", documents[0].id)
     assert document.metadata["nested"] == documents[0].metadata["nested"]
     with pytest.raises(ValueError, match="snippet 'x' was not retrieved for"):
         asked(query.query, [Snippet("A sentence.", "x")])
+
+
+def test_a_sentence_of_a_document_without_an_id_reaches_the_chain_with_its_metadata():
+    documents = [Document(f"{i} is it.", metadata={"source": f"page {i}"}) for i in range(3)]
+    chain = RunnableLambda(lambda given: f"{given['context'][0].metadata}")
+    (query,), asked = langchain_queries(
+        RunnableLambda(lambda query: documents), ["Which?"], chain, name="c"
+    )
+    assert asked("Which?", [replace(query.snippets[1], text="It.")]) == "{'source': 'page 1'}"
 
 
 def test_filters_are_compared_by_what_a_chain_answers(server, calibrations):
