@@ -5,7 +5,8 @@ Lines are of code: no blank ones, no comments, no docstrings.
     python -m benchmarks.layout [FOLDER]     FOLDER is a checkout, by default the current folder
 
 A circle is a set of modules that import each other, directly or not, in a function or for a type
-too. Import time is the median of ten pairs of processes, against `import numpy, pydantic`.
+too. Import time is the median of ten pairs of processes, against `import numpy, pydantic`, and
+against the same with a first model, since pydantic loads most of itself when it makes one.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ PACKAGE = "conformal_retrievers"
 LAYOUT = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE),
     *(tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER),
+}
+
+OTHERS = {
+    "import numpy, pydantic": "import numpy, pydantic",
+    "with a model": "import numpy, pydantic\nclass Model(pydantic.BaseModel):\n    number: int",
 }
 
 
@@ -83,13 +89,13 @@ def _reachable(graph: dict[str, set[str]], start: str) -> set[str]:
     return seen
 
 
-def import_ratio(root: Path, statement: str) -> float:
+def import_ratio(root: Path, statement: str, other: str) -> float:
     def seconds(code: str) -> float:
         start = time.perf_counter()
         subprocess.run([sys.executable, "-c", code], cwd=root, check=True)
         return time.perf_counter() - start
 
-    pairs = [(seconds(statement), seconds("import numpy, pydantic")) for _ in range(10)]
+    pairs = [(seconds(statement), seconds(other)) for _ in range(10)]
     return median(ours / others for ours, others in pairs)
 
 
@@ -110,8 +116,10 @@ def main(root: Path) -> None:
     print(f"imports        {sum(map(len, graph.values())):>6}, {circles(graph)} circles")
     print(f"public names   {names:>6}")
     for statement in (f"import {PACKAGE}", f"from {PACKAGE} import ConformalFilter, calibrate"):
-        ratio = import_ratio(root, statement)
-        print(f"{statement}: {ratio:.2f} times as long as import numpy, pydantic")
+        for what, other in OTHERS.items():
+            print(
+                f"{statement}: {import_ratio(root, statement, other):.2f} times as long as {what}"
+            )
 
 
 if __name__ == "__main__":
