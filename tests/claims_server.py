@@ -13,8 +13,7 @@ from typing import Any
 
 from llm_server import fields_of
 
-from conformal_retrievers import LLM
-from conformal_retrievers.llm.openai import openai_llm
+from conformal_retrievers.llm import LLM, openai_llm
 
 INVENTED = (
     "Its author won the Nobel Prize for it in 1987.",

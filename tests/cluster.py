@@ -9,9 +9,8 @@ import time
 from pathlib import Path
 from uuid import uuid4
 
-from conformal_retrievers import JudgedQuery
+from conformal_retrievers import FunctionScorer, JudgedQuery, LLMScorer
 from conformal_retrievers.llm.openai import openai_llm
-from conformal_retrievers.scoring import FunctionScorer, LLMScorer
 
 
 def line(i: int) -> dict[str, object]:

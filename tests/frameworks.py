@@ -21,15 +21,9 @@ from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.postprocessor import conformal as llama_index_conformal
 
 import langchain_conformal
-from conformal_retrievers import (
-    Calibration,
-    ConformalFilter,
-    Evidence,
-    JudgedQuery,
-    ScoredQuery,
-    Snippet,
-)
+from conformal_retrievers import Calibration, ConformalFilter
 from conformal_retrievers.cli.docstrings import docstring_corpus
+from conformal_retrievers.data import Evidence, JudgedQuery, ScoredQuery, Snippet
 from conformal_retrievers.data.sentences import splitter
 
 MODEL = "all-MiniLM-L6-v2"

@@ -27,7 +27,7 @@ from llama_index.core.retrievers import BaseRetriever
 from llama_index.core.schema import QueryBundle, TextNode
 from llama_index.llms.openai_like import OpenAILike
 
-from conformal_retrievers import ConformalFilter, calibrate
+from conformal_retrievers import LLM, ConformalFilter, calibrate
 from conformal_retrievers.claims import (
     AnnotatedAnswer,
     AnswerFilter,
@@ -35,7 +35,6 @@ from conformal_retrievers.claims import (
     ClaimRelevance,
     calibrate_claims,
 )
-from conformal_retrievers.llm import LLM
 from langchain_conformal import (
     ConformalRetriever,
     answer_filter_runnable,

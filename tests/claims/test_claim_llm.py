@@ -9,9 +9,7 @@ from claims_server import llm_at, model
 from llm_server import fields_of
 
 from conformal_retrievers.claims.llm import adecompose, amerge, annotate, decompose, merge
-from conformal_retrievers.llm.ask import LLM
-from conformal_retrievers.llm.cache import Cache
-from conformal_retrievers.llm.reply import Reply, Unanswered
+from conformal_retrievers.llm import LLM, Cache, Reply, Unanswered
 
 QUERY = "Who wrote it?"
 

@@ -22,9 +22,7 @@ from conformal_retrievers.claims import (
     claims_event_of,
 )
 from conformal_retrievers.llm.reply import Reply, Unanswered
-from conformal_retrievers.monitoring import FilterLog, read_log
-from conformal_retrievers.monitoring.log import Observer
-from conformal_retrievers.monitoring.status import Counts
+from conformal_retrievers.monitoring import Counts, FilterLog, Observer, read_log
 from langchain_conformal import ConformalCallbackHandler, answer_filter_runnable
 from llama_index.postprocessor.conformal import (
     ClaimFilterQueryEngine,

@@ -7,8 +7,7 @@ import re
 
 import pytest
 
-from conformal_retrievers import Calibration, ConformalFilter, JudgedQuery
-from conformal_retrievers.data import write_jsonl
+from conformal_retrievers import Calibration, ConformalFilter, JudgedQuery, write_jsonl
 from conformal_retrievers.data.queries import with_hits
 from conformal_retrievers.monitoring import FilterLog, event_of
 from tests.commands import as_json, error_of, run

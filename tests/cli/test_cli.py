@@ -17,20 +17,15 @@ import pytest
 from commands import as_json, error_of, judged_queries, retrieval_in, run, write_beir
 from lookup import LookupScorer
 
-from conformal_retrievers.calibration.calibrating import calibrate
-from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers import Calibration, ConformalFilter, calibrate, diagnose, evaluate
 from conformal_retrievers.calibration.planning import plan, smallest_alpha
 from conformal_retrievers.claims import AnnotatedAnswer, calibrate_claims
 from conformal_retrievers.cli.inputs import held_out
 from conformal_retrievers.data.jsonl import read_jsonl, write_jsonl
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet, with_hits
 from conformal_retrievers.data.retrieval import Hybrid, Retrieval
-from conformal_retrievers.evaluation.diagnose import diagnose
-from conformal_retrievers.evaluation.evaluate import evaluate
 from conformal_retrievers.evaluation.report import html
-from conformal_retrievers.filtering import ConformalFilter
-from conformal_retrievers.monitoring.events import event_of
-from conformal_retrievers.monitoring.log import FilterLog
+from conformal_retrievers.monitoring import FilterLog, event_of
 from conformal_retrievers.scoring import RankScorer, RetrievalScorer, score_queries
 
 SCORER = RetrievalScorer("toy", higher_is_better=True)

@@ -10,18 +10,10 @@ import pytest
 from commands import as_json, error_of, run
 from gate_files import gate_files, out, queries, sources
 
-from conformal_retrievers import (
-    Calibration,
-    Gate,
-    calibrate,
-    calibrate_gate,
-    evaluate,
-    score_queries,
-    write_jsonl,
-)
+from conformal_retrievers import Calibration, Gate, calibrate, calibrate_gate, evaluate, write_jsonl
 from conformal_retrievers.data import read_jsonl
 from conformal_retrievers.evaluation import evaluate_gate
-from conformal_retrievers.scoring import RankScorer
+from conformal_retrievers.scoring import RankScorer, score_queries
 
 RANK = RankScorer("retriever")
 

@@ -6,11 +6,8 @@ import numpy as np
 import pytest
 from commands import as_json, error_of, retrieval_in, run, write_beir
 
-from conformal_retrievers.calibration.calibrating import calibrate
-from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers import Calibration, JudgedQuery, Snippet, calibrate, write_jsonl
 from conformal_retrievers.data.beir import read_beir
-from conformal_retrievers.data.jsonl import write_jsonl
-from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.scoring import FusionScorer, RankScorer
 
 N, DEPTH = 180, 4

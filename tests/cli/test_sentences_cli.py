@@ -9,10 +9,9 @@ import pytest
 from commands import error_of, run
 from pages import NAME, asked
 
-from conformal_retrievers import Calibration, calibrate, write_jsonl
+from conformal_retrievers import Calibration, SentenceFilter, calibrate, write_jsonl
 from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.monitoring import FilterLog, event_of
-from conformal_retrievers.sentence_filter import SentenceFilter
 
 SPLIT = ("--split", "sentences")
 

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from conformal_retrievers import JudgedQuery, ScoredQuery
-from conformal_retrievers.data.columns import ScoredQueries
+from conformal_retrievers import JudgedQuery, ScoredQueries, ScoredQuery
 from conformal_retrievers.data.hits import HitColumns
 
 GIVEN = {"scores": [0.1, 0.7, 0.4, 0.2, 0.9], "relevant": [1, 0, 0, 1, 0], "offsets": [0, 3, 5]}

@@ -2,10 +2,9 @@
 
 import numpy as np
 
-from conformal_retrievers import JudgedQuery, ScoredQuery, score_queries
+from conformal_retrievers import FunctionScorer, JudgedQuery, ScoredQuery, score_queries
 from conformal_retrievers.data.hits import Hit, fuse, hit_columns
 from conformal_retrievers.data.queries import with_hits
-from conformal_retrievers.scoring import FunctionScorer
 
 
 def test_columns_have_an_infinite_rank_where_a_retriever_did_not_find_a_snippet():

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from conformal_retrievers.data import read, write_jsonl
+from conformal_retrievers.data import JudgedQuery, Snippet, read, write_jsonl
 from conformal_retrievers.data.matching import retrieve_and_judge
-from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.retrieval import Retrieval
 from conformal_retrievers.data.sentences import splitter
 

@@ -15,12 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from judged import QUERIES
 
-from conformal_retrievers.data import parquet
+from conformal_retrievers.data import JudgedQuery, ScoredQuery, Snippet, parquet, read
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.hits import Hit, HitColumns
 from conformal_retrievers.data.parquet import iter_parquet, iter_rows, read_parquet, write_parquet
-from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet
-from conformal_retrievers.data.readers.reading import read
 
 
 def equal(one: ScoredQueries, other: ScoredQueries) -> bool:

@@ -8,14 +8,10 @@ import pytest
 from langchain_core.documents import Document
 from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
 
-from conformal_retrievers import calibrate
-from conformal_retrievers.calibration import calibrate_gate
-from conformal_retrievers.data.evidence import by_sentence
-from conformal_retrievers.data.jsonl import read_jsonl
+from conformal_retrievers import FunctionScorer, calibrate, calibrate_gate, score_queries
+from conformal_retrievers.data import by_sentence, read_jsonl, without_relevant
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, with_hits
-from conformal_retrievers.data.unanswerable import without_relevant
 from conformal_retrievers.labels.judging import Judging
-from conformal_retrievers.scoring import FunctionScorer, score_queries
 
 LENGTH = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
 

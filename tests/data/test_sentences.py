@@ -7,8 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from conformal_retrievers import Snippet
-from conformal_retrievers.data.hits import Hit
+from conformal_retrievers.data import Hit, Snippet
 from conformal_retrievers.data.ranges import Range
 from conformal_retrievers.data.sentences import cut, passages, splitter, with_neighbours
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformal_retrievers import Evidence, JudgedQuery, Snippet
-from conformal_retrievers.data import by_sentence, without_relevant
+from conformal_retrievers.data import Evidence, JudgedQuery, Snippet, by_sentence, without_relevant
 from conformal_retrievers.data.hits import Hit, fuse, fusion
 from conformal_retrievers.data.queries import with_hits
 from conformal_retrievers.data.retrieval import Hybrid, Retrieval

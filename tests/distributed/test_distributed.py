@@ -26,10 +26,9 @@ from cluster import (
     write_source,
 )
 
-from conformal_retrievers import Calibration, evaluate
+from conformal_retrievers import Calibration, evaluate, score_queries
 from conformal_retrievers.data.parquet import read_parquet, write_parquet
 from conformal_retrievers.distributed import calibrate_dataset, evaluate_dataset, score_dataset
-from conformal_retrievers.scoring.scorer import score_queries
 
 # Ray warns of the defaults of its own settings.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings(r"ignore::DeprecationWarning:ray\..*")]

@@ -9,8 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conformal_retrievers import Calibration, ScoredQuery
-from conformal_retrievers.data.columns import ScoredQueries
+from conformal_retrievers import Calibration, ScoredQueries, ScoredQuery
 from conformal_retrievers.data.hits import HitColumns
 from conformal_retrievers.evaluation import baselines
 from conformal_retrievers.evaluation import equal_recall as module

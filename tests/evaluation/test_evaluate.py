@@ -10,19 +10,11 @@ import numpy as np
 import pytest
 from lookup import LookupScorer
 
-from conformal_retrievers import (
-    CalibrationMismatch,
-    ConformalFilter,
-    JudgedQuery,
-    ScoredQuery,
-    calibrate,
-    diagnose,
-    evaluate,
-    score_queries,
-)
+from conformal_retrievers import CalibrationMismatch, ConformalFilter, calibrate, score_queries
 from conformal_retrievers.calibration.subjects import CLAIMS
+from conformal_retrievers.data import JudgedQuery, ScoredQuery
 from conformal_retrievers.data.queries import with_hits
-from conformal_retrievers.evaluation import Share
+from conformal_retrievers.evaluation import Share, diagnose, evaluate
 from conformal_retrievers.theory.intervals import wilson_interval
 
 QUERIES = [

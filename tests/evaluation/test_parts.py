@@ -10,8 +10,7 @@ from drawn import calibrated
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformal_retrievers import ScoredQuery, compare, diagnose, evaluate
-from conformal_retrievers.data.columns import ScoredQueries
+from conformal_retrievers import ScoredQueries, ScoredQuery, compare, diagnose, evaluate
 from conformal_retrievers.evaluation.evaluate import evaluation_of, query_counts
 from conformal_retrievers.evaluation.measures import QueryCounts
 from conformal_retrievers.evaluation.per_query_counts import Observed, aucs

@@ -11,8 +11,7 @@ from gates import gate_of, query, unanswerable
 from matplotlib.colors import same_color
 from matplotlib.figure import Figure
 
-from conformal_retrievers import diagnose, evaluate
-from conformal_retrievers.evaluation import evaluate_gate
+from conformal_retrievers.evaluation import diagnose, evaluate, evaluate_gate
 from conformal_retrievers.evaluation.equal_recall import FILTER
 from conformal_retrievers.evaluation.plot import BLUE, GREY, LONGEST, plot
 

@@ -15,15 +15,8 @@ from drawn import calibrated, draw, unjudged
 from gates import FIRST, LAST, gate_of, query, unanswerable
 from gates import drawn as drawn_judged
 
-from conformal_retrievers import (
-    JudgedQuery,
-    ScoredQuery,
-    Snippet,
-    calibrate,
-    calibrate_gate,
-    diagnose,
-    score_queries,
-)
+from conformal_retrievers import calibrate, calibrate_gate, diagnose, score_queries
+from conformal_retrievers.data import JudgedQuery, ScoredQuery, Snippet
 from conformal_retrievers.evaluation import evaluate_gate, report
 from conformal_retrievers.evaluation.dropped import dropped
 from conformal_retrievers.theory.intervals import percent

@@ -9,20 +9,10 @@ import numpy as np
 import pytest
 from pages import NAME, NUMBER, asked
 
-from conformal_retrievers import (
-    CalibrationMismatch,
-    Monitor,
-    ScoredQuery,
-    calibrate,
-    compare,
-    diagnose,
-    evaluate,
-    score_queries,
-)
+from conformal_retrievers import CalibrationMismatch, Monitor, ScoredQuery, calibrate, score_queries
+from conformal_retrievers.data import Hit, by_sentence
 from conformal_retrievers.data.columns import ScoredQueries
-from conformal_retrievers.data.evidence import by_sentence
-from conformal_retrievers.data.hits import Hit
-from conformal_retrievers.evaluation import report
+from conformal_retrievers.evaluation import compare, diagnose, evaluate, report
 from conformal_retrievers.evaluation.equal_recall import FILTER, equal_recall
 from conformal_retrievers.monitoring import FilterLog, Observer, event_of, read_log
 from conformal_retrievers.sentence_filter import SentenceFilter

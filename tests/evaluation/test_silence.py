@@ -9,20 +9,10 @@ import numpy as np
 import pytest
 from gates import FIRST, LAST, drawn
 
-from conformal_retrievers import (
-    Calibration,
-    CalibrationMismatch,
-    ConformalFilter,
-    Gate,
-    ScoredQuery,
-    calibrate,
-    compare,
-    diagnose,
-    evaluate,
-    score_queries,
-)
+from conformal_retrievers import ConformalFilter, ScoredQuery, diagnose, evaluate, score_queries
+from conformal_retrievers.calibration import Calibration, CalibrationMismatch, Gate, calibrate
 from conformal_retrievers.calibration.gating import calibrate_gate
-from conformal_retrievers.evaluation.diagnosis import Finding
+from conformal_retrievers.evaluation import Finding, compare
 from conformal_retrievers.theory.exchangeability import m1_band, m2_band
 
 

@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 from judging import finish, queries
 
-from conformal_retrievers.data.jsonl import read_jsonl
-from conformal_retrievers.data.queries import JudgedQuery
-from conformal_retrievers.data.ranges import Evidence
+from conformal_retrievers.data import Evidence, JudgedQuery, read_jsonl
 from conformal_retrievers.labels import read_labels, write_labelled
 from conformal_retrievers.labels.judging import Judging
 from conformal_retrievers.labels.judging.sample import draw

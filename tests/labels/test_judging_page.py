@@ -9,8 +9,7 @@ import pytest
 from chromium import Browser, needs_chromium
 from judging import ask, queries, serving
 
-from conformal_retrievers.data.jsonl import read_jsonl
-from conformal_retrievers.data.queries import JudgedQuery
+from conformal_retrievers.data import JudgedQuery, read_jsonl
 from conformal_retrievers.labels import read_labels
 from conformal_retrievers.labels.judging import Judging
 

@@ -8,9 +8,7 @@ import pytest
 from llm_server import fields_of
 
 from conformal_retrievers.labels import AnsweredQuery, label_by_llm
-from conformal_retrievers.llm.cache import Cache
-from conformal_retrievers.llm.openai import openai_llm
-from conformal_retrievers.llm.prompt import Prompt
+from conformal_retrievers.llm import Cache, Prompt, openai_llm
 
 WAIT = ["Wait six hours, no less.", "Everest is high.", "After six hours take one."]
 QUERIES = [

@@ -11,8 +11,7 @@ from pages import NAME
 from conformal_retrievers import JudgedQuery, Snippet
 from conformal_retrievers.data.queries import with_hits
 from conformal_retrievers.labels import AnsweredQuery, label_by_answer, label_by_llm
-from conformal_retrievers.llm.openai import openai_llm
-from conformal_retrievers.llm.prompt import Prompt
+from conformal_retrievers.llm import Prompt, openai_llm
 
 RAIN = "It rains. Wait six hours. Six hours it is. Bye."
 FOUND = [Snippet(RAIN, id="a"), Snippet(" \n", id="b"), Snippet("No hours.", id="c")]

@@ -13,10 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from conformal_retrievers.llm import Cache
+from conformal_retrievers.llm import Cache, Request
 from conformal_retrievers.llm import ask as llm_module
 from conformal_retrievers.llm.ask import LLM, aask, ask, ask_verdicts
-from conformal_retrievers.llm.prompt import Request
 from conformal_retrievers.llm.reply import VERDICT, Reply, Unanswered, Usage
 
 REQUESTS = [Request("s", str(i)) for i in range(20)]

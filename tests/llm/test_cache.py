@@ -14,10 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from conformal_retrievers.llm import Cache, Reply, Request
 from conformal_retrievers.llm.ask import LLM, aask, ask
-from conformal_retrievers.llm.cache import Cache
-from conformal_retrievers.llm.prompt import Request
-from conformal_retrievers.llm.reply import Reply
 
 
 @pytest.fixture

@@ -10,10 +10,8 @@ import sys
 import pytest
 from openai import APIConnectionError
 
+from conformal_retrievers.llm import Prompt, Reply, Unanswered, openai_llm
 from conformal_retrievers.llm.ask import aask, ask
-from conformal_retrievers.llm.openai import openai_llm
-from conformal_retrievers.llm.prompt import Prompt
-from conformal_retrievers.llm.reply import Reply, Unanswered
 
 QUERY = "What is the highest mountain?"
 EVEREST = "Mount Everest is the highest mountain on Earth."

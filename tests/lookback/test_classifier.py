@@ -13,14 +13,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
 from conformal_retrievers.data.files import envelope_text
-from conformal_retrievers.lookback.classifier import FactualityClassifier
-from conformal_retrievers.lookback.ratios import (
-    JudgedRatios,
-    LookbackRatios,
-    SegmentAttention,
-    lookback_ratios,
-    ratio_features,
-)
+from conformal_retrievers.lookback import FactualityClassifier, JudgedRatios, LookbackRatios
+from conformal_retrievers.lookback.ratios import SegmentAttention, lookback_ratios, ratio_features
 
 # --- ratios ---------------------------------------------------------------------------------------
 

@@ -7,8 +7,7 @@ import json
 import pytest
 from llm_server import fields_of
 
-from conformal_retrievers.llm.openai import openai_llm
-from conformal_retrievers.llm.prompt import Prompt
+from conformal_retrievers.llm import Prompt, openai_llm
 from conformal_retrievers.lookback import Response, label_consistency
 
 RESPONSES = [

@@ -12,9 +12,7 @@ import numpy as np
 import pytest
 from scipy.stats import betabinom
 
-from conformal_retrievers import CalibrationMismatch
-from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.data.queries import ScoredQuery
+from conformal_retrievers import Calibration, CalibrationMismatch, ScoredQuery
 from conformal_retrievers.lookback.classifier import FactualityClassifier
 from conformal_retrievers.lookback.flag import Confidence, FactualityFlag, calibrate_flag
 from conformal_retrievers.lookback.ratios import JudgedRatios, LookbackRatios

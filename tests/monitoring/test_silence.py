@@ -11,16 +11,8 @@ import pytest
 from gates import FIRST, LAST, drawn, filter_of, gate_of, query
 from scipy.stats import binomtest
 
-from conformal_retrievers import (
-    Calibration,
-    CalibrationMismatch,
-    ConformalFilter,
-    Monitor,
-    ScoredQuery,
-    calibrate,
-    diagnose,
-    score_queries,
-)
+from conformal_retrievers import ConformalFilter, Monitor, ScoredQuery, diagnose, score_queries
+from conformal_retrievers.calibration import Calibration, CalibrationMismatch, calibrate
 from conformal_retrievers.calibration.gating import calibrate_gate
 from conformal_retrievers.cli.inputs import logged_queries
 from conformal_retrievers.monitoring.events import event_of, scores_of

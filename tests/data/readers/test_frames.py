@@ -10,8 +10,7 @@ import pandas as pd
 import pytest
 from langsmith import schemas
 
-from conformal_retrievers import JudgedQuery, Snippet, read
-from conformal_retrievers.data import read_frame
+from conformal_retrievers.data import JudgedQuery, Snippet, read, read_frame
 from conformal_retrievers.data.queries import with_hits
 
 FILES = Path(__file__).parent / "files"

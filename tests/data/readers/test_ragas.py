@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conformal_retrievers import JudgedQuery, Snippet, read
-from conformal_retrievers.data import read_ragas
-from conformal_retrievers.data.hits import Hit
+from conformal_retrievers.data import Hit, JudgedQuery, Snippet, read, read_ragas
 from conformal_retrievers.data.queries import with_hits
 
 FILES = Path(__file__).parent / "files"

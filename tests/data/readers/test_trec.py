@@ -6,9 +6,7 @@ import gzip
 
 import pytest
 
-from conformal_retrievers import JudgedQuery, Snippet, read
-from conformal_retrievers.data import read_trec
-from conformal_retrievers.data.hits import Hit
+from conformal_retrievers.data import Hit, JudgedQuery, Snippet, read, read_trec
 
 QRELS = "301 0 FT-1 2\n301 0 FT-2 0\n301 0 FT-4 1\n302 0 FT-3 1\n303 0 FT-9 -1\n"
 RUN = (
