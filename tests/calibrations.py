@@ -1,7 +1,5 @@
 """Judged queries and calibrations for tests: by hand, and as Hypothesis strategies."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from typing import get_args

@@ -3,8 +3,6 @@
 Install it with `apt-get install -y chromium`, or name another with CHROMIUM=PATH.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import select

@@ -6,8 +6,6 @@ coverage of a threshold is an integral over difficulty and size, so tests need n
 score of a snippet of a random query is N(0, 1).
 """
 
-from __future__ import annotations
-
 import math
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Running the command line in a test, and files that its commands read."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Simulated scored queries with one relevant snippet among ten, and calibrations on scores."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from conformal_retrievers import Calibration, ScoredQuery

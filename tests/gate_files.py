@@ -1,7 +1,5 @@
 """Files of answerable and unanswerable queries, and of a gate, for tests of the command line."""
 
-from __future__ import annotations
-
 import numpy as np
 from commands import run
 

@@ -1,7 +1,5 @@
 """Simulated judged queries: texts that begin with a query score and end with a snippet's score."""
 
-from __future__ import annotations
-
 from lookup import QueryFunction
 
 from conformal_retrievers import ConformalFilter, FunctionScorer, JudgedQuery, calibrate

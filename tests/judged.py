@@ -1,7 +1,5 @@
 """Judged queries that have, between them, every field and any text."""
 
-from __future__ import annotations
-
 from conformal_retrievers.data import Evidence, Hit, JudgedQuery, Snippet
 from conformal_retrievers.data.retrieval import Hybrid, Retrieval
 

@@ -1,7 +1,5 @@
 """Queries to judge, and a running server of the page that judges them."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Documents whose sentences are numbers, and a scorer that reads these."""
 
-from __future__ import annotations
-
 from conformal_retrievers import Evidence, FunctionScorer, JudgedQuery, Snippet
 from conformal_retrievers.data.queries import with_hits
 from conformal_retrievers.data.sentences import splitter

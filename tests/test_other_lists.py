@@ -1,7 +1,5 @@
 """Lists that are not what was calibrated: shorter ones, and scores of another store."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import warnings

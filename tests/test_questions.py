@@ -1,7 +1,5 @@
 """docs/questions.md as a new user follows it: a folder, questions, the page, a filter."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

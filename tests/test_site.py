@@ -1,7 +1,5 @@
 """The site of the documentation: what its pages name, and how they look in a browser."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

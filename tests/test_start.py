@@ -3,8 +3,6 @@
 A process of its own, because other libraries change docstrings, the text of the page.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

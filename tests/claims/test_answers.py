@@ -1,7 +1,5 @@
 """From a question to a filtered answer: both frameworks, MiniLM, and a server as every LLM."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from dataclasses import replace

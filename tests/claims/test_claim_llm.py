@@ -1,7 +1,5 @@
 """What an LLM does with claims, against a real server, and replies that cannot be read."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Relevance of claims: algorithm 1 against its definition, real embeddings, and its files."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 

@@ -1,7 +1,5 @@
 """Claims: an answer's score, the calibration, the filter, and its evaluation."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

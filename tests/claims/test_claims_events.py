@@ -1,7 +1,5 @@
 """Events of the filter of answers in both frameworks, and handlers that fail."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

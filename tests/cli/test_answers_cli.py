@@ -1,7 +1,5 @@
 """The command that calibrates on a model's answers, against a server on loopback."""
 
-from __future__ import annotations
-
 import json
 import re
 

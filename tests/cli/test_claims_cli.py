@@ -1,7 +1,5 @@
 """The commands for claims, from files of annotated answers."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The demo, run once as a user runs it, and its corpus."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

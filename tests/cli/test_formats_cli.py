@@ -1,7 +1,5 @@
 """Files of other tools in the commands, wherever JSON lines go."""
 
-from __future__ import annotations
-
 from commands import as_json, error_of, judged_queries, run
 
 from conformal_retrievers import Calibration, read, write_jsonl

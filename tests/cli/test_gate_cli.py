@@ -1,7 +1,5 @@
 """The command that calibrates a gate, and the others with the files of gates."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What the commands of gates read, and what they refuse."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`conformal-retrievers judge`: a process that is killed, started again, and calibrated from."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The scores that the command line calibrates with, and makes again from a file."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from commands import as_json, error_of, retrieval_in, run, write_beir

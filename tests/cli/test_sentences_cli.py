@@ -1,7 +1,5 @@
 """The commands with sentences: calibrate --split, and what follows the calibration's split."""
 
-from __future__ import annotations
-
 import json
 import random
 

@@ -1,7 +1,5 @@
 """Judged queries from a folder in the BEIR layout and a run."""
 
-from __future__ import annotations
-
 import gzip
 import json
 

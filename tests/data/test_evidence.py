@@ -1,7 +1,5 @@
 """Evidence: from ranges of documents to relevant sentences."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

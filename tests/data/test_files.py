@@ -1,7 +1,5 @@
 """Files written whole, and the envelope: its layout, and every way to break it."""
 
-from __future__ import annotations
-
 import errno
 import math
 import os

@@ -1,7 +1,5 @@
 """Judged queries in files of JSON lines."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

@@ -1,7 +1,5 @@
 """Judgements of what was retrieved: by text, a field, evidence; and what nothing was found for."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import replace
 

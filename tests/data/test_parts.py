@@ -1,7 +1,5 @@
 """Parts of a source, and the folder that tells which of them are done."""
 
-from __future__ import annotations
-
 import codecs
 import gzip
 from uuid import uuid4

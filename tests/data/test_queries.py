@@ -1,7 +1,5 @@
 """Judged and scored queries: what may enter, and judgements that follow another retriever."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

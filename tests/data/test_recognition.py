@@ -1,7 +1,5 @@
 """Relevant ids without texts, what they become once retrieved, and what is not retrieved yet."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Text cut into sentences; code, tables and lists stay whole; nothing of any text is lost."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Documents cut into sentences, and passages of those that are kept."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Text from files and servers is safe to print and to log."""
 
-from __future__ import annotations
-
 import json
 import logging
 

@@ -1,7 +1,5 @@
 """Unanswerable queries: nothing but the texts tells that the relevant snippets were taken out."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

@@ -1,7 +1,5 @@
 """One Ray cluster on this machine for all tests of this folder."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

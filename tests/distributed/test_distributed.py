@@ -1,7 +1,5 @@
 """On a real Ray cluster: actors, records and drivers fail, and no pair is lost."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Results in parts, without a cluster: whatever the parts are, they give what all queries give."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from functools import partial

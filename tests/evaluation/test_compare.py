@@ -1,7 +1,5 @@
 """Calibrations compared: by hand, and the bootstrap against a known difference."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Diagnoses: m1 and m2 by hand and in simulations, their bands, and every finding."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

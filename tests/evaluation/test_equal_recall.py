@@ -1,7 +1,5 @@
 """Top k, thresholds and the filter at one recall: three queries by hand, and the bootstrap."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace

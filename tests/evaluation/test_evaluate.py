@@ -1,7 +1,5 @@
 """What is measured on judged queries: by hand, at the limits, and against simulations."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

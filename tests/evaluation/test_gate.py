@@ -1,7 +1,5 @@
 """What a gate's evaluation measures: both errors by hand, by group, and what the user reads."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Evaluations of columns are those of objects, and those of parts together are those of all."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

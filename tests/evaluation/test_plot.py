@@ -1,7 +1,5 @@
 """The pictures: what is drawn are the numbers of the value."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

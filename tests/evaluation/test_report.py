@@ -1,7 +1,5 @@
 """The report: the same for the same input, escaped, self-contained, and readable in a browser."""
 
-from __future__ import annotations
-
 import base64
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Where no filter reaches 1 − alpha end to end: what is printed says so, and which K would do."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import drawn

@@ -1,7 +1,5 @@
 """Measures of sentences: top k of whole documents beside them, nouns, and what is refused."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

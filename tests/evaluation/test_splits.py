@@ -1,7 +1,5 @@
 """Calibrating on one half of judged queries and measuring the other, again and again."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

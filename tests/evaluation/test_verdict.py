@@ -1,7 +1,5 @@
 """The test of a guarantee on new queries."""
 
-from __future__ import annotations
-
 import math
 
 import drawn

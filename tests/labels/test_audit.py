@@ -1,7 +1,5 @@
 """The rates of an audit by hand, and an audit that finds nothing."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

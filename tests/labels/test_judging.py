@@ -1,7 +1,5 @@
 """Judging: what a person sees, what is written, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from contextlib import ExitStack, closing

@@ -1,7 +1,5 @@
 """The judging page in a real browser, by keyboard alone, at two widths."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The server of the judging page: what it answers, and whom it refuses."""
 
-from __future__ import annotations
-
 import re
 import socket
 

@@ -1,7 +1,5 @@
 """Labels from an LLM, asked over HTTP."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

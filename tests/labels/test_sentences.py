@@ -1,7 +1,5 @@
 """Labels of sentences: from an LLM that numbers them, asked over HTTP, and from answers."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Asking with a bound and a cache."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import gc

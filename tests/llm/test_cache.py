@@ -1,7 +1,5 @@
 """The cache of replies: shared by threads and processes, killed, and broken."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

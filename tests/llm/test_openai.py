@@ -1,7 +1,5 @@
 """The OpenAI-compatible client, against a real server on loopback that misbehaves on demand."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import subprocess

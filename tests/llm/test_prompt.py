@@ -1,7 +1,5 @@
 """Prompts, and untrusted text in their fields."""
 
-from __future__ import annotations
-
 import json
 import re
 

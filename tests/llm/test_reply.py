@@ -1,7 +1,5 @@
 """Reading the JSON of a reply."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Lookback ratios by hand, the classifier against scikit-learn, and its files."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """Labels of answer consistency, asked over HTTP."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

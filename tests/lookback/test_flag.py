@@ -1,7 +1,5 @@
 """The flag: its threshold by hand, its guarantee over many calibrations, its file."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import warnings

@@ -1,7 +1,5 @@
 """Attention to segments, reduced inside the call, against the full tensors of tiny real models."""
 
-from __future__ import annotations
-
 import copy
 import math
 import threading

@@ -1,7 +1,5 @@
 """Segments of a prompt in tokens, by tokenizers of every family, held against the tokens' bytes."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

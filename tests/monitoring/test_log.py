@@ -1,7 +1,5 @@
 """What a filter did: as an event, counted, and in a log that many processes append."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Alarms over live traffic: seldom false, whenever one looks, and raised where they should be."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys

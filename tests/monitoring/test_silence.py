@@ -1,7 +1,5 @@
 """What monitors, events and logs know of a gate: how often it is silent, and if that changed."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

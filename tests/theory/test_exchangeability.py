@@ -1,7 +1,5 @@
 """Two-sample tests and bands: by hand, over all splits, and in distribution."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from itertools import combinations

@@ -1,7 +1,5 @@
 """Intervals of shares and the AUC: by hand, as other libraries have them, and in distribution."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

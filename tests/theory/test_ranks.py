@@ -1,7 +1,5 @@
 """Thresholds and p-values: by hand, and exactly for every data set."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

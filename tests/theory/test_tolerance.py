@@ -1,7 +1,5 @@
 """Bounds for all calibrations but a share delta: ranks by the Beta law, and bets on shares."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

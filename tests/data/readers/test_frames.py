@@ -1,7 +1,5 @@
 """pandas frames, CSV files that pandas writes, and the frames of other tools."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

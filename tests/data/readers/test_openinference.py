@@ -1,7 +1,5 @@
 """OpenInference spans: those of real retrievers, and a file of Phoenix's client."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """RAGAS evaluation sets: files that RAGAS wrote, see files/README.md."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What `read` takes a source for, what it refuses, and the same judgements in every format."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Judged queries, written as tables and TREC have them, are read as they were."""
 
-from __future__ import annotations
-
 import csv
 import io
 

@@ -1,7 +1,5 @@
 """TREC's qrels and runs."""
 
-from __future__ import annotations
-
 import gzip
 
 import pytest
