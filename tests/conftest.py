@@ -98,6 +98,33 @@ def llm_server(_llm_server):
     return _llm_server
 
 
+@pytest.fixture(scope="session")
+def _chromium(tmp_path_factory):
+    from chromium import Browser
+
+    browser = Browser(tmp_path_factory.mktemp("chromium"))
+    yield browser
+    browser.close()
+
+
+@pytest.fixture
+def browser(_chromium):
+    """A headless browser that has said nothing yet."""
+    _chromium.events.clear()
+    return _chromium
+
+
+@pytest.fixture
+def dispatcher():
+    """LlamaIndex's root dispatcher, which has its own event handlers again after the test."""
+    from llama_index.core.instrumentation import get_dispatcher
+
+    root = get_dispatcher()
+    before = list(root.event_handlers)
+    yield root
+    root.event_handlers = before
+
+
 @pytest.fixture
 def tracing():
     """An exporter that keeps spans, and the provider of tracers that exports to it."""

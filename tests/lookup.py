@@ -24,6 +24,17 @@ class LookupScorer:
 
 
 @dataclass(frozen=True)
+class ClaimLookup:
+    """Scores a claim by its text, from a dict."""
+
+    relevances: Mapping[str, float]
+    name: str = "lookup"
+
+    def relevance(self, query: str, claims: Sequence[str], documents: Any) -> list[float]:
+        return [self.relevances[claim] for claim in claims]
+
+
+@dataclass(frozen=True)
 class Sum(CombinedScorer):
     """Scores by the sum of two scores."""
 

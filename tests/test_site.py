@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from chromium import Browser, needs_chromium
+from chromium import needs_chromium
 
 import conformal_retrievers
 
@@ -60,13 +60,6 @@ def site(tmp_path_factory):
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(folder)]
     subprocess.run(command, cwd=ROOT, check=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"})
     return folder
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    browser = Browser(tmp_path_factory.mktemp("chromium"))
-    yield browser
-    browser.close()
 
 
 @pytest.mark.slow
@@ -152,7 +145,6 @@ def test_the_slider_shows_what_the_library_computes(site, browser):
 @needs_chromium
 def test_no_page_is_wider_than_a_telephone_or_asks_another_host(site, browser):
     browser.size(400, 800)
-    browser.events.clear()
     wide = []
     for page in sorted({*site.rglob("*.html")} - {site / "404.html"}):  # only a server shows it
         browser.open(page.as_uri())

@@ -6,15 +6,11 @@ import torch
 from conftest import TOY_CORPUS
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
     BertConfig,
     BertForSequenceClassification,
     BertTokenizer,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
     PreTrainedTokenizerFast,
 )
 
@@ -30,23 +26,10 @@ SHAPE = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "max_position_embeddings": 512,
+    "sliding_window": None,
     "initializer_range": 0.25,  # so that attention is far from even, and heads differ
 }
-GPT2_SHAPE = {
-    "vocab_size": VOCABULARY,
-    "n_embd": 32,
-    "n_layer": 3,
-    "n_head": 4,
-    "n_positions": 512,
-    "initializer_range": 0.25,
-}
-ARCHITECTURES = {
-    "llama": lambda **more: LlamaForCausalLM(LlamaConfig(**{**SHAPE, **more})),
-    "mistral": lambda **more: MistralForCausalLM(
-        MistralConfig(**{**SHAPE, "sliding_window": None, **more})
-    ),
-    "gpt2": lambda **more: GPT2LMHeadModel(GPT2Config(**{**GPT2_SHAPE, **more})),
-}
+ARCHITECTURES = ["llama", "mistral", "gpt2"]
 
 CORPUS = [
     "Answer the question from the documents alone.\n\nWait six hours after the last drink.",
@@ -111,7 +94,8 @@ def word_tokenizer(words: list[str]) -> PreTrainedTokenizerFast:
 def tiny(architecture: str, **config) -> torch.nn.Module:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    model = ARCHITECTURES[architecture](**config).eval()
+    made = AutoConfig.for_model(architecture, **{**SHAPE, **config})
+    model = AutoModelForCausalLM.from_config(made).eval()
     model.generation_config.eos_token_id = None  # answers are as long as they may be
     return model
 

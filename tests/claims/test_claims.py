@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lookup import ClaimLookup
 from scipy.stats import betabinom
 
 from benchmarks.quantile import conformal_quantile
@@ -175,50 +176,37 @@ def test_invalid_answers_and_arguments_are_refused(make, message):
 # --- the filter -----------------------------------------------------------------------------------
 
 
-class Lookup:
-    """A scorer of claims that knows their relevances."""
-
-    name = "lookup"
-
-    def __init__(self, **relevance):
-        self.known = relevance
-
-    def relevance(self, query, claims, documents):
-        return [self.known[claim] for claim in claims]
-
-
-def test_the_filter_keeps_claims_above_the_threshold_and_drops_unscorable_ones():
-    scorer = Lookup(good=0.9, at=0.5, low=0.1, blank=NAN)
-    filtered = ClaimFilter(scorer, calibration_of())("q", ["low", "good", "blank", "at"], [])
+def test_the_filter_keeps_claims_above_the_threshold_and_no_others():
+    scorer = ClaimLookup({"good": 0.9, "at": 0.5, "low": 0.1, "blank": NAN})
+    conformal = ClaimFilter(scorer, calibration_of())
+    filtered = conformal("q", ["low", "good", "blank", "at"], [])
     assert filtered.kept.tolist() == [1]
     assert filtered.dropped.tolist() == [0, 2, 3]
     assert filtered.unscorable.tolist() == [2]
     assert filtered.kept_claims == ("good",)
     assert filtered.threshold == 0.5
     assert filtered.p_values[:2].tolist() == [5 / 6, 1 / 6]
+    assert conformal("q", ["low", "blank"], []).kept_claims == ()  # not the best instead
 
 
 async def test_the_filter_awaits_an_asynchronous_scorer():
-    conformal = ClaimFilter(Lookup(a=0.9, b=0.2), calibration_of())
+    conformal = ClaimFilter(ClaimLookup({"a": 0.9, "b": 0.2}), calibration_of())
     assert (await conformal.acall("q", ["a", "b"], [])).kept_claims == ("a",)
     assert (await conformal.acall("q", [], [])).kept_claims == ()
 
-    class Awaited(Lookup):
+    class Awaited(ClaimLookup):
         async def arelevance(self, query, claims, documents):
             return [0.9, 0.9]
 
-    both = ClaimFilter(Awaited(), calibration_of())
+    both = ClaimFilter(Awaited({}), calibration_of())
     assert (await both.acall("q", ["a", "b"], [])).kept_claims == ("a", "b")
-
-
-def test_the_best_claim_is_never_kept_in_place_of_nothing():
-    scorer = Lookup(a=0.3, b=NAN)
-    assert ClaimFilter(scorer, calibration_of())("q", ["a", "b"], []).kept_claims == ()
 
 
 def test_the_group_of_a_query_is_given_or_computed_from_its_text():
     conformal = ClaimFilter(
-        Lookup(a=0.65), calibration_of(GROUPED, 0.3, by_group=True), group_of=lambda query: query
+        ClaimLookup({"a": 0.65}),
+        calibration_of(GROUPED, 0.3, by_group=True),
+        group_of=lambda query: query,
     )
     assert conformal("x", ["a"], []).kept_claims == ("a",)
     assert conformal("y", ["a"], []).kept_claims == ()
@@ -237,8 +225,8 @@ def test_a_filter_refuses_another_scorer_or_subject_and_arguments_of_another_typ
     of_another = calibrate_claims(FIVE, alpha=0.4, scorer="other")
     for calibration, message in ((of_another, "'other'.*'lookup'"), (of_snippets, "snippets")):
         with pytest.raises(CalibrationMismatch, match=message):
-            ClaimFilter(Lookup(), calibration)
-    conformal = ClaimFilter(Lookup(), calibration_of())
+            ClaimFilter(ClaimLookup({}), calibration)
+    conformal = ClaimFilter(ClaimLookup({}), calibration_of())
     for make, message in (
         (lambda: ClaimFilter(print, calibration_of()), "scorer"),
         (lambda: calibration_of([1]), r"answers\[0\] is 1; give AnnotatedAnswer"),

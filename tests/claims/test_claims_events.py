@@ -7,8 +7,8 @@ import math
 import pytest
 from langchain_core.tracers.run_collector import RunCollectorCallbackHandler
 from llama_index.core.base.response.schema import Response
-from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.query_engine import CustomQueryEngine
+from lookup import ClaimLookup
 from monitoring.test_events import Kept, Seen, finished
 
 from conformal_retrievers import LLM, NothingKept
@@ -33,15 +33,10 @@ RELEVANCE = {"red": 0.9, "low": 0.1, "lost": math.nan, "endless": math.inf}
 GIVEN = {"question": "q", "context": ["d"], "answer": "Some words."}
 
 
-class Lookup:
-    name = "lookup"
-
-    def relevance(self, query, claims, documents):
-        return [RELEVANCE[claim] for claim in claims]
-
-
-class Failing(Lookup):
+class Failing:
     """May raise what a filter raises, as a scorer that asks another filter would."""
+
+    name = "lookup"
 
     def __init__(self, error):
         self.error = error
@@ -61,7 +56,7 @@ def answer_filter(*claims, scorer=None, failure=None, alpha=0.4, **options):
             raise failure
         return Reply(text)
 
-    claim_filter = ClaimFilter(scorer or Lookup(), calibration)
+    claim_filter = ClaimFilter(scorer or ClaimLookup(RELEVANCE), calibration)
     return AnswerFilter(claim_filter, LLM(complete, "script"), **options)
 
 
@@ -159,9 +154,10 @@ def told(handler):
     return sum(counts.values(), Counts()), [{**r, "calibration": "", "time": ""} for r in rows]
 
 
-async def test_both_frameworks_count_and_log_answers_without_a_kept_claim(listening, tmp_path):
+async def test_both_frameworks_count_and_log_answers_without_a_kept_claim(dispatcher, tmp_path):
     chains = ConformalCallbackHandler(FilterLog(tmp_path / "chains.jsonl"))
-    engines = listening(ConformalEventHandler(FilterLog(tmp_path / "engines.jsonl")))
+    engines = ConformalEventHandler(FilterLog(tmp_path / "engines.jsonl"))
+    dispatcher.add_event_handler(engines)
     for claims, options in ALL:
         answers = answer_filter(*claims, **options)
         chain = answer_filter_runnable(answers).with_config(callbacks=[chains])
@@ -173,7 +169,7 @@ async def test_both_frameworks_count_and_log_answers_without_a_kept_claim(listen
             (engine.aquery, "q"),
         ):
             await finished(call(given))
-    get_dispatcher().event_handlers.remove(engines)
+    dispatcher.event_handlers.remove(engines)
     assert told(chains) == told(engines)
     counts, rows = told(chains)
     assert (counts.queries, counts.m1) == (6, pytest.approx(1 / 3))
@@ -181,9 +177,10 @@ async def test_both_frameworks_count_and_log_answers_without_a_kept_claim(listen
 
 
 @pytest.mark.parametrize("error", [NothingKept("in the scorer", None), RuntimeError("no model")])
-async def test_an_error_inside_the_scorer_is_not_a_decision(listening, error):
+async def test_an_error_inside_the_scorer_is_not_a_decision(dispatcher, error):
     """Nor is it for a filter of answers alone."""
-    seen, kept = Seen(), listening(Kept(events=[]))
+    seen, kept = Seen(), Kept(events=[])
+    dispatcher.add_event_handler(kept)
     refusing = answer_filter(scorer=Failing(error))
     runnable = answer_filter_runnable(refusing).with_config(callbacks=[seen])
     engine = ClaimFilterQueryEngine(Fixed(), refusing)
@@ -215,21 +212,12 @@ def engine(**options):
     return ClaimFilterQueryEngine(Fixed(), answer_filter(**options))
 
 
-@pytest.fixture
-def listening():
-    """Return a function that lets handlers listen until the test ends."""
-    dispatcher = get_dispatcher()
-    before = list(dispatcher.event_handlers)
-    yield lambda handler: dispatcher.add_event_handler(handler) or handler
-    dispatcher.event_handlers = before
-
-
 def of_claims(events):
     return [e for e in events if isinstance(e, (ConformalClaimsStartEvent, ConformalClaimsEvent))]
 
 
-async def test_both_events_come_in_pairs_inside_a_span(listening):
-    kept = listening(Kept(events=[]))
+async def test_both_events_come_in_pairs_inside_a_span(dispatcher):
+    dispatcher.add_event_handler(kept := Kept(events=[]))
     assert str(engine().query("q")) == "red."
     assert str(await engine().aquery("q")) == "red."
     start, end, *awaited = of_claims(kept.events)

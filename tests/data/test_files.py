@@ -8,17 +8,9 @@ import sys
 
 import pytest
 
-from conformal_retrievers.data.files import (
-    Kind,
-    checksum,
-    envelope_text,
-    parse_envelope,
-    read_envelope,
-    write_envelope,
-    write_whole,
-)
+from conformal_retrievers.data import files
 
-KIND = Kind("test/thing", 1, saved_by="Thing.save", what="thing")
+KIND = files.Kind("test/thing", 1, saved_by="Thing.save", what="thing")
 FIELDS = {
     "format": "test/thing",
     "version": 1,
@@ -34,30 +26,32 @@ ROWS = '  "rows": [\n    {"a": 1},\n    {"a": [0.1, "inf"]}\n  ]\n}\n'
 @pytest.fixture
 def saved(tmp_path):
     path = tmp_path / "thing.json"
-    write_envelope(path, FIELDS, what="thing", rows="rows")
+    files.write_envelope(path, FIELDS, what="thing", rows="rows")
     return path
 
 
 def test_an_envelope_has_one_field_and_one_row_per_line(saved):
     name, third, last = saved.read_text("utf-8").splitlines()[3:6]
     assert (name, third) == ('  "name": "Café",', '  "third": 0.3333333333333333,')
-    assert last == f'  "sha256": "{checksum(FIELDS)}",'
+    assert last == f'  "sha256": "{files.checksum(FIELDS)}",'
     assert saved.read_text("utf-8").endswith(ROWS)
-    assert read_envelope(saved, KIND) == FIELDS
+    assert files.read_envelope(saved, KIND) == FIELDS
     for empty in ({"rows": []}, {}):
         fields = {"format": "test/thing", "version": 1, **empty}
-        assert parse_envelope(envelope_text(fields, rows="rows" if empty else None), "", KIND)
+        text = files.envelope_text(fields, rows="rows" if empty else None)
+        assert files.parse_envelope(text, "", KIND) == fields
 
 
 def test_the_checksum_depends_on_every_field_but_not_on_their_order():
-    assert checksum(dict(reversed(FIELDS.items()))) == checksum(FIELDS)
-    assert all(checksum({**FIELDS, name: "other"}) != checksum(FIELDS) for name in FIELDS)
+    own = files.checksum(FIELDS)
+    assert files.checksum(dict(reversed(FIELDS.items()))) == own
+    assert all(files.checksum({**FIELDS, name: "other"}) != own for name in FIELDS)
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf])
 def test_a_number_that_json_does_not_have_is_not_written(tmp_path, number):
     with pytest.raises(ValueError, match="JSON compliant"):
-        write_envelope(tmp_path / "t.json", {"score": number}, what="thing")
+        files.write_envelope(tmp_path / "t.json", {"score": number}, what="thing")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -82,24 +76,24 @@ def test_a_changed_envelope_is_refused(saved, written, instead, problem):
     assert written in text
     saved.write_text(text.replace(written, instead, 1), "utf-8")
     with pytest.raises(ValueError, match=problem) as error:
-        read_envelope(saved, KIND)
+        files.read_envelope(saved, KIND)
     assert str(saved) in str(error.value)
 
 
 @pytest.mark.parametrize("text", ["[]", "7", "null", "{}"])
 def test_json_that_is_not_an_envelope_is_refused(text):
     with pytest.raises(ValueError, match="the text .*'format'"):
-        parse_envelope(text, "the text", KIND)
+        files.parse_envelope(text, "the text", KIND)
 
 
 def test_a_path_that_cannot_be_read_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"none\.json") as raised:
-        read_envelope(tmp_path / "none.json", KIND)
+        files.read_envelope(tmp_path / "none.json", KIND)
     assert str(raised.value).startswith(str(tmp_path))
     assert raised.value.errno == errno.ENOENT
     (tmp_path / "latin.json").write_bytes("é".encode("latin-1"))
     with pytest.raises(ValueError, match=r"latin\.json"):
-        read_envelope(tmp_path / "latin.json", KIND)
+        files.read_envelope(tmp_path / "latin.json", KIND)
 
 
 # --- written whole --------------------------------------------------------------------------------
@@ -118,7 +112,7 @@ def test_a_failure_while_writing_leaves_the_old_file_and_no_other(
 
     monkeypatch.setattr(os, step, fail)
     with pytest.raises((OSError, KeyboardInterrupt)) as error:
-        write_whole(path, b"new", what="thing")
+        files.write_whole(path, b"new", what="thing")
     if isinstance(fault, OSError):
         assert "cannot write the thing (No space" in str(error.value)
     assert path.read_bytes() == b"old"
@@ -134,17 +128,17 @@ write_whole({str(tmp_path / "thing")!r}, b"new", what="thing")
 """
     subprocess.run([sys.executable, "-c", code])
     [left] = tmp_path.iterdir()
-    write_whole(tmp_path / "other", b"new", what="thing")
+    files.write_whole(tmp_path / "other", b"new", what="thing")
     assert left.exists()  # it may be another process's that is still writing
     os.utime(left, (0, 0))
-    write_whole(tmp_path / "other", b"new", what="thing")
+    files.write_whole(tmp_path / "other", b"new", what="thing")
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
 
 
 def test_a_file_may_have_the_longest_name(tmp_path):
-    write_whole(tmp_path / ("n" * 255), b"new", what="thing")
+    files.write_whole(tmp_path / ("n" * 255), b"new", what="thing")
     with pytest.raises(OSError, match="cannot write the thing"):
-        write_whole(tmp_path / ("n" * 256), b"new", what="thing")
+        files.write_whole(tmp_path / ("n" * 256), b"new", what="thing")
 
 
 @pytest.mark.parametrize("unwritable", ["none/thing", "file/thing", ".", "pipe"])
@@ -152,7 +146,7 @@ def test_a_path_that_cannot_be_written_is_named(tmp_path, unwritable):
     (tmp_path / "file").write_bytes(b"old")
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="cannot write the thing") as error:
-        write_whole(tmp_path / unwritable, b"new", what="thing")
+        files.write_whole(tmp_path / unwritable, b"new", what="thing")
     assert str(tmp_path) in str(error.value)
     assert {path.name for path in tmp_path.iterdir()} == {"file", "pipe"}
 
@@ -162,7 +156,7 @@ def test_a_link_stays_a_link_and_a_file_keeps_its_mode(tmp_path):
     target.write_bytes(b"old")
     target.chmod(0o640)
     link.symlink_to(target)
-    write_whole(link, b"new", what="thing")
+    files.write_whole(link, b"new", what="thing")
     assert link.is_symlink()
     assert target.read_bytes() == b"new"
     assert target.stat().st_mode & 0o777 == 0o640
@@ -171,5 +165,5 @@ def test_a_link_stays_a_link_and_a_file_keeps_its_mode(tmp_path):
 def test_a_new_file_is_as_readable_as_any(tmp_path, monkeypatch):
     (tmp_path / "plain").write_bytes(b"")
     monkeypatch.chdir(tmp_path)
-    write_whole("thing", b"new", what="thing")  # without a folder
+    files.write_whole("thing", b"new", what="thing")  # without a folder
     assert (tmp_path / "thing").stat().st_mode == (tmp_path / "plain").stat().st_mode

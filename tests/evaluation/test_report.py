@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from chromium import Browser, needs_chromium
+from chromium import needs_chromium
 from drawn import calibrated, draw, unjudged
 from gates import FIRST, LAST, gate_of, query, unanswerable
 from gates import drawn as drawn_judged
@@ -254,7 +254,7 @@ SEEN = """(root => ({
 @needs_chromium
 @pytest.mark.parametrize("gated", [False, True])
 def test_a_browser_shows_it_without_scrolling_sideways(
-    gated, calibration, queries, behind_a_gate, tmp_path
+    gated, calibration, queries, behind_a_gate, browser, tmp_path
 ):
     path = tmp_path / "report.html"
     if gated:
@@ -263,18 +263,14 @@ def test_a_browser_shows_it_without_scrolling_sideways(
     else:
         own = list(calibration.queries)  # with a reference there are bands of m1 and m2 to show
         report.write(path, calibration, queries, reference=own)
-    browser = Browser(tmp_path / "profile")
-    try:
-        for width in (400, 1280):
-            browser.size(width, 900)
-            browser.open(path.as_uri())
-            # No word or number of a table goes over lines, either.
-            expected = {"scrolls": 0, "images": 4 + gated, "beyond": 0, "broken": []}
-            assert browser.js(SEEN) == expected
-        assert {u for u in browser.requested if not u.startswith("data:")} == {path.as_uri()}
-        assert browser.problems == []
-    finally:
-        browser.close()
+    for width in (400, 1280):
+        browser.size(width, 900)
+        browser.open(path.as_uri())
+        # No word or number of a table goes over lines, either.
+        expected = {"scrolls": 0, "images": 4 + gated, "beyond": 0, "broken": []}
+        assert browser.js(SEEN) == expected
+    assert {u for u in browser.requested if not u.startswith("data:")} == {path.as_uri()}
+    assert browser.problems == []
 
 
 def test_the_report_names_what_was_dropped(calibration, queries):

@@ -4,7 +4,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
-from chromium import Browser, needs_chromium
+from chromium import needs_chromium
 from judging import ask, queries, serving
 
 from conformal_retrievers.data import JudgedQuery, read_jsonl
@@ -20,18 +20,10 @@ MESSAGE = "document.getElementById('message').textContent"
 QUESTION = "document.getElementById('query').textContent"
 
 
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory):
-    browser = Browser(tmp_path_factory.mktemp("chromium"))
-    yield browser
-    browser.close()
-
-
 @pytest.fixture(params=[1200, 400])
-def browser(request, chromium):
-    chromium.size(request.param, 800)
-    chromium.events.clear()
-    return chromium
+def browser(request, browser):
+    browser.size(request.param, 800)
+    return browser
 
 
 def open_page(browser, server):

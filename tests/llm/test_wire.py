@@ -11,16 +11,8 @@ import openai
 import pydantic
 import pytest
 
+from conformal_retrievers.llm import wire
 from conformal_retrievers.llm.reply import Reply, Unanswered
-from conformal_retrievers.llm.wire import (
-    finish_of,
-    marks_of,
-    name_of,
-    outcome_of,
-    portable,
-    reason_in,
-    settings_of,
-)
 
 WORDS = {
     "stop": "stop end_turn STOP eos FinishReason.STOP stop_sequence COMPLETE endTurn eos_token "
@@ -39,7 +31,7 @@ WORDS = {
     + [(None, "stop"), ("", "stop"), (1, "stop"), (2, "length"), (5, "unknown")],
 )
 def test_the_words_of_servers_for_the_end_of_a_reply(reason, finish):
-    assert finish_of(reason) == finish
+    assert wire.finish_of(reason) == finish
 
 
 @pytest.mark.parametrize(
@@ -56,7 +48,7 @@ def test_the_words_of_servers_for_the_end_of_a_reply(reason, finish):
     ],
 )
 def test_the_word_for_the_end_of_a_reply_is_found_in_any_format(answer, finish):
-    assert finish_of(reason_in(answer)) == finish
+    assert wire.finish_of(wire.reason_in(answer)) == finish
 
 
 class StatusError(Exception):
@@ -96,10 +88,10 @@ def circle(error):
     ids=repr,
 )
 def test_an_exception_leaves_its_request_unanswered(error):
-    outcome = outcome_of(error)
+    outcome = wire.outcome_of(error)
     assert isinstance(outcome, Unanswered)
     assert type(error).__name__ in str(outcome)
-    assert outcome_of(outcome) is outcome
+    assert wire.outcome_of(outcome) is outcome
 
 
 @pytest.mark.parametrize(
@@ -114,8 +106,8 @@ def test_an_exception_leaves_its_request_unanswered(error):
     ids=repr,
 )
 def test_the_status_of_an_exception_is_found_in_it_and_in_its_causes(error, status):
-    assert status in marks_of(error)
-    assert status in marks_of(outcome_of(error))
+    assert status in wire.marks_of(error)
+    assert status in wire.marks_of(wire.outcome_of(error))
 
 
 class Odd(Exception):
@@ -128,26 +120,26 @@ class Odd(Exception):
 
 @pytest.mark.parametrize("result", [Odd(), wrapped(Odd()), None, "yes", {"text": "yes"}, Reply])
 def test_whatever_a_model_returns_or_raises_leaves_its_request_unanswered(result):
-    assert type(result).__name__ in str(outcome_of(result))
+    assert type(result).__name__ in str(wire.outcome_of(result))
 
 
 def test_a_filtered_prompt_is_refused_and_a_reply_without_its_end_is_cut_off():
-    assert outcome_of(wrapped(StatusError(400, "content_filter"))).finish == "refusal"
+    assert wire.outcome_of(wrapped(StatusError(400, "content_filter"))).finish == "refusal"
     cut_off = type("LengthFinishReasonError", (Exception,), {})
-    assert outcome_of(cut_off()).finish == "length"
+    assert wire.outcome_of(cut_off()).finish == "length"
 
 
 # --- names of frameworks' models ------------------------------------------------------------------
 
 
 def test_the_name_of_a_model_has_its_temperature_settings_and_options():
-    assert name_of("m", temperature=0.0, settings={}) == "m"
-    assert name_of("m", temperature=0.1, settings={}) == "m, temperature=0.1"
-    assert name_of("m", temperature=0, settings={"top_p": 0.1}) == 'm {"top_p": 0.1}'
-    as_text = name_of("m", temperature=None, settings={}, options=None)
+    assert wire.name_of("m", temperature=0.0, settings={}) == "m"
+    assert wire.name_of("m", temperature=0.1, settings={}) == "m, temperature=0.1"
+    assert wire.name_of("m", temperature=0, settings={"top_p": 0.1}) == 'm {"top_p": 0.1}'
+    as_text = wire.name_of("m", temperature=None, settings={}, options=None)
     assert as_text == "m, temperature=None, as text"
     with pytest.raises(ValueError, match="name"):
-        name_of("m", temperature=0, settings={}, options=lambda request: {})
+        wire.name_of("m", temperature=0, settings={}, options=lambda request: {})
 
 
 class Grammar(pydantic.BaseModel):
@@ -180,7 +172,7 @@ class Model(pydantic.BaseModel):
     ],
 )
 def test_settings_are_plain_json_without_keys(given, settings):
-    assert settings_of(Model(**given)) == settings
+    assert wire.settings_of(Model(**given)) == settings
 
 
 def test_a_model_in_a_folder_is_named_by_its_weights_wherever_it_is(tmp_path):
@@ -192,6 +184,6 @@ def test_a_model_in_a_folder_is_named_by_its_weights_wherever_it_is(tmp_path):
     changed[2_000_000:2_100_000] = b"1" * 100_000  # a layer in the midst
     (tmp_path / "b/model/model.safetensors").write_bytes(changed)
     one, trained, copy = (str(tmp_path / place) for place in ("a/model", "b/model", "c/other"))
-    assert portable(one) == portable(copy) != portable(trained)
-    assert portable(one).startswith("weights ")
-    assert portable("/srv/not-here/model") == "model"
+    assert wire.portable(one) == wire.portable(copy) != wire.portable(trained)
+    assert wire.portable(one).startswith("weights ")
+    assert wire.portable("/srv/not-here/model") == "model"

@@ -10,16 +10,16 @@ import torch
 from tiny_models import (
     ARCHITECTURES,
     PROMPTS,
+    SHAPE,
     bpe_tokenizer,
     byte_of_character,
     local,
     tiny,
     word_tokenizer,
 )
-from tokenizers import Regex, pre_tokenizers
+from tokenizers import AddedToken, Regex, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 from transformers import (
-    AddedToken,
     BertConfig,
     BertLMHeadModel,
     GenerationConfig,
@@ -278,15 +278,14 @@ def test_a_prompt_fits_up_to_the_last_token():
         exact.generate(PROMPTS[:1], max_new_tokens=4)
 
 
-SHAPE = {"vocab_size": 400, "hidden_size": 32, "intermediate_size": 64}
-SHAPE |= {"num_hidden_layers": 2, "num_attention_heads": 4}
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: tiny("mistral", sliding_window=64), "config.sliding_window is 64"),
-        (lambda: RobertaForCausalLM(RobertaConfig(**SHAPE, is_decoder=True)), "positions"),
+        (
+            lambda: RobertaForCausalLM(RobertaConfig(**SHAPE, is_decoder=True)),
+            "positions",
+        ),
     ],
     ids=["window", "positions"],
 )

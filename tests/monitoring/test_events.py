@@ -12,7 +12,6 @@ from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.tracers.run_collector import RunCollectorCallbackHandler
 from llama_index.core.callbacks import CallbackManager, CBEventType, LlamaDebugHandler
-from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.instrumentation.events.rerank import ReRankStartEvent
 from llama_index.core.schema import NodeWithScore, TextNode
@@ -172,14 +171,6 @@ class Kept(BaseEventHandler):
 class Broken(BaseEventHandler):
     def handle(self, event, **kwargs):
         raise RuntimeError("a broken handler")
-
-
-@pytest.fixture
-def dispatcher():
-    root = get_dispatcher()
-    before = list(root.event_handlers)
-    yield root
-    root.event_handlers = before
 
 
 @pytest.fixture
