@@ -9,13 +9,6 @@ import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-import pytest
-from llama_index.postprocessor import conformal as llama_index_conformal
-
-import conformal_retrievers
-import langchain_conformal
-from conformal_retrievers.extras import require
-
 ROOT = Path(__file__).parent.parent
 SOURCES = [
     *ROOT.glob("conformal_retrievers/**/*.py"),
@@ -106,15 +99,3 @@ print(*{m.split(".")[0] for m in sys.modules})"""
     loaded = set(done.stdout.split())
     assert "numpy" in loaded
     assert not loaded & {*heavy.split(), "transformers", "sentence_transformers", "sentencex"}
-
-
-@pytest.mark.parametrize(
-    "module", [conformal_retrievers, langchain_conformal, llama_index_conformal]
-)
-def test_every_public_name_is_there(module):
-    assert all(hasattr(module, name) for name in module.__all__)
-
-
-def test_a_missing_extra_is_named():
-    with pytest.raises(ModuleNotFoundError, match="no-such-module is not installed.*extra 'cli'"):
-        require("cli", "rich", "no_such_module")

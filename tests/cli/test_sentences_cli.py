@@ -5,7 +5,7 @@ import random
 
 import pytest
 from commands import error_of, run
-from pages import NAME, asked
+from pages import NAME, asked, by_line
 
 from conformal_retrievers import Calibration, SentenceFilter, calibrate, write_jsonl
 from conformal_retrievers.data.evidence import by_sentence
@@ -91,8 +91,3 @@ def test_a_splitter_of_ones_own_is_not_run(files, tmp_path):
     write_jsonl(by_sentence(queries(40, start=1000), by_line), tmp_path / "cut.jsonl")
     shown = run("evaluate", tmp_path / "lines.json", tmp_path / "cut.jsonl").stdout
     assert "120 sentences" in shown
-
-
-def by_line(text):
-    ends = [i + 1 for i, character in enumerate(text) if character == "\n"]
-    return list(zip([0, *ends], [*ends, len(text)], strict=True))

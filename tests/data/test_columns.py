@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from conformal_retrievers import JudgedQuery, ScoredQueries, ScoredQuery
-from conformal_retrievers.data.hits import HitColumns
+from conformal_retrievers.data.hits import Hit, HitColumns, hit_columns
 
 GIVEN = {"scores": [0.1, 0.7, 0.4, 0.2, 0.9], "relevant": [1, 0, 0, 1, 0], "offsets": [0, 3, 5]}
 
@@ -81,3 +81,16 @@ def test_ids_are_text():
 def test_queries_that_do_not_go_together_are_refused(queries, field):
     with pytest.raises((TypeError, ValueError), match=field):
         ScoredQueries.of(queries)
+
+
+# --- what retrievers know ---
+
+
+def test_columns_have_an_infinite_rank_where_a_retriever_did_not_find_a_snippet():
+    columns = hit_columns([(Hit("b", 0, 0.9), Hit("a", 3)), (), (Hit("b", 1, -1),)])
+    assert list(columns) == ["a", "b"]
+    np.testing.assert_array_equal(columns["a"].ranks, [3, np.inf, np.inf])
+    np.testing.assert_array_equal(columns["a"].scores, [np.nan] * 3)
+    np.testing.assert_array_equal(columns["b"].ranks, [0, np.inf, 1])
+    np.testing.assert_array_equal(columns["b"].scores, [0.9, np.nan, -1])
+    assert hit_columns([]) == hit_columns([(), ()]) == {}

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pages import by_line
 
 from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.queries import Hit, JudgedQuery, Snippet, with_hits
@@ -21,22 +22,6 @@ def judged(*evidence, snippets=None, **fields):
 def marks(*evidence, **fields):
     [query] = by_sentence([judged(*evidence, **fields)], "sentences")
     return list(query.relevant), query.missed
-
-
-@pytest.mark.parametrize(
-    ("start", "end", "expected"),
-    [
-        (10, 21, [False, True, False, False]),
-        (6, 13, [True, True, False, False]),  # over a boundary
-        (8, 21, [False, True, False, False]),  # a character too many
-        (7, 12, [True, True, False, False]),  # two characters of each
-        (8, 12, [False, True, False, False]),  # one, and two
-    ],
-)
-def test_a_sentence_is_relevant_if_it_shares_three_visible_characters_with_evidence(
-    start, end, expected
-):
-    assert marks(("a", start, end)) == (expected, 0)
 
 
 def test_evidence_of_which_nothing_was_retrieved_is_missed():
@@ -129,11 +114,6 @@ def test_judgements_of_whole_snippets_and_ranges_outside_their_text_are_refused(
         by_sentence([found], by_line)
     with pytest.raises(TypeError, match="judged"):
         by_sentence(["Who?"], "sentences")
-
-
-def by_line(text):
-    ends = [i + 1 for i, character in enumerate(text) if character == "\n"]
-    return zip([0, *ends], [*ends, len(text)], strict=True)
 
 
 @given(st.lists(st.sampled_from(["a", " ", "\n", ". B"]), min_size=1, max_size=12), st.data())

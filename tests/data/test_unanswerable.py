@@ -138,10 +138,8 @@ def test_documents_with_a_relevant_sentence_go_whole():
 
 
 def test_only_a_list_that_gets_shorter_gives_a_warning():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        without_relevant(one_list("bd"), 3)
-        without_relevant(one_list(""), 9)  # no longer than this before
+    without_relevant(one_list("bd"), 3)  # a warning is an error
+    without_relevant(one_list(""), 9)  # no longer than this before
     for query, k in ((one_list("bd"), 4), (one_list("b"), 9)):
         with pytest.warns(UserWarning, match="fewer snippets"):
             made = without_relevant(query, k)

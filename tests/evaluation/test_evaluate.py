@@ -53,13 +53,6 @@ def test_the_shares_of_four_queries_by_hand():
     assert e.text_removed is None
 
 
-def test_an_unscorable_snippet_counts_as_kept_and_as_unscorable():
-    e = evaluate(calibrated(), [ScoredQuery([math.nan, 0.9], [True, True])])
-    assert e.coverage["query-recall"].estimate == 0.5
-    assert e.removal.estimate == 0.5
-    assert e.unscorable.estimate == 0.5
-
-
 def test_judged_queries_are_scored_as_the_filter_does():
     judged = [JudgedQuery(f"q{i}", with_hits(["a", "b c"]), [True, False]) for i in range(12)]
     calibration = calibrate(judged[:8], alpha=0.5)
@@ -75,14 +68,6 @@ def test_judged_queries_whose_score_the_file_does_not_hold_are_to_be_scored():
         CalibrationMismatch, match=r"'lookup'.*give score_queries\(scorer, judged\)"
     ):
         evaluate(calibrated(), judged)
-
-
-def test_without_relevant_snippets_coverage_is_nan_in_0_to_1():
-    e = evaluate(calibrated(), [ScoredQuery([0.1], [False])])
-    for share in e.coverage.values():
-        assert math.isnan(share.estimate)
-        assert (share.low, share.high, share.n) == (0, 1, 0)
-    assert e.m1.estimate == 1
 
 
 def test_a_query_without_retrieved_snippets_counts_in_m1_and_recall():
@@ -101,14 +86,6 @@ def test_shares_of_whole_queries_have_wilsons_interval():
         assert share.interval == wilson_interval(0.75, 400)
         assert (share.n, share.effective_n) == (400, 400)
         assert share == Share.of_units([i < 300 for i in range(400)])
-
-
-def test_snippets_kept_together_are_worth_one_per_query():
-    queries = [ScoredQuery([0.1 if i < 80 else 0.9] * 5, [True] * 5) for i in range(100)]
-    share = evaluate(calibrated(), queries).coverage["snippet"]
-    assert share.n == 500
-    assert share.effective_n == pytest.approx(99)
-    assert share == Share.of_clusters([5 * (i < 80) for i in range(100)], [5] * 100)
 
 
 def test_groups_are_measured_separately():

@@ -20,7 +20,6 @@ from conformal_retrievers.evaluation.dropped import dropped
 from conformal_retrievers.theory.intervals import percent
 
 HOSTILE = "<script>alert('x')</script> & \"all\" {{ 7 * 7 }} </title>"
-MADE = "2026-01-01T00:00:00+00:00"
 
 
 class Page(HTMLParser):
@@ -48,7 +47,7 @@ class Page(HTMLParser):
 def calibration(rng):
     queries = [replace(q, group=HOSTILE if i % 3 else "plain") for i, q in enumerate(draw(rng, 90))]
     made = calibrated(queries, scorer=HOSTILE, retrieval={"retriever": HOSTILE, "k": 10})
-    return replace(made, created=MADE)
+    return replace(made, created="2026-01-01T00:00:00+00:00")
 
 
 @pytest.fixture

@@ -100,19 +100,17 @@ async def test_a_compressor_with_handlers_is_a_run_with_one_event(compressor, ca
     assert (run.name, run.inputs, run.outputs) == ("conformal_filter", {"query": "q", "k": 3}, data)
 
 
+def broken(*given, **options):
+    raise RuntimeError("a broken handler")
+
+
 class Raising(BaseCallbackHandler):
-    def on_custom_event(self, name, data, **kwargs):
-        raise RuntimeError("a broken handler")
-
-    def on_chain_start(self, serialized, inputs, **kwargs):
-        raise RuntimeError("a broken handler")
-
-    on_chain_end = on_chain_start
+    on_custom_event = on_chain_start = on_chain_end = broken
 
 
 class RaisingAsync(AsyncCallbackHandler):
     async def on_custom_event(self, name, data, **kwargs):
-        raise RuntimeError("a broken handler")
+        broken()
 
 
 class Editing(BaseCallbackHandler):
@@ -169,8 +167,7 @@ class Kept(BaseEventHandler):
 
 
 class Broken(BaseEventHandler):
-    def handle(self, event, **kwargs):
-        raise RuntimeError("a broken handler")
+    handle = broken
 
 
 @pytest.fixture
@@ -213,8 +210,7 @@ async def test_after_an_error_of_the_scorer_the_second_event_has_no_decision(
 
 
 class BrokenEnd(LlamaDebugHandler):
-    def on_event_end(self, *args, **kwargs):
-        raise RuntimeError("a broken handler")
+    on_event_end = broken
 
 
 async def test_the_deprecated_callback_manager_sees_a_reranking(postprocessor):

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from langsmith import schemas
 
 from conformal_retrievers.data import JudgedQuery, Snippet, read, read_frame
 from conformal_retrievers.data.queries import with_hits
@@ -138,17 +137,3 @@ def test_a_ragas_frame_has_arrays_where_it_comes_from_parquet():
     for name in ("retrieved_contexts", "reference_contexts", "retrieved_context_ids"):
         rows[name] = [np.array(cell, dtype=object) for cell in rows[name]]
     assert read(rows) == read(FILES / "ragas.jsonl")
-
-
-def example(inputs, outputs):
-    id = "00000000-0000-0000-0000-000000000001"
-    return schemas.Example(id=id, inputs=inputs, outputs=outputs)
-
-
-def test_langsmith_examples_are_read_from_a_csv_file(tmp_path):
-    outputs = {"contexts": ["It's 7.\nSo", 'a "b"'], "answer": "7"}
-    one = example({"question": "When?"}, outputs)
-    pd.DataFrame([one.model_dump()]).to_csv(tmp_path / "examples.csv", index=False)
-    [query] = read(tmp_path / "examples.csv")
-    assert [s.text for s in query.snippets] == outputs["contexts"]
-    assert (query.id, query.query, query.relevant) == (str(one.id), "When?", (True, True))

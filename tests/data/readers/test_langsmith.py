@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 from uuid import uuid4
 
+import pandas as pd
 import pytest
 from calibrations import calibration_of
 from langchain_core.callbacks import CallbackManagerForRetrieverRun
@@ -125,6 +126,15 @@ def test_examples_are_relevant_snippets_for_judge_retriever(tmp_path):
     assert second == JudgedQuery.from_ids("Why?", ["a", "2"], id=str(ids.id))
     assert third.snippets == (ANN,)
     assert {q.missed for q in (first, second, third)} == {None}
+
+
+def test_examples_are_read_from_a_csv_file(tmp_path):
+    outputs = {"contexts": ["It's 7.\nSo", 'a "b"'], "answer": "7"}
+    one = example({"question": "When?"}, outputs)
+    pd.DataFrame([one.model_dump()]).to_csv(tmp_path / "examples.csv", index=False)
+    [query] = read(tmp_path / "examples.csv")
+    assert [s.text for s in query.snippets] == outputs["contexts"]
+    assert (query.id, query.query, query.relevant) == (str(one.id), "When?", (True, True))
 
 
 def test_the_fields_of_examples_may_be_named(tmp_path):
