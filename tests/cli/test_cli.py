@@ -243,7 +243,6 @@ def test_evaluate_measures_what_the_library_measures(files):
 def test_evaluate_takes_another_alpha(files):
     given = ("evaluate", files / "plain.json", files / "new.jsonl", "--alpha")
     assert as_json(*given, "0.3")["evaluation"]["verdict"]["target"] == 0.7
-    assert "--alpha" in error_of(*given, "2", code=2)
     swapped = ("evaluate", files / "new.jsonl", files / "plain.json")
     assert "calibration comes first" in error_of(*swapped)
 
@@ -524,22 +523,30 @@ def test_a_broken_calibration_and_a_missing_folder_are_named(files, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "field"),
+    ("command", "field"),
     [
-        (["--alpha", "1.5"], "--alpha"),
-        (["--alpha", "0.1", "--scorer", "bm25"], "--corpus"),
-        (["--alpha", "0.1", "--scorer", "bm26"], "'bm25'"),
-        (["--alpha", "10%"], "'10%' is not a number"),
-        (["--alpha", "0.1", "--run", "x"], "--run"),
-        (["--alpha", "0.1", "--delta", "2"], "delta"),
-        ([], "--alpha"),
-        (["--alpha", "0.1", "--hold-out", "1"], "--hold-out"),
+        ("calibrate judged.jsonl --out c.json --alpha 1.5", "--alpha"),
+        ("calibrate judged.jsonl --out c.json --alpha 0.1 --scorer bm25", "--corpus"),
+        ("calibrate judged.jsonl --out c.json --alpha 0.1 --scorer bm26", "'bm25'"),
+        ("calibrate judged.jsonl --out c.json --alpha 10%", "'10%' is not a number"),
+        ("calibrate judged.jsonl --out c.json --alpha 0.1 --run x", "--run"),
+        ("calibrate judged.jsonl --out c.json --alpha 0.1 --delta 2", "delta"),
+        ("calibrate judged.jsonl --out c.json", "--alpha"),
+        ("calibrate judged.jsonl --out c.json --alpha 0.1 --hold-out 1", "--hold-out"),
+        ("evaluate plain.json new.jsonl --alpha 2", "--alpha"),
+        ("diagnose plain.json", "--log"),
+        ("diagnose plain.json new.jsonl --log new.jsonl", "--log"),
+        ("diagnose plain.json --log new.jsonl --k 10", "--k"),
+        ("plan --alpha 0.1 --have 0", "--have"),
+        ("plan --alpha 0.1 --have 1000000000000", "--have"),
+        ("plan --alpha 0.1 --delta 2", "--delta"),
+        ("plan --alpha 0.1 --k 3", "--k"),
     ],
 )
-def test_a_wrong_command_exits_with_2_and_names_the_option(files, tmp_path, arguments, field):
-    command = ("calibrate", files / "judged.jsonl", "--out", tmp_path / "c.json", *arguments)
-    assert field in error_of(*command, code=2)
-    assert not (tmp_path / "c.json").exists()
+def test_a_wrong_command_exits_with_2_and_names_the_option(command, field, files, monkeypatch):
+    monkeypatch.chdir(files)
+    assert field in error_of(*command.split(), code=2)
+    assert not (files / "c.json").exists()
 
 
 def test_a_file_that_no_command_wrote_is_not_replaced(files, tmp_path):
@@ -556,14 +563,6 @@ def test_a_file_that_no_command_wrote_is_not_replaced(files, tmp_path):
             run(*command, tmp_path / out)
 
 
-def test_diagnose_takes_either_judged_queries_or_a_log(files):
-    assert "--log" in error_of("diagnose", files / "plain.json", code=2)
-    both = (files / "new.jsonl", "--log", files / "new.jsonl")
-    assert "--log" in error_of("diagnose", files / "plain.json", *both, code=2)
-    depth = ("--log", files / "new.jsonl", "--k", "10")
-    assert "--k" in error_of("diagnose", files / "plain.json", *depth, code=2)
-
-
 # --- plan, help and the installed command ---------------------------------------------------------
 
 
@@ -574,8 +573,6 @@ def test_a_plan_is_that_of_the_library():
     found = as_json(*command)
     assert found["feasible"] == expected.feasible
     assert found["smallest_alpha"] == smallest_alpha(300)
-    for odd in (("--have", 0), ("--have", 10**12), ("--delta", 2), ("--k", 3)):
-        assert odd[0] in error_of("plan", "--alpha", 0.1, *odd, code=2)
 
 
 def test_the_plan_in_the_documentation_is_what_is_printed():
