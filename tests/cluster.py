@@ -96,12 +96,4 @@ def judged(lines: list[dict[str, object]]) -> list[JudgedQuery]:
 
 def shown(evaluation):
     """Return what an evaluation measures; repr shows all digits, and NaN as equal."""
-    apart = ("by_group", "_queries")
-    fields = {name: value for name, value in vars(evaluation).items() if name not in apart}
-    groups = {name: shown(of_group) for name, of_group in evaluation.by_group.items()}
-    return repr(fields), groups
-
-
-def fields_of(calibration):
-    fields = json.loads(calibration.to_json())
-    return {name: value for name, value in fields.items() if name not in ("created", "sha256")}
+    return repr(evaluation), repr(evaluation.by_group)

@@ -7,7 +7,6 @@ import re
 import runpy
 import subprocess
 import sys
-from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 
@@ -24,14 +23,6 @@ PACKAGES = sorted(ROOT.glob("integrations/*/pyproject.toml"))
 
 
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-
-
-@contextmanager
-def hidden(module: str):
-    """Hide a library from imports, as if it were not installed."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, module, None)
-        yield
 
 
 def named(requirement: str) -> str:
@@ -58,11 +49,12 @@ def test_what_the_code_requires_is_in_the_extra_that_it_names():
         assert set(modules) <= {named(one) for one in EXTRAS[extra]}, extra
 
 
-def test_the_message_about_a_missing_library_has_the_command_that_installs_it():
+def test_the_message_about_a_missing_library_has_the_command_that_installs_it(monkeypatch):
     for extra in EXTRAS.keys() - {"all"}:
         for module in map(named, EXTRAS[extra]):
             command = f"pip install {module.replace('_', '-')} .*extra '{extra}'"
-            with pytest.raises(ModuleNotFoundError, match=command), hidden(module):
+            monkeypatch.setitem(sys.modules, module, None)
+            with pytest.raises(ModuleNotFoundError, match=command):
                 require(extra, module)
 
 

@@ -8,6 +8,7 @@ import math
 from copy import copy
 
 import pytest
+from frameworks import COMPONENTS
 from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.tracers.run_collector import RunCollectorCallbackHandler
@@ -17,6 +18,7 @@ from llama_index.core.instrumentation.events.rerank import ReRankStartEvent
 from llama_index.core.schema import NodeWithScore, TextNode
 from lookup import LookupScorer
 
+import langchain_conformal
 from conformal_retrievers import Calibration, ConformalFilter, NothingKept, ScoredQuery
 from conformal_retrievers.monitoring import FilterLog, read_log
 from conformal_retrievers.results import Unscorable
@@ -28,8 +30,9 @@ from llama_index.postprocessor.conformal import (
 )
 
 SCORES = {"near": 0.1, "middle": 0.4, "far": 0.9}
+OTHERS = {"farther": 1.2, "blank": math.nan}
 KEPT = ["near", "middle"]
-FAR = ("far", "far")  # no snippet of these is kept
+FAR = ("far", "farther")  # no snippet of these is kept
 BLANK = ("far", "blank")  # one of these cannot be scored
 
 
@@ -37,7 +40,7 @@ CALIBRATION = Calibration.from_scores([ScoredQuery([0.5], [True])] * 20, alpha=0
 
 
 def lookup_filter(**options):
-    return ConformalFilter(LookupScorer({**SCORES, "blank": math.nan}), CALIBRATION, **options)
+    return ConformalFilter(LookupScorer(SCORES | OTHERS), CALIBRATION, **options)
 
 
 class Failing(LookupScorer):
@@ -49,7 +52,7 @@ class Asking(LookupScorer):
     """Calls another filter, which refuses."""
 
     def score(self, query, snippets):
-        other = ConformalFilter(LookupScorer(SCORES), copy(CALIBRATION), on_empty="raise")
+        other = ConformalFilter(LookupScorer(SCORES | OTHERS), copy(CALIBRATION), on_empty="raise")
         return other(query, FAR).scores
 
 
@@ -237,34 +240,26 @@ async def test_handlers_that_raise_change_nothing(postprocessor, dispatcher, cap
 # --- both -----------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["LangChain", "LlamaIndex"])
+@pytest.fixture(params=COMPONENTS[::2], ids=["LangChain", "LlamaIndex"])
 def logged(request, tmp_path, dispatcher):
     """A function that filters texts, sync and async, and returns what was counted and logged."""
+    of = request.param
 
     async def run(texts, error=None, **options):
         log = FilterLog(tmp_path / f"{len([*tmp_path.iterdir()])}.jsonl", queries="text")
-        if request.param == "LangChain":
+        if of.package is langchain_conformal:
             handler = ConformalCallbackHandler(log)
-            ours = ConformalCompressor(filter=lookup_filter(**options))
-            arguments = {"callbacks": [handler]}
-            calls = (ours.compress_documents, ours.acompress_documents)
-            given, query = documents(texts), {"query": "q"}
         else:
             handler = ConformalEventHandler(log)
-            before = list(dispatcher.event_handlers)
-            dispatcher.add_event_handler(handler)
-            ours = ConformalPostprocessor(filter=lookup_filter(**options))
-            calls, arguments = (ours.postprocess_nodes, ours.apostprocess_nodes), {}
-            given, query = nodes(texts), {"query_str": "q"}
-        for call in calls:
+            dispatcher.event_handlers = [handler]
+        made = of.made(texts, filter=lookup_filter(**options))
+        for ask in (of.ask, of.aask):
             if error is None:
-                await finished(call(given, **query, **arguments))
+                await finished(ask(made, texts, callbacks=[handler]))
             else:
                 with pytest.raises(error) as raised:
-                    await finished(call(given, **query, **arguments))
+                    await finished(ask(made, texts, callbacks=[handler]))
                 assert raised.value.filtered.calibration is CALIBRATION
-        if request.param == "LlamaIndex":
-            dispatcher.event_handlers = before
         (counts,) = handler.observer.counts.values()
         rows = list(read_log(log.path))
         assert {row.pop("calibration") for row in rows} == {CALIBRATION.checksum}
@@ -275,7 +270,7 @@ def logged(request, tmp_path, dispatcher):
 
 
 async def test_the_handlers_count_and_log_alike(logged):
-    counts, rows = await logged(SCORES)
+    counts, rows = await logged([*SCORES])
     assert (counts.queries, counts.m1, counts.m2) == (2, 1.0, pytest.approx(2 / 3))
     assert rows[0] == rows[1]
     assert (rows[0]["query"], rows[0]["kept"], rows[0]["scores"]) == ("q", [0, 1], [0.1, 0.4, 0.9])

@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from conformal_retrievers.data import JudgedQuery, Snippet, read, read_frame
 from conformal_retrievers.data.queries import with_hits
@@ -137,3 +139,45 @@ def test_a_ragas_frame_has_arrays_where_it_comes_from_parquet():
     for name in ("retrieved_contexts", "reference_contexts", "retrieved_context_ids"):
         rows[name] = [np.array(cell, dtype=object) for cell in rows[name]]
     assert read(rows) == read(FILES / "ragas.jsonl")
+
+
+# --- judged queries that are written as tables are read as they were ------------------------------
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip)
+
+
+@st.composite
+def queries(draw):
+    """Return judged queries as one retriever gives them."""
+    found = []
+    for i, text in enumerate(draw(st.lists(TEXTS, min_size=1, max_size=3, unique=True))):
+        texts = draw(st.lists(TEXTS, max_size=4, unique=True))
+        scores = draw(st.lists(st.floats(-1e6, 1e6), min_size=4, max_size=4))
+        snippets = with_hits(
+            [Snippet(one, id=f"d{i}-{j}", retrieval_score=scores[j]) for j, one in enumerate(texts)]
+        )
+        relevant = draw(st.lists(st.booleans(), min_size=len(texts), max_size=len(texts)))
+        missed = draw(st.integers(0, 2))
+        found.append(JudgedQuery(text, snippets, relevant, id=f"q{i}", missed=missed))
+    return found
+
+
+@given(queries())
+def test_a_table_keeps_everything_in_memory_and_in_a_csv(tmp_path_factory, judged):
+    rows = [
+        {"query_id": query.id, "query": query.query, "id": s.id, "text": s.text, "relevant": r,
+         "rank": s.hits[0].rank, "score": s.retrieval_score}
+        for query in judged
+        for s, r in zip(query.snippets, query.relevant, strict=True)
+    ] + [
+        {"query_id": query.id, "query": query.query, "id": f"missed {i}", "text": "", "relevant": 1,
+         "rank": None, "score": None}
+        for query in judged
+        for i in range(query.missed)
+    ]  # fmt: skip
+    if any(query.missed for query in judged) and any(query.snippets for query in judged):
+        expected = {query.id: query for query in judged if query.snippets or query.missed}
+        assert {query.id: query for query in read(rows)} == expected
+        path = tmp_path_factory.mktemp("table") / "rows.csv"
+        pd.DataFrame(rows, dtype=object).to_csv(path, index=False, lineterminator="\r\n")
+        assert {query.id: query for query in read(path)} == expected
