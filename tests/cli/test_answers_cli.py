@@ -4,12 +4,11 @@ import json
 import re
 
 import pytest
+from commands import as_json, error_of, run
 
 from conformal_retrievers import Calibration, ConformalFilter, JudgedQuery, write_jsonl
 from conformal_retrievers.data.queries import with_hits
 from conformal_retrievers.monitoring import FilterLog, event_of
-from tests.commands import as_json, error_of, run
-from tests.llm_server import LLMServer
 
 CITIES = ["Paris", "Rome", "Oslo", "Lima", "Bern", "Cairo", "Delhi", "Quito", "Tokyo", "Accra"]
 
@@ -42,17 +41,19 @@ def reply(body):
 
 
 @pytest.fixture
-def server(tmp_path, monkeypatch):
+def server(tmp_path, monkeypatch, llm_server):
     monkeypatch.chdir(tmp_path)
-    server = LLMServer(reply=reply)
-    server.start()
-    yield server
-    server.stop()
+    llm_server.reply = reply
+    return llm_server
 
 
-def test_questions_and_a_model_become_a_calibration_that_filters(tmp_path, server):
+@pytest.fixture
+def ask(server):
+    return ["answers", "retrieved.jsonl", "--alpha", 0.2, "--llm", "toy", "--base-url", server.url]
+
+
+def test_questions_and_a_model_become_a_calibration_that_filters(tmp_path, server, ask):
     queries = written(tmp_path)
-    ask = ["answers", "retrieved.jsonl", "--alpha", "0.2", "--llm", "toy", "--base-url", server.url]
     printed = run(*ask).stdout
     assert "the chain's answer is the one from all retrieved snippets" in " ".join(printed.split())
     n = len(server.bodies)
@@ -68,24 +69,21 @@ def test_questions_and_a_model_become_a_calibration_that_filters(tmp_path, serve
     assert run("show", "right.json").stdout.startswith("Keeps snippets from which")
 
 
-def test_the_model_may_compare_the_answers(tmp_path, server):
+def test_the_model_may_compare_the_answers(tmp_path, server, ask):
     written(tmp_path, 20)
-    ask = ["answers", "retrieved.jsonl", "--alpha", "0.2", "--llm", "toy", "--base-url", server.url]
     assert "(by llm_same(toy, prompt=" in run(*ask, "--by-llm").stdout
 
 
-def test_a_question_without_a_reference_is_named(tmp_path, server):
+def test_a_question_without_a_reference_is_named(tmp_path, server, ask):
     written(tmp_path, 5)
     (tmp_path / "expected.jsonl").write_text('{"query": "Where does guild 0 meet?", "answer": "x"}')
-    ask = ["answers", "retrieved.jsonl", "--alpha", "0.5", "--llm", "toy", "--base-url", server.url]
     error = error_of(*ask, "--expected", "expected.jsonl")
     assert "expected has None for 'Where does guild 1 meet?'; give a reference" in error
     assert server.bodies == []
 
 
-def test_a_week_in_shadow_says_what_a_filter_by_answers_would_save(tmp_path, server):
+def test_a_week_in_shadow_says_what_a_filter_by_answers_would_save(tmp_path, server, ask):
     queries = written(tmp_path)
-    ask = ["answers", "retrieved.jsonl", "--alpha", "0.2", "--llm", "toy", "--base-url", server.url]
     run(*ask)
     shadow = ConformalFilter.of(Calibration.load("answers.json"), shadow=True)
     log = FilterLog(tmp_path / "shadow.jsonl")

@@ -8,14 +8,12 @@ import math
 from copy import copy
 
 import pytest
-from frameworks import COMPONENTS
+from frameworks import COMPONENTS, texts_of
 from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
-from langchain_core.documents import Document
 from langchain_core.tracers.run_collector import RunCollectorCallbackHandler
 from llama_index.core.callbacks import CallbackManager, CBEventType, LlamaDebugHandler
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.instrumentation.events.rerank import ReRankStartEvent
-from llama_index.core.schema import NodeWithScore, TextNode
 from lookup import LookupScorer
 
 import langchain_conformal
@@ -29,9 +27,10 @@ from llama_index.postprocessor.conformal import (
     ConformalPostprocessor,
 )
 
+CHAIN, _, ENGINE = COMPONENTS
 SCORES = {"near": 0.1, "middle": 0.4, "far": 0.9}
 OTHERS = {"farther": 1.2, "blank": math.nan}
-KEPT = ["near", "middle"]
+TEXTS, KEPT = [*SCORES], ["near", "middle"]
 FAR = ("far", "farther")  # no snippet of these is kept
 BLANK = ("far", "blank")  # one of these cannot be scored
 
@@ -63,10 +62,6 @@ async def finished(found):
 # --- LangChain ------------------------------------------------------------------------------------
 
 
-def documents(texts=SCORES):
-    return [Document(text, id=text) for text in texts]
-
-
 class Seen(BaseCallbackHandler):
     """Keeps the custom events, and the names of the runs."""
 
@@ -85,15 +80,11 @@ def compressor():
     return ConformalCompressor(filter=lookup_filter())
 
 
-def ids(found):
-    return [document.id for document in found]
-
-
-@pytest.mark.parametrize("call", ["compress_documents", "acompress_documents"])
-async def test_a_compressor_with_handlers_is_a_run_with_one_event(compressor, call):
+@pytest.mark.parametrize("ask", [CHAIN.ask, CHAIN.aask])
+async def test_a_compressor_with_handlers_is_a_run_with_one_event(compressor, ask):
     seen, collector = Seen(), RunCollectorCallbackHandler()
-    found = await finished(getattr(compressor, call)(documents(), "q", callbacks=[seen, collector]))
-    assert ids(found) == KEPT
+    found = await finished(ask(compressor, TEXTS, callbacks=[seen, collector]))
+    assert texts_of(found) == KEPT
     ((name, data, run_id),) = seen.events
     assert name == "conformal_filter"
     assert json.loads(json.dumps(data)) == data
@@ -131,9 +122,9 @@ class Editing(BaseCallbackHandler):
 )
 async def test_a_handler_that_raises_or_edits_changes_nothing(compressor, handler):
     collector = RunCollectorCallbackHandler()
-    for call in (compressor.compress_documents, compressor.acompress_documents):
-        found = await finished(call(documents(), "q", callbacks=[handler, collector]))
-        assert ids(found) == KEPT
+    for ask in (CHAIN.ask, CHAIN.aask):
+        found = await finished(ask(compressor, TEXTS, callbacks=[handler, collector]))
+        assert texts_of(found) == KEPT
     outputs = [run.outputs for run in collector.traced_runs]
     assert [(output["kept"], output["query"]) for output in outputs] == [([0, 1], "q")] * 2
 
@@ -143,23 +134,15 @@ async def test_an_error_of_the_scorer_ends_the_run_without_an_event(scorer, erro
     seen, collector = Seen(), RunCollectorCallbackHandler()
     failing = ConformalFilter(scorer({}), CALIBRATION, on_empty="raise")
     compressor = ConformalCompressor(filter=failing)
-    for call in (compressor.compress_documents, compressor.acompress_documents):
+    for ask in (CHAIN.ask, CHAIN.aask):
         with pytest.raises(error):
-            await finished(call(documents(), "q", callbacks=[seen, collector]))
+            await finished(ask(compressor, TEXTS, callbacks=[seen, collector]))
     assert seen.events == []
     assert [name for name, _, _ in seen.runs] == ["conformal_filter"] * 2
     assert all(error.__name__ in run.error for run in collector.traced_runs)
 
 
 # --- LlamaIndex -----------------------------------------------------------------------------------
-
-
-def nodes(texts=SCORES):
-    return [NodeWithScore(node=TextNode(text=text), score=0.5) for text in texts]
-
-
-def texts_of(found):
-    return [node.text for node in found]
 
 
 class Kept(BaseEventHandler):
@@ -185,10 +168,10 @@ def postprocessor():
     return ConformalPostprocessor(filter=lookup_filter())
 
 
-@pytest.mark.parametrize("call", ["postprocess_nodes", "apostprocess_nodes"])
-async def test_both_events_come_in_pairs(postprocessor, listened, call):
-    await finished(getattr(postprocessor, call)(nodes(), query_str="q"))
-    await finished(getattr(postprocessor, call)([], query_str="q"))
+@pytest.mark.parametrize("ask", [ENGINE.ask, ENGINE.aask])
+async def test_both_events_come_in_pairs(postprocessor, listened, ask):
+    await finished(ask(postprocessor, TEXTS))
+    await finished(ask(postprocessor, []))
     start, end, _, empty = listened
     assert isinstance(start, ReRankStartEvent)
     assert isinstance(end, ConformalFilterEvent)
@@ -205,9 +188,9 @@ async def test_after_an_error_of_the_scorer_the_second_event_has_no_decision(
 ):
     failing = ConformalFilter(scorer({}), CALIBRATION, on_empty="raise")
     postprocessor = ConformalPostprocessor(filter=failing)
-    for call in (postprocessor.postprocess_nodes, postprocessor.apostprocess_nodes):
+    for ask in (ENGINE.ask, ENGINE.aask):
         with pytest.raises(error):
-            await finished(call(nodes(), query_str="q"))
+            await finished(ask(postprocessor, TEXTS))
     ends = [event for event in listened if isinstance(event, ConformalFilterEvent)]
     assert [(event.nodes, event.decision) for event in ends] == [([], None)] * 2
 
@@ -219,7 +202,7 @@ class BrokenEnd(LlamaDebugHandler):
 async def test_the_deprecated_callback_manager_sees_a_reranking(postprocessor):
     debug = LlamaDebugHandler(print_trace_on_end=False)
     postprocessor.callback_manager = CallbackManager([debug])
-    postprocessor.postprocess_nodes(nodes(), query_str="q")
+    ENGINE.ask(postprocessor, TEXTS)
     ((start, end),) = debug.get_event_pairs(CBEventType.RERANKING)
     payload = start.payload
     assert (payload["query_str"], payload["top_k"], payload["model_name"]) == ("q", 3, "lookup")
@@ -230,7 +213,7 @@ async def test_the_deprecated_callback_manager_sees_a_reranking(postprocessor):
 async def test_handlers_that_raise_change_nothing(postprocessor, dispatcher, caplog):
     dispatcher.add_event_handler(Broken())
     postprocessor.callback_manager = CallbackManager([BrokenEnd(print_trace_on_end=False)])
-    given = nodes()
+    given = ENGINE.given(TEXTS)
     for call in (postprocessor.postprocess_nodes, postprocessor.apostprocess_nodes):
         assert texts_of(await finished(call(given, query_str="q"))) == KEPT
     assert len(given) == 3
@@ -240,7 +223,7 @@ async def test_handlers_that_raise_change_nothing(postprocessor, dispatcher, cap
 # --- both -----------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=COMPONENTS[::2], ids=["LangChain", "LlamaIndex"])
+@pytest.fixture(params=[CHAIN, ENGINE], ids=["LangChain", "LlamaIndex"])
 def logged(request, tmp_path, dispatcher):
     """A function that filters texts, sync and async, and returns what was counted and logged."""
     of = request.param
@@ -270,7 +253,7 @@ def logged(request, tmp_path, dispatcher):
 
 
 async def test_the_handlers_count_and_log_alike(logged):
-    counts, rows = await logged([*SCORES])
+    counts, rows = await logged(TEXTS)
     assert (counts.queries, counts.m1, counts.m2) == (2, 1.0, pytest.approx(2 / 3))
     assert rows[0] == rows[1]
     assert (rows[0]["query"], rows[0]["kept"], rows[0]["scores"]) == ("q", [0, 1], [0.1, 0.4, 0.9])
