@@ -1,22 +1,16 @@
 """A stand-in for OpenProvence's model: its `process`, with word overlap in place of the network.
 
-The signature, how sentences are handed in, split again, numbered, kept and returned, follow
-`OpenProvenceModel.process` of github.com/hotchpotch/open_provence (October 2025). A sentence's
-probability is the share of the question's words in it, halved, plus half of that of its context.
+How sentences are handed in, split again, numbered, kept and returned follows
+`OpenProvenceModel.process` of github.com/hotchpotch/open_provence (October 2025); of its arguments
+there are those that are used. A sentence's probability is the share of the question's words in it,
+halved, plus half of that of its context.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-# What else `process` takes.
-OTHERS = {"title", "first_line_as_title", "batch_size", "always_select_title", "reorder", "top_k"}
-OTHERS |= {"language", "use_best_reranker_score", "zero_score_when_empty", "debug_messages"}
-OTHERS |= {"enable_warnings", "strip_sentences", "respect_sentence_boundaries"}
-OTHERS |= {"show_inference_progress", "preprocess_workers", "preprocess_batch_size"}
-OTHERS |= {"torch_dataloader_kwargs"}
 
 
 class OpenProvenceStandIn:
@@ -25,22 +19,16 @@ class OpenProvenceStandIn:
 
     def process(
         self,
-        question: str | Sequence[str],
-        context: str | Sequence[str] | Sequence[Sequence[str]],
+        question: str,
+        context: Sequence[Sequence[str]],
         *,
-        threshold: float | None = None,
-        sentence_splitter: Callable[[str], list[str]] | None = None,
+        threshold: float,
         show_progress: bool = True,
         return_sentence_metrics: bool = False,
         return_sentence_texts: bool = False,
-        **others: Any,
     ) -> dict[str, Any]:
-        assert others.keys() <= OTHERS
-        assert isinstance(question, str)  # one query with several documents: no more is imitated
-        assert not isinstance(context, str)
         assert not show_progress  # which would print bars
         self.calls.append(context)
-        threshold = 0.1 if threshold is None else threshold
         kept: list[list[str]] = []
         removed: list[list[str]] = []
         probabilities: list[list[float]] = []
@@ -66,11 +54,10 @@ class OpenProvenceStandIn:
         return result
 
 
-def split_again(document: str | Sequence[str]) -> list[str]:
+def split_again(document: Sequence[str]) -> list[str]:
     """Return a document's sentences; those of several lines that are hardly punctuated as lines."""
-    given = re.split(r"(?<=[.?!])(?=\s)", document) if isinstance(document, str) else document
     sentences = []
-    for sentence in given:
+    for sentence in document:
         if sentence.strip():
             lines = [line for line in sentence.splitlines(keepends=True) if line.strip()]
             punctuated = sum(sentence.count(mark) for mark in ".?!") >= len(lines)
