@@ -23,9 +23,9 @@ from llama_index.core.schema import TextNode
 from llama_index.retrievers.bm25 import BM25Retriever
 from pydantic import PrivateAttr
 
-from conformal_retrievers import Calibration, ConformalFilter, calibrate
+from conformal_retrievers import Calibration, ConformalFilter
 from conformal_retrievers.scoring.bm25 import BM25Scorer
-from langchain_conformal import ConformalRetriever, judge_retriever
+from langchain_conformal import judge_retriever
 
 K = 20
 N_NEW = 100
@@ -127,8 +127,6 @@ def after(retriever):
         "Document": Document,
         "Calibration": Calibration,
         "ConformalFilter": ConformalFilter,
-        "ConformalRetriever": ConformalRetriever,
-        "calibrate": calibrate,
         "judge_retriever": judge_retriever,
         "retriever": retriever,
         "judged": judged,

@@ -24,6 +24,22 @@ def marks(*evidence, **fields):
     return list(query.relevant), query.missed
 
 
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [
+        (10, 21, [False, True, False, False]),
+        (6, 13, [True, True, False, False]),  # over a boundary
+        (8, 21, [False, True, False, False]),  # a character too many
+        (7, 12, [True, True, False, False]),  # two characters of each
+        (8, 12, [False, True, False, False]),  # one, and two
+    ],
+)
+def test_a_sentence_is_relevant_if_it_shares_three_visible_characters_with_evidence(
+    start, end, expected
+):
+    assert marks(("a", start, end)) == (expected, 0)
+
+
 def test_evidence_of_which_nothing_was_retrieved_is_missed():
     assert marks(("a", 10, 21), ("c", 0, 5), ("d", 3, 4)) == ([False, True, False, False], 2)
     assert marks(("a", 10, 21), missed=7) == ([False, True, False, False], 7)  # of documents

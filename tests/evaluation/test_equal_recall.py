@@ -9,6 +9,7 @@ import pytest
 
 from conformal_retrievers import Calibration, ScoredQueries, ScoredQuery
 from conformal_retrievers.data.hits import HitColumns
+from conformal_retrievers.evaluation import baselines
 from conformal_retrievers.evaluation import equal_recall as module
 from conformal_retrievers.evaluation.equal_recall import FILTER, equal_recall
 
@@ -213,6 +214,12 @@ def test_tokens_are_named_by_what_was_counted():
         of([counted[0], *QUERIES[1:]], 0.5)
     long = [replace(query, tokens=1000 * query.tokens) for query in counted]
     assert "1,000 characters" in str(of(long, 0.5)[0])
+
+
+def test_a_snippet_without_a_score_is_below_every_threshold():
+    scores = np.array([math.nan, 0.2, 0.1, 0.3])
+    way = baselines.threshold_on(scores, np.array([False, True, True, False]), "threshold")
+    assert way.place.tolist() == [0, 2, 1, 3]
 
 
 # --- intervals ------------------------------------------------------------------------------------
