@@ -4,8 +4,6 @@ It goes into `LLMServer.reply`. Each prompt is known by the fields in the user's
 generates is the first sentences of the context that it was given, and mostly one that it invents.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from functools import cache

@@ -1,7 +1,5 @@
 """Scorers and files for the tests of the cluster, whose actors import this module."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

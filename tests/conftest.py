@@ -1,7 +1,5 @@
 """What the tests share: a toy corpus, a scorer that looks scores up, a seed, a real embedder."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from importlib.metadata import version

@@ -1,7 +1,5 @@
 """The same real text and the same embedding model, as each framework has them."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from functools import cache

@@ -9,8 +9,6 @@ with log-probabilities and token counts if they are requested, and word by word 
 - `wire` changes a completion before it is sent, as JSON, or as it is if it is text or bytes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

@@ -1,7 +1,5 @@
 """Scorers that look scores up or add them, and a query scorer that calls a function."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

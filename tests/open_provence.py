@@ -6,8 +6,6 @@ there are those that are used. A sentence's probability is the share of the ques
 halved, plus half of that of its context.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 The text is the docstrings of Python's standard library; the model is all-MiniLM-L6-v2.
 """
 
-from __future__ import annotations
-
 import pickle
 import subprocess
 import sys

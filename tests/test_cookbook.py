@@ -1,7 +1,5 @@
 """The notebooks run as `make cookbook` runs them, and say what the committed ones say."""
 
-from __future__ import annotations
-
 import math
 import re
 import subprocess

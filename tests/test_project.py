@@ -1,7 +1,5 @@
 """What surrounds the code: extras, versions, workflows, and the text of every file."""
 
-from __future__ import annotations
-
 import ast
 import re
 import runpy

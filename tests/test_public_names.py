@@ -1,7 +1,5 @@
 """What can be imported, what importing costs, and who imports whom."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

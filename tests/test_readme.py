@@ -4,8 +4,6 @@
 before it: `<!-- not run: why -->`. A block of text below one is what it prints on Python 3.11.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import math

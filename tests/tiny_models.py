@@ -1,7 +1,5 @@
 """Randomly initialised models of a few thousand weights, a tokenizer for them, and prompts."""
 
-from __future__ import annotations
-
 import torch
 from conftest import TOY_CORPUS
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers

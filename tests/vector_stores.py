@@ -4,8 +4,6 @@ Each opens its server or files in a folder, and yields what a framework makes of
 packages are not installed is skipped.
 """
 
-from __future__ import annotations
-
 import gc
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """Judged and scored queries in Parquet files."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import fields
 

@@ -1,7 +1,5 @@
 """The union of several retrievers' lists, and what becomes of one that fails."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

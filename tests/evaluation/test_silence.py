@@ -1,7 +1,5 @@
 """What is measured of a filter behind a gate: what the gate silences counts as dropped."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The wire formats of LLM servers, and the names of frameworks' models."""
 
-from __future__ import annotations
-
 import enum
 import urllib.error
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """What both frameworks' handlers see of a filter, and that a broken handler does not stop it."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import math

@@ -1,7 +1,5 @@
 """LangSmith: examples, runs that a real retriever sent, feedback."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from uuid import uuid4
