@@ -80,16 +80,12 @@ def rating_scorer(url: str) -> LLMScorer:
 
 
 def judged(lines: list[dict[str, object]]) -> list[JudgedQuery]:
-    return [
-        JudgedQuery(
-            row["query"],
-            [s["text"] for s in row["snippets"]],
-            [s["relevant"] for s in row["snippets"]],
-            id=row["id"],
-            missed=0,
-        )
-        for row in lines
-    ]
+    found = []
+    for row in lines:
+        texts, marks = zip(*((s["text"], s["relevant"]) for s in row["snippets"]), strict=True)
+        fields = {name: row.get(name) for name in ("id", "missed", "group")}
+        found.append(JudgedQuery(row["query"], texts, marks, **fields))
+    return found
 
 
 def shown(evaluation):

@@ -73,10 +73,7 @@ def test_a_calibration_of_parts_is_that_of_all_queries_bit_for_bit(data, per_par
 
 
 def all_scored(numbers=range(90)):
-    rows = [grouped(i) for i in numbers]
-    pairs = zip(judged(rows), rows, strict=True)
-    queries = [replace(query, group=row["group"], missed=row["missed"]) for query, row in pairs]
-    return score_queries(SCORER, queries)
+    return score_queries(SCORER, judged([grouped(i) for i in numbers]))
 
 
 def test_a_calibration_states_the_malformed_records(tmp_path):

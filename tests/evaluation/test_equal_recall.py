@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from drawn import calibrated
 
-from conformal_retrievers import Calibration, ScoredQueries, ScoredQuery
+from conformal_retrievers import ScoredQueries, ScoredQuery
 from conformal_retrievers.data.hits import HitColumns
 from conformal_retrievers.evaluation import baselines
 from conformal_retrievers.evaluation import equal_recall as module
@@ -16,10 +17,9 @@ from conformal_retrievers.evaluation.equal_recall import FILTER, equal_recall
 NONE = math.inf
 
 
-def at(threshold, n=1):
+def at(threshold):
     """A calibration whose threshold is this number."""
-    queries = [ScoredQuery([threshold], [True], id=f"c{i}") for i in range(n)]
-    return Calibration.from_scores(queries, alpha=0.5, scorer="lookup")
+    return calibrated([threshold], 0.5)
 
 
 def hits(ranks, scores=None):
@@ -36,9 +36,9 @@ QUERIES = [
 ]
 
 
-def of(queries, threshold, **options):
+def of(queries, threshold):
     """The table of queries at a threshold, its rows by name without the numbers in them."""
-    found = equal_recall(at(threshold, **options), ScoredQueries.of(queries))
+    found = equal_recall(at(threshold), ScoredQueries.of(queries))
     assert found is not None
     return found, {re.sub(r"[0-9.]", "", row.name): row for row in found.rows}
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -138,9 +139,10 @@ def test_questions_of_the_calibration_are_refused_by_id_and_by_text():
     for given, others in (([again], ()), (ANSWERABLE, [replace(again, relevant=(False,))])):
         with pytest.raises(ValueError, match="other id"):
             evaluate_gate(GATE, given, others)
-    fitted = replace(GATE, scorer=_Fitted(("new1",)))
+    on_new = [query_digest("new1")]
+    fitted = SimpleNamespace(name=FIRST.name, score_query=FIRST.score_query, fitted_on=on_new)
     with pytest.raises(ValueError, match="new1"):
-        evaluate_gate(fitted, ANSWERABLE)
+        evaluate_gate(replace(GATE, scorer=fitted), ANSWERABLE)
 
 
 def test_questions_that_the_score_was_chosen_on_are_refused_by_text():
@@ -154,18 +156,6 @@ def test_questions_that_the_score_was_chosen_on_are_refused_by_text():
     again = replace(query("other id", 0.1), query=f"own {fitted[0]}")
     with pytest.raises(ValueError, match="fitted on query"):
         evaluate_gate(gate, [*ANSWERABLE, again])
-
-
-class _Fitted:
-    """A query scorer that was fitted on some questions."""
-
-    name = FIRST.name
-
-    def __init__(self, queries):
-        self.fitted_on = tuple(map(query_digest, queries))
-
-    def score_query(self, query, snippets):
-        return FIRST.score_query(query, snippets)
 
 
 @pytest.mark.parametrize(

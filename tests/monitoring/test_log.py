@@ -13,20 +13,17 @@ import time
 
 import numpy as np
 import pytest
+from drawn import calibrated
 from lookup import LookupScorer
 
-from conformal_retrievers import Calibration, ConformalFilter, ScoredQuery
+from conformal_retrievers import ConformalFilter
 from conformal_retrievers.monitoring.events import event_of, scores_of
 from conformal_retrievers.monitoring.log import FilterLog, Observer, read_log
 
 
-def calibration_of(scores=(0.1, 0.2, 0.3, 0.4, 0.5), alpha=0.4):
-    queries = [ScoredQuery([score], [True]) for score in scores]
-    return Calibration.from_scores(queries, alpha=alpha, scorer="lookup")
-
-
-def decided(scores, **options):
-    return ConformalFilter(LookupScorer({}), calibration_of(**options)).decide(scores)
+def decided(scores, alpha=0.4):
+    calibration = calibrated([0.1, 0.2, 0.3, 0.4, 0.5], alpha)
+    return ConformalFilter(LookupScorer({}), calibration).decide(scores)
 
 
 @pytest.fixture(scope="module")
