@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from drawn import calibrated
 from hypothesis import given
 from hypothesis import strategies as st
 from lookup import ClaimLookup
@@ -18,7 +19,6 @@ from conformal_retrievers.claims import (
     calibrate_claims,
     evaluate_claims,
 )
-from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.theory.ranks import conformal_rank, exact_share
 
 NAN = math.nan
@@ -219,9 +219,7 @@ def test_the_group_of_a_query_is_given_or_computed_from_its_text():
 
 
 def test_a_filter_refuses_another_scorer_or_subject_and_arguments_of_another_type():
-    of_snippets = Calibration.from_scores(
-        [ScoredQuery([0.1], [True])] * 9, alpha=0.5, scorer="lookup"
-    )
+    of_snippets = calibrated([0.1] * 9, 0.5)
     of_another = calibrate_claims(FIVE, alpha=0.4, scorer="other")
     for calibration, message in ((of_another, "'other'.*'lookup'"), (of_snippets, "snippets")):
         with pytest.raises(CalibrationMismatch, match=message):

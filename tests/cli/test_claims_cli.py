@@ -82,18 +82,11 @@ def test_evaluate_leaves_out_the_answers_of_the_calibration(files):
     assert "19 answers" in error_of(*EVALUATE, files / "c.json", files / "own.jsonl")
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "code"),
-    [
-        ("answers", ("--alpha", 2), 2),
-        ("missing", (), 2),
-        ("bad", (), 1),
-    ],
-)
-def test_exit_codes_distinguish_bad_data_from_a_wrong_command(name, options, code, files, tmp_path):
-    given = (files / f"{name}.jsonl", *OPTIONS, *options, "--out", tmp_path / "c.json")
-    assert error_of(*CALIBRATE, *given, code=code)
+def test_exit_codes_distinguish_bad_data_from_a_wrong_command(files, tmp_path):
+    answers, out = files / "answers.jsonl", ("--out", tmp_path / "c.json")
+    assert error_of(*CALIBRATE, files / "bad.jsonl", *OPTIONS, *out)
+    for wrong in ((files / "missing.jsonl",), (answers, "--alpha", 2)):
+        assert error_of(*CALIBRATE, *OPTIONS, *wrong, *out, code=2)
     assert not (tmp_path / "c.json").exists()
-    answers = files / "answers.jsonl"
     assert "calibration" in error_of(*EVALUATE, answers, answers)
     assert "alpha" in error_of(*EVALUATE, files / "c.json", answers, "--alpha", 0, code=2)

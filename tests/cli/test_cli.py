@@ -490,8 +490,11 @@ def test_no_command_writes_over_what_it_reads(files, tmp_path):
     calibrate = ("calibrate", judged, "--alpha", "0.2", *RANK)
     report = ("diagnose", files / "plain.json", files / "new.jsonl")
     claims = ("claims", "calibrate", judged, "--alpha", "0.2", "--scorer", "s")
-    cases = [(calibrate, judged), (calibrate, link), (claims, judged)]
-    for command, out in [*cases, (report, files / "plain.json")]:
+    gate = ("gate", judged, "--alpha", "0.2", "--unanswerable", files / "new.jsonl")
+    behind = (*calibrate, "--gate", files / "plain.json")
+    cases = [(calibrate, judged), (calibrate, link), (claims, judged), (gate, judged)]
+    cases += [(report, files / "plain.json"), (gate, files / "new.jsonl")]
+    for command, out in [*cases, (behind, files / "plain.json")]:
         before = out.read_bytes()
         assert "--out" in error_of(*command, "--out", out, code=2)
         assert out.read_bytes() == before
@@ -522,17 +525,21 @@ def test_a_broken_calibration_and_a_missing_folder_are_named(files, tmp_path):
         assert "gone" in error_of(*command, "--out", tmp_path / gone)
 
 
+CALIBRATE = "calibrate judged.jsonl --out c.json"
+GATE = "gate judged.jsonl --out c.json --alpha 0.1"
+
+
 @pytest.mark.parametrize(
     ("command", "field"),
     [
-        ("calibrate judged.jsonl --out c.json --alpha 1.5", "--alpha"),
-        ("calibrate judged.jsonl --out c.json --alpha 0.1 --scorer bm25", "--corpus"),
-        ("calibrate judged.jsonl --out c.json --alpha 0.1 --scorer bm26", "'bm25'"),
-        ("calibrate judged.jsonl --out c.json --alpha 10%", "'10%' is not a number"),
-        ("calibrate judged.jsonl --out c.json --alpha 0.1 --run x", "--run"),
-        ("calibrate judged.jsonl --out c.json --alpha 0.1 --delta 2", "delta"),
-        ("calibrate judged.jsonl --out c.json", "--alpha"),
-        ("calibrate judged.jsonl --out c.json --alpha 0.1 --hold-out 1", "--hold-out"),
+        (f"{CALIBRATE} --alpha 1.5", "--alpha"),
+        (f"{CALIBRATE} --alpha 0.1 --scorer bm25", "--corpus"),
+        (f"{CALIBRATE} --alpha 0.1 --scorer bm26", "'bm25'"),
+        (f"{CALIBRATE} --alpha 10%", "'10%' is not a number"),
+        (f"{CALIBRATE} --alpha 0.1 --run x", "--run"),
+        (f"{CALIBRATE} --alpha 0.1 --delta 2", "delta"),
+        (CALIBRATE, "--alpha"),
+        (f"{CALIBRATE} --alpha 0.1 --hold-out 1", "--hold-out"),
         ("evaluate plain.json new.jsonl --alpha 2", "--alpha"),
         ("diagnose plain.json", "--log"),
         ("diagnose plain.json new.jsonl --log new.jsonl", "--log"),
@@ -541,6 +548,13 @@ def test_a_broken_calibration_and_a_missing_folder_are_named(files, tmp_path):
         ("plan --alpha 0.1 --have 1000000000000", "--have"),
         ("plan --alpha 0.1 --delta 2", "--delta"),
         ("plan --alpha 0.1 --k 3", "--k"),
+        (f"{GATE} --run r.tsv", "--run"),
+        (f"{GATE} --unanswerable no.jsonl", "--unanswerable"),
+        (f"{GATE} --unanswerable =new.jsonl", "--unanswerable"),
+        (f"{GATE} --unanswerable new.jsonl --unanswerable new.jsonl", "name 'new'"),
+        ("judge judged.jsonl --out judged.jsonl", "--out"),
+        ("judge judged.jsonl --out c.json --sample 0", "share"),
+        ("judge judged.jsonl --out c.json --port 99999", "--port"),
     ],
 )
 def test_a_wrong_command_exits_with_2_and_names_the_option(command, field, files, monkeypatch):

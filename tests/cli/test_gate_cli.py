@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -194,21 +193,6 @@ def test_questions_that_calibrated_the_gate_are_not_new_to_the_filter(files, tmp
 # --- what is refused ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        (("--alpha", "0.1", *2 * ("--unanswerable", Path(__file__))), "name 'test_gate_cli'"),
-        (("--alpha", "0.1", "--unanswerable", "no.jsonl"), "--unanswerable"),
-        (("--alpha", "0.1", "--unanswerable", "=hard.jsonl"), "--unanswerable"),
-        (("--alpha", "0.1", "--run", "r.tsv"), "--run"),
-    ],
-)
-def test_a_wrong_command_exits_with_2_and_names_the_option(options, named, files, tmp_path):
-    command = ("gate", files / "judged.jsonl", *out(tmp_path, "g"), *options)
-    assert named in error_of(*command, code=2)
-    assert not (tmp_path / "g.json").exists()
-
-
 def test_files_of_gates_and_filters_are_not_taken_for_each_other(files, tmp_path):
     judged = files / "judged.jsonl"
     given = ("calibrate", judged, "--alpha", "0.3", "--scorer", "rank")
@@ -221,19 +205,6 @@ def test_files_of_gates_and_filters_are_not_taken_for_each_other(files, tmp_path
     log = ("diagnose", files / "gate.json", "--log", judged)
     assert "about queries" in error_of("diagnose", files / "gate.json", judged)
     assert "--unanswerable" in error_of(*log, *sources(files), code=2)
-
-
-@pytest.mark.parametrize("name", ["judged", "hard", "gate"])
-def test_no_command_writes_over_what_it_reads(name, files):
-    path = files / (f"{name}.json" if name == "gate" else f"{name}.jsonl")
-    before = path.read_bytes()
-    command = {
-        "judged": ("gate", files / "judged.jsonl"),
-        "hard": ("gate", files / "judged.jsonl", *sources(files)),
-        "gate": ("calibrate", files / "judged.jsonl", "--scorer", "rank", "--gate", path),
-    }[name]
-    assert "--out" in error_of(*command, "--alpha", "0.1", "--out", path, code=2)
-    assert path.read_bytes() == before
 
 
 # --- models and sentences -------------------------------------------------------------------------

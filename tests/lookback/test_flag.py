@@ -8,9 +8,10 @@ from functools import partial
 
 import numpy as np
 import pytest
+from drawn import calibrated
 from scipy.stats import betabinom
 
-from conformal_retrievers import Calibration, CalibrationMismatch, ScoredQuery
+from conformal_retrievers import Calibration, CalibrationMismatch
 from conformal_retrievers.lookback.classifier import FactualityClassifier
 from conformal_retrievers.lookback.flag import Confidence, FactualityFlag, calibrate_flag
 from conformal_retrievers.lookback.ratios import JudgedRatios, LookbackRatios
@@ -132,8 +133,7 @@ def test_an_id_identifies_one_answer(flag):
 
 
 def test_a_calibration_of_another_subject_or_classifier_is_refused(flag):
-    scored = [ScoredQuery([0.1], [True])] * 9
-    of_snippets = Calibration.from_scores(scored, alpha=0.2, scorer=CLASSIFIER.name)
+    of_snippets = calibrated([0.1] * 9, 0.2, CLASSIFIER.name)
     with pytest.raises(CalibrationMismatch, match="snippets"):
         FactualityFlag(CLASSIFIER, of_snippets)
     other = dataclasses.replace(CLASSIFIER, coefficients=np.array([0.0, 2.0, 0.0]))

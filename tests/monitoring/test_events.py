@@ -6,6 +6,7 @@ import math
 from copy import copy
 
 import pytest
+from drawn import calibrated
 from frameworks import COMPONENTS, texts_of
 from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
 from langchain_core.tracers.run_collector import RunCollectorCallbackHandler
@@ -15,7 +16,7 @@ from llama_index.core.instrumentation.events.rerank import ReRankStartEvent
 from lookup import LookupScorer
 
 import langchain_conformal
-from conformal_retrievers import Calibration, ConformalFilter, NothingKept, ScoredQuery
+from conformal_retrievers import ConformalFilter, NothingKept
 from conformal_retrievers.monitoring import FilterLog, read_log
 from conformal_retrievers.results import Unscorable
 from langchain_conformal import ConformalCallbackHandler, ConformalCompressor
@@ -33,7 +34,7 @@ FAR = ("far", "farther")  # no snippet of these is kept
 BLANK = ("far", "blank")  # one of these cannot be scored
 
 
-CALIBRATION = Calibration.from_scores([ScoredQuery([0.5], [True])] * 20, alpha=0.1, scorer="lookup")
+CALIBRATION = calibrated([0.5] * 20)
 
 
 def lookup_filter(**options):

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from drawn import calibrated
 from gates import FIRST, LAST, drawn, filter_of, gate_of, query
 from scipy.stats import binomtest
 
@@ -17,9 +18,8 @@ from conformal_retrievers.monitoring.events import event_of, scores_of
 from conformal_retrievers.monitoring.log import FilterLog, Observer, read_log
 
 FALSE_ALARM = 1e-4
-SCORED = [ScoredQuery([0.5], [True])] * 20
 GATE = gate_of([0.1, 0.2, 0.3, 0.4])
-BEHIND = ConformalFilter(LAST, Calibration.from_scores(SCORED, alpha=0.1, scorer="last"), gate=GATE)
+BEHIND = ConformalFilter(LAST, calibrated([0.5] * 20, 0.1, "last"), gate=GATE)
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def test_a_log_of_several_processes_gives_the_monitor_of_one(filtering, tmp_path
 
 def test_a_query_without_what_the_gate_decided_is_refused(filtering):
     behind = Monitor(filtering.calibration)
-    without = Monitor(Calibration.from_scores(SCORED, alpha=0.5, scorer="s"))
+    without = Monitor(calibrated([0.5] * 20))
     silenced = ScoredQuery([math.inf], [True], silenced=True)
     for error, words, use in (
         (ValueError, "silenced is None.*holds a gate", lambda: behind.observe([0.1])),
