@@ -11,8 +11,7 @@ from lookup import LookupScorer
 from conformal_retrievers import Calibration, ConformalFilter, FunctionScorer, RetrievalScorer
 from conformal_retrievers.calibration import calibrate
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet, with_hits
-from conformal_retrievers.scoring import FusionScorer, QueryZScore, RankScorer
-from conformal_retrievers.scoring.scorer import score_snippets
+from conformal_retrievers.scoring import FusionScorer, QueryZScore, RankScorer, score_snippets
 
 N, K = 30, 20
 

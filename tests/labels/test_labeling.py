@@ -9,8 +9,7 @@ from pages import NAME
 from conformal_retrievers import JudgedQuery, Snippet
 from conformal_retrievers.data.queries import with_hits
 from conformal_retrievers.labels import AnsweredQuery, label_by_answer, label_by_llm
-from conformal_retrievers.llm import Cache, Prompt
-from conformal_retrievers.llm.openai import openai_llm
+from conformal_retrievers.llm import Cache, Prompt, openai_llm
 
 WAIT = ["Wait six hours, no less.", "Everest is high.", "After six hours take one."]
 QUERIES = [

@@ -9,8 +9,7 @@ import openai
 import pydantic
 import pytest
 
-from conformal_retrievers.llm import wire
-from conformal_retrievers.llm.reply import Reply, Unanswered
+from conformal_retrievers.llm import Reply, Unanswered, wire
 
 WORDS = {
     "stop": "stop end_turn STOP eos FinishReason.STOP stop_sequence COMPLETE endTurn eos_token "
