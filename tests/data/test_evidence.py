@@ -29,7 +29,7 @@ def marks(*evidence, **fields):
     [
         (10, 21, [False, True, False, False]),
         (6, 13, [True, True, False, False]),  # over a boundary
-        (8, 21, [False, True, False, False]),  # a character too many
+        (7, 21, [False, True, False, False]),  # two characters too many
         (7, 12, [True, True, False, False]),  # two characters of each
         (8, 12, [False, True, False, False]),  # one, and two
     ],
