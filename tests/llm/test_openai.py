@@ -137,11 +137,9 @@ def test_event_loops_share_the_connections_of_a_model(llm_server, model):
 
 FORK = """
 import os, sys
-from conformal_retrievers.llm import openai_llm
-from conformal_retrievers.llm.prompt import Prompt
+from conformal_retrievers.llm import Prompt, openai_llm
 
-request = Prompt("Rate.", "<query>\\n$query\\n</query>\\n<snippet>\\n$snippet\\n</snippet>")
-request = request.request({"query": "q", "snippet": "s"})
+request = Prompt.load("rating").request({"query": "q", "snippet": "s"})
 llm = openai_llm("m", base_url=sys.argv[1])
 llm.complete(request)
 if os.fork() == 0:
@@ -164,7 +162,7 @@ import itertools, os, signal, sys, threading, time
 from conformal_retrievers.llm import Cache, Prompt, openai_llm
 from conformal_retrievers.llm.ask import ask
 
-prompt = Prompt("Rate.", "<query>\\n$query\\n</query>\\n<snippet>\\n$snippet\\n</snippet>")
+prompt = Prompt.load("rating")
 llm, cache = openai_llm("m", base_url=sys.argv[1]), Cache(sys.argv[2])
 places = itertools.count()
 
