@@ -99,12 +99,6 @@ def test_groups_are_measured_separately():
     assert [part.coverage["all"].estimate for part in e.by_group.values()] == [1, 0, 1]
     assert [part.n_queries for part in e.by_group.values()] == [1, 1, 1]
     assert evaluate(calibrated(), QUERIES).by_group == {}
-    apart = [ScoredQuery([score], [True], group=g) for score, g in ((0.1, "a"), (0.9, "b"))]
-    e = evaluate(
-        calibrated(apart, by_group=True),
-        [ScoredQuery([0.9], [True], group=group) for group in "ab"],
-    )
-    assert [part.coverage["all"].estimate for part in e.by_group.values()] == [0, 1]
 
 
 def test_a_group_that_is_covered_too_little_is_named_without_a_change_of_the_verdict():
