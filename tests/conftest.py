@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
+from conformal_retrievers import JudgedQuery, Snippet
+
 # Derandomized: the same examples in every run, however busy the machine.
 for name, examples in {"dev": 25, "ci": 100, "nightly": 400}.items():
     settings.register_profile(
@@ -45,6 +47,22 @@ TOY_CORPUS = {
 @pytest.fixture
 def toy_corpus() -> dict[str, str]:
     return dict(TOY_CORPUS)
+
+
+@pytest.fixture
+def toy_judged() -> list[JudgedQuery]:
+    """Four queries, each against the whole corpus; the last has nothing relevant."""
+    relevant = {
+        "How soon can Tylenol be taken after a drink?": {"acetaminophen", "liver"},
+        "What is the highest mountain?": {"everest"},
+        "Why does bread rise?": {"bread", "yeast"},
+        "Who won the world cup?": set(),
+    }
+    snippets = [Snippet(text, id=id, document=id) for id, text in TOY_CORPUS.items()]
+    return [
+        JudgedQuery(query, snippets, [id in ids for id in TOY_CORPUS], id=f"q{i}")
+        for i, (query, ids) in enumerate(relevant.items())
+    ]
 
 
 @pytest.fixture
