@@ -1,7 +1,7 @@
 """A real OpenAI-compatible server on loopback, whose model is a function from texts to a rating.
 
 It is an ASGI application under uvicorn in a thread. It reads query and snippets from the prompt
-that it receives, rates each by `overlap`, and answers in the wire format of Chat Completions,
+that it receives, rates each by `similarity`, and answers in the wire format of Chat Completions,
 with log-probabilities and token counts if they are requested, and word by word for a stream.
 
 - `trouble` maps a request's body, and how often that body has come, to one of TROUBLES.
@@ -65,6 +65,7 @@ def fields_of(body: dict[str, Any]) -> dict[str, Any]:
 class LLMServer:
     """The server, running from `start` to `stop`; `bodies` and `headers` are those it received."""
 
+    similarity: Callable[[str, str], float] = overlap
     latency: float = 0.0
     together: int = 0  # the first so many requests are answered once all are there
     trouble: Callable[[dict[str, Any], int], str | None] = lambda body, times: None
@@ -103,7 +104,7 @@ class LLMServer:
     def reset(self) -> None:
         """Forget all requests and behave well."""
         self.released.set()  # ends the answers that a client has given up, and still reads
-        new = vars(LLMServer())
+        new = vars(LLMServer(self.similarity))
         del new["_now"]  # of a request whose answer is sent, the end may be to come
         for name, value in new.items():
             setattr(self, name, value)
@@ -256,12 +257,12 @@ class LLMServer:
         if "number" in (asked.get("snippets") or [{}])[0]:  # a verdict on all of them together
             asked["snippet"] = " ".join(s["text"] for s in asked.pop("snippets"))
         if body.get("logprobs"):
-            yes = min(max(overlap(asked["query"], asked["snippet"]), 0.001), 0.999)
+            yes = min(max(self.similarity(asked["query"], asked["snippet"]), 0.001), 0.999)
             first = {"YES": math.log(yes * 0.9), "NO": math.log((1 - yes) * 0.9)}
             return max(first, key=first.__getitem__), {**first, "Well": math.log(0.05)}
         text = json.dumps(self._rating(asked["query"], asked["snippet"]))
         return "I would say 7/10." if trouble == "unreadable" else text, {}
 
     def _rating(self, query: str, text: str) -> dict[str, Any]:
-        rating = min(max(round(overlap(query, text), 1), 0.0), 1.0)
+        rating = min(max(round(self.similarity(query, text), 1), 0.0), 1.0)
         return {"reason": 'It says {"as much"}.', "rating": rating}
