@@ -93,6 +93,7 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         self.on_empty, self.on_unscorable, self.group_of = on_empty, on_unscorable, group_of
         self.shadow = as_flag("a filter", "shadow", shadow)  # the text "false" would be true
         self._at: dict[float, Any] = {}
+        self._behind: Any = None
         self._needs_length, self._alarm = needs_length(scorer), Alarm()
         self._warn_if_nothing_drops()
 
@@ -117,21 +118,26 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         if alpha not in self._at:
             if len(self._at) >= MAX_ALPHAS:
                 self._at.clear()
-            twin = copy(self)
-            twin.calibration, twin._alarm = self.calibration.at(alpha), Alarm()
+            self._at[alpha] = twin = self._with(calibration=self.calibration.at(alpha))
             twin._warn_if_nothing_drops()
-            self._at[alpha] = twin
         return cast(Self, self._at[alpha])
 
     def behind(self, gate: Gate | None) -> Self:
-        """Return the same filter with a gate in front, or with its own for None.
+        """Return the same filter with a gate in front, or with its own for None; it is remembered.
 
         Raises `CalibrationMismatch` for another gate than the one that it was calibrated with.
         """
         if gate is None or gate is self.gate:
             return self
+        made = self._behind
+        if made is None or made.gate is not gate:
+            made = self._behind = self._with(gate=gate_for(self.calibration, gate))
+        return cast(Self, made)
+
+    def _with(self, **changed: Any) -> Self:
+        """Return the same filter with changes, which counts its own queries."""
         twin = copy(self)
-        twin.gate, twin._at, twin._alarm = gate_for(self.calibration, gate), {}, Alarm()
+        vars(twin).update(_at={}, _behind=None, _alarm=Alarm(), **changed)
         return twin
 
     def __call__(

@@ -53,6 +53,13 @@ def test_the_monitor_counts_what_events_count_and_drift_is_about_what_passes(fil
     assert f"60 queries, {n_silent} silenced" in str(status)
 
 
+def test_a_gate_that_is_named_for_each_query_leaves_the_filter_its_count_of_queries():
+    alone = ConformalFilter(LAST, calibrated([0.5] * 20, 0.1, "last"))
+    other = gate_of([0.1, 0.2, 0.3])
+    assert alone.behind(other) is alone.behind(other) is not alone.behind(GATE)
+    assert alone.at(0.2).behind(GATE).calibration.alpha == 0.2
+
+
 @pytest.mark.slow
 def test_false_alarms_behind_a_gate_are_no_more_frequent_than_the_level():
     """In 60 streams of 150 queries; gate and filter are calibrated on the same 60 queries."""
