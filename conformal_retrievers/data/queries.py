@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +57,7 @@ class JudgedQuery:
     split: str | None = None  # what cut the snippets into sentences; None: they are whole
     answerable: bool = True  # False: nothing in the corpus answers it
     relevant_ids: tuple[str, ...] = ()  # see `from_ids`; () once it is retrieved
+    _shared: ClassVar[Retrieved | None] = None  # by several scorers, see `shared_in`
 
     def __init__(
         self,
@@ -189,10 +190,10 @@ class JudgedQuery:
         """The query's name in messages."""
         return query_name(self.id, self.query)
 
-    @cached_property
+    @property
     def retrieved(self) -> Retrieved:
         """The snippets, as scorers read them."""
-        return Retrieved(self.snippets)
+        return self._shared or Retrieved(self.snippets)
 
     @property
     def hits(self) -> Mapping[str, HitColumns]:

@@ -32,7 +32,7 @@ def shared_in(judged: Iterable[JudgedQuery]) -> list[JudgedQuery]:
     """Return the queries, the snippets of which each scorer then scores once."""
     queries = [copy(query) for query in judged]
     for query in queries:
-        vars(query)["retrieved"] = shared(query.retrieved)
+        vars(query)["_shared"] = shared(query.retrieved)
     return queries
 
 

@@ -189,7 +189,8 @@ def table_of(
     numbers = np.array([query_scores(scorer, judged) for scorer in query_scorers]).T
     rows = [np.empty((0, len(columns(sources)) + len(query_scorers)))]
     for i, query in enumerate(judged):
-        scores: list[Any] = [score_snippets(s, query.query, query.retrieved) for s in scorers]
+        text, given = query.query, query.retrieved
+        scores: list[Any] = [score_snippets(s, text, given) for s in scorers]
         scores += numbers[i].tolist() if query_scorers else []
-        rows.append(query_features(sources, query.query, scores, query.retrieved)[np.newaxis])
+        rows.append(query_features(sources, text, scores, given)[np.newaxis])
     return np.concatenate(rows)

@@ -213,8 +213,9 @@ def table_of(
     sources: Sources, scorers: Sequence[Scorer], query: JudgedQuery
 ) -> tuple[np.ndarray, Values]:
     """Return which of a query's snippets can be scored, (n,), and their features (d, n)."""
-    own = [score_snippets(scorer, query.query, query.retrieved) for scorer in scorers]
-    return features(sources, _words(query.query, query.retrieved), own, query.retrieved)
+    text, given = query.query, query.retrieved
+    own = [score_snippets(scorer, text, given) for scorer in scorers]
+    return features(sources, _words(text, given), own, given)
 
 
 def _words(query: str, snippets: Retrieved) -> Values:
