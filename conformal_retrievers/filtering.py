@@ -6,6 +6,7 @@ import logging
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -49,7 +50,7 @@ logger = logging.getLogger("conformal_retrievers")
 OnEmpty = Literal["allow", "keep_best", "raise"]
 GroupOf = Callable[[str], str | None]  # from a query to its group
 AFiltered = TypeVar("AFiltered", bound=Filtered)
-MAX_ALPHAS = 32  # at which one filter is remembered
+MAX_TWINS = 32  # of a filter, which are remembered
 
 
 class FilterOptions(TypedDict, total=False):
@@ -92,8 +93,7 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         self.scorer, self.calibration = scorer, calibration
         self.on_empty, self.on_unscorable, self.group_of = on_empty, on_unscorable, group_of
         self.shadow = as_flag("a filter", "shadow", shadow)  # the text "false" would be true
-        self._at: dict[float, Any] = {}
-        self._behind: Any = None
+        self._twins: dict[float, Any] = {}  # by alpha, or by the id of a gate
         self._needs_length, self._alarm = needs_length(scorer), Alarm()
         self._warn_if_nothing_drops()
 
@@ -115,12 +115,7 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
 
     def at(self, alpha: float) -> Self:
         """Return the same filter at another alpha, see `Calibration.at`; it is remembered."""
-        if alpha not in self._at:
-            if len(self._at) >= MAX_ALPHAS:
-                self._at.clear()
-            self._at[alpha] = twin = self._with(calibration=self.calibration.at(alpha))
-            twin._warn_if_nothing_drops()
-        return cast(Self, self._at[alpha])
+        return self._twin(alpha, lambda: {"calibration": self.calibration.at(alpha)})
 
     def behind(self, gate: Gate | None) -> Self:
         """Return the same filter with a gate in front, or with its own for None; it is remembered.
@@ -129,16 +124,18 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         """
         if gate is None or gate is self.gate:
             return self
-        made = self._behind
-        if made is None or made.gate is not gate:
-            made = self._behind = self._with(gate=gate_for(self.calibration, gate))
-        return cast(Self, made)
+        return self._twin(id(gate), lambda: {"gate": gate_for(self.calibration, gate)})
 
-    def _with(self, **changed: Any) -> Self:
-        """Return the same filter with changes, which counts its own queries."""
-        twin = copy(self)
-        vars(twin).update(_at={}, _behind=None, _alarm=Alarm(), **changed)
-        return twin
+    def _twin(self, key: float, changed: Callable[[], dict[str, Any]]) -> Self:
+        """Return the same filter with changes, which counts its own queries; it is remembered."""
+        if (twin := self._twins.get(key)) is None:
+            if len(self._twins) >= MAX_TWINS:
+                self._twins.clear()
+            twin = copy(self)
+            vars(twin).update(changed(), _twins={}, _alarm=Alarm())
+            twin._warn_if_nothing_drops()
+            self._twins[key] = twin
+        return cast(Self, twin)
 
     def __call__(
         self,
@@ -191,13 +188,12 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         self, query: str, snippets: Retrieved, group: str | None
     ) -> tuple[Scores, Gated | None]:
         """Return the scores of the snippets, and what the gate decides."""
-        gated = None
-        if self.gate is not None:
-            snippets = shared(snippets)
-            gated = self.gate(query, snippets, group)
-        if lacks(self.scorer, snippets):  # scores without its hits lose what it alone finds
-            return np.full(len(snippets), np.nan), gated
-        return self._meant(score_snippets(self.scorer, query, snippets), snippets, group), gated
+        gate = self.gate
+        with nullcontext(snippets) if gate is None else shared(snippets) as given:
+            gated = None if gate is None else gate(query, given, group)
+            if lacks(self.scorer, given):  # scores without its hits lose what it alone finds
+                return np.full(len(given), np.nan), gated
+            return self._meant(score_snippets(self.scorer, query, given), given, group), gated
 
     async def _ascored(
         self, query: str, snippets: Retrieved, group: str | None

@@ -56,10 +56,19 @@ class Retrieved(Sequence[Snippet]):
     def __iter__(self) -> Iterator[Snippet]:
         return iter(self.snippets)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "known": None}  # what is awaited stays here
+
     @cached_property
-    def snippets(self) -> Sequence[Snippet]:
+    def snippets(self) -> tuple[Snippet, ...]:
         """The snippets themselves."""
-        return self.given
+        return tuple(self.given)
 
     @cached_property
     def hits(self) -> Mapping[str, HitColumns]:
@@ -67,9 +76,9 @@ class Retrieved(Sequence[Snippet]):
         return hit_columns([snippet.hits for snippet in self.snippets])
 
     @cached_property
-    def texts(self) -> list[str]:
+    def texts(self) -> tuple[str, ...]:
         """The texts."""
-        return [snippet.text for snippet in self.snippets]
+        return tuple([snippet.text for snippet in self.snippets])
 
     @cached_property
     def documents(self) -> Sequence[str | None]:

@@ -5,8 +5,16 @@ returned stands beside their other columns, in `Retrieved.known`.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Hashable,
+    Iterable,
+    Iterator,
+    Sequence,
+)
+from contextlib import asynccontextmanager, contextmanager
 from copy import copy
 from typing import Any
 
@@ -19,31 +27,36 @@ from conformal_retrievers.data.snippets import Retrieved, as_snippets
 Scores = NDArray[np.float64]  # (n,)
 
 
-def shared(snippets: Iterable[Snippet]) -> Retrieved:
-    """Return the snippets of a query, which each scorer then scores once."""
-    given = as_snippets(snippets)
-    if given.known is None:
-        given = copy(given)
-        given.known = {}
-    return given
-
-
-def shared_in(judged: Iterable[JudgedQuery]) -> list[JudgedQuery]:
-    """Return the queries, the snippets of which each scorer then scores once."""
-    queries = [copy(query) for query in judged]
-    for query in queries:
-        vars(query)["_shared"] = shared(query.retrieved)
-    return queries
-
-
-@asynccontextmanager
-async def ashared(snippets: Iterable[Snippet]) -> AsyncIterator[Retrieved]:
-    """Yield what is `shared`, and stop at the end what is awaited still, as if another failed."""
-    given = shared(snippets)
+@contextmanager
+def shared(snippets: Iterable[Snippet | str]) -> Iterator[Retrieved]:
+    """Yield the snippets of a query, which each scorer scores once in this block."""
+    given = copy(as_snippets(snippets))
+    given.known = {}
     try:
         yield given
     finally:
-        await stop([scores for (awaited, *_), scores in (given.known or {}).items() if awaited])
+        given.known = None
+
+
+@asynccontextmanager
+async def ashared(snippets: Iterable[Snippet | str]) -> AsyncIterator[Retrieved]:
+    """Yield what `shared` yields, and stop at the end what is awaited still, as if another failed."""
+    with shared(snippets) as given:
+        known: Any = given.known
+        try:
+            yield given
+        finally:
+            await stop([scores for (awaited, *_), scores in known.items() if awaited])
+
+
+def shared_in(judged: Iterable[JudgedQuery]) -> list[JudgedQuery]:
+    """Return queries, the snippets of which each scorer scores once."""
+    queries = [copy(query) for query in judged]
+    for query in queries:
+        if query.retrieved.known is None:
+            made = vars(query)["_shared"] = query.retrieved
+            made.known = {}
+    return queries
 
 
 async def at_once(*calls: Awaitable[Any]) -> list[Any]:
@@ -67,9 +80,10 @@ def once(
 ) -> Scores:
     """Return scores by a scorer's name, or other key: of `shared` snippets, those that are known.
 
-    >>> snippets, calls = shared(["a"]), []
-    >>> for _ in range(2):
-    ...     scores = once("s", "q", snippets, lambda: calls.append(1) or np.ones(1))
+    >>> calls = []
+    >>> with shared(["a"]) as snippets:
+    ...     for _ in range(2):
+    ...         scores = once("s", "q", snippets, lambda: calls.append(1) or np.ones(1))
     >>> scores, calls
     (array([1.]), [1])
     """

@@ -455,7 +455,7 @@ async def test_columns_are_those_of_snippets_and_become_them_once_a_scorer_reads
     assert (given[0].id, len(given), [s.id for s in given[1:]]) == ("3", 4, ["2", "1", "4"])
     assert length.score("q", given).tolist() == [len(TEXTS[id]) for id in HITS]
     assert {*given.hits} == {"bm25", "dense"}
-    assert given.texts == [TEXTS[id] for id in HITS]
+    assert [*given.texts] == [TEXTS[id] for id in HITS]
 
 
 # --- LangChain ------------------------------------------------------------------------------------

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -124,13 +127,38 @@ async def test_queries_at_once_do_not_share_scores():
 
 async def test_other_snippets_are_scored_anew_and_known_scores_cannot_be_changed():
     scorer, asked = counting()
-    snippets = shared(SNIPPETS)
-    for _ in range(2):
-        score_snippets(scorer, "q", snippets)[:] = np.nan
-    assert score_snippets(scorer, "q", snippets).tolist() == [1.0, 3.0, 2.0]
-    assert score_snippets(scorer, "q", snippets[1:]).tolist() == [3.0, 2.0]
-    assert score_snippets(scorer, "r", snippets).tolist() == [1.0, 3.0, 2.0]
-    assert (await ascore_snippets(scorer, "q", snippets)).tolist() == [1.0, 3.0, 2.0]
+    with shared(SNIPPETS) as snippets:
+        for _ in range(2):
+            score_snippets(scorer, "q", snippets)[:] = np.nan
+        assert score_snippets(scorer, "q", snippets).tolist() == [1.0, 3.0, 2.0]
+        assert score_snippets(scorer, "q", snippets[1:]).tolist() == [3.0, 2.0]
+        assert score_snippets(scorer, "r", snippets).tolist() == [1.0, 3.0, 2.0]
+        assert (await ascore_snippets(scorer, "q", snippets)).tolist() == [1.0, 3.0, 2.0]
     assert asked == ["q", "q", "r", "q"]
-    score_snippets(scorer, "q", SNIPPETS)
-    assert len(asked) == 5  # of others, scores are not kept
+    score_snippets(scorer, "q", snippets)
+    assert len(asked) == 5  # outside, scores are not kept
+
+
+@pytest.mark.parametrize("with_a_gate", [False, True])
+async def test_a_filter_in_the_scorer_of_another_has_scores_of_its_own(with_a_gate):
+    scorer, asked = counting()
+    inner = behind(scorer, scorer)
+
+    async def ascore(query, snippets):
+        return (await inner.acall(query, snippets)).scores
+
+    outer = SimpleNamespace(name="outer", score=None, ascore=ascore)
+    filtered = await behind(outer, scorer if with_a_gate else outer).acall("q", TEXTS)
+    assert filtered.scores.tolist() == [1.0, 3.0, 2.0]
+    assert len(asked) == 1 + with_a_gate
+
+
+def test_snippets_that_a_scorer_is_given_are_a_value_that_can_be_copied_and_sent():
+    seen = []
+    scorer = SimpleNamespace(name="s", score=lambda query, given: seen.append(given) or [0.0] * 3)
+    kept = behind(scorer, scorer)("q", TEXTS)
+    assert len(kept.scores) == 3
+    [given] = seen
+    for twin in (given, pickle.loads(pickle.dumps(given)), copy.deepcopy(given)):
+        assert twin == SNIPPETS
+        assert hash(twin) == hash(SNIPPETS)

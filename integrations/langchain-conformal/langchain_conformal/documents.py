@@ -201,9 +201,9 @@ class RetrievedDocuments(Retrieved):
         return _failed(_of_hybrid(self.given))
 
     @cached_property
-    def snippets(self) -> Sequence[Snippet]:
+    def snippets(self) -> tuple[Snippet, ...]:
         """A snippet for each."""
-        return to_snippets(self.given)
+        return tuple(to_snippets(self.given))
 
     @cached_property
     def hits(self) -> Mapping[str, HitColumns]:
@@ -218,9 +218,9 @@ class RetrievedDocuments(Retrieved):
         return columns
 
     @cached_property
-    def texts(self) -> list[str]:
+    def texts(self) -> tuple[str, ...]:
         """The texts."""
-        return [document.page_content for document in self.given]
+        return tuple([document.page_content for document in self.given])
 
     @cached_property
     def documents(self) -> Sequence[str | None]:

@@ -116,9 +116,9 @@ class RetrievedNodes(Retrieved):
     given: Sequence[NodeWithScore]
 
     @cached_property
-    def snippets(self) -> Sequence[Snippet]:
+    def snippets(self) -> tuple[Snippet, ...]:
         """A snippet for each."""
-        return to_snippets(self.given)
+        return tuple(to_snippets(self.given))
 
     @cached_property
     def hits(self) -> Mapping[str, HitColumns]:
@@ -133,9 +133,9 @@ class RetrievedNodes(Retrieved):
         return sorted({name for node in _with_hits(self.given) for name in node.failed})
 
     @cached_property
-    def texts(self) -> list[str]:
+    def texts(self) -> tuple[str, ...]:
         """The texts without metadata."""
-        return [text_of(node.node) for node in self.given]
+        return tuple([text_of(node.node) for node in self.given])
 
     @cached_property
     def documents(self) -> Sequence[str | None]:
