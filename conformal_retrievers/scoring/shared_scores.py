@@ -40,7 +40,7 @@ def shared(snippets: Iterable[Snippet | str]) -> Iterator[Retrieved]:
 
 @asynccontextmanager
 async def ashared(snippets: Iterable[Snippet | str]) -> AsyncIterator[Retrieved]:
-    """Yield what `shared` yields, and stop at the end what is awaited still, as if another failed."""
+    """Yield what `shared` yields; at the end, stop what is awaited still, as if another failed."""
     with shared(snippets) as given:
         known: Any = given.known
         try:

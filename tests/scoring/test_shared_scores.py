@@ -147,7 +147,7 @@ async def test_a_filter_in_the_scorer_of_another_has_scores_of_its_own(with_a_ga
     async def ascore(query, snippets):
         return (await inner.acall(query, snippets)).scores
 
-    outer = SimpleNamespace(name="outer", score=None, ascore=ascore)
+    outer = SimpleNamespace(name="outer", score=len, ascore=ascore)
     filtered = await behind(outer, scorer if with_a_gate else outer).acall("q", TEXTS)
     assert filtered.scores.tolist() == [1.0, 3.0, 2.0]
     assert len(asked) == 1 + with_a_gate
