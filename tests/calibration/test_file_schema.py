@@ -122,14 +122,24 @@ def test_a_text_is_read_whatever_its_white_space_but_not_cut_off(saved):
 
 
 @pytest.mark.parametrize(
-    ("subject", "threshold"),
-    [("snippets", 0.4), ("sentences", 3.0), ("claims", 0.6), ("flags", 0.5)],
+    ("name", "subject", "threshold", "of_gate"),
+    [
+        ("snippets", "snippets", 0.4, None),
+        ("sentences", "sentences", 3.0, None),
+        ("claims", "claims", 0.6, None),
+        ("flags", "flags", 0.5, None),
+        ("queries", "queries", 0.75, None),
+        ("behind-a-gate", "snippets", 0.5, 0.75),
+    ],
 )
-def test_a_golden_file_loads_and_saves_to_the_same_bytes(subject, threshold, tmp_path):
-    golden = GOLDEN / f"{subject}.json"
+def test_a_golden_file_loads_and_saves_to_the_same_bytes(
+    name, subject, threshold, of_gate, tmp_path
+):
+    golden = GOLDEN / f"{name}.json"
     calibration = Calibration.load(golden)
     assert calibration.subject.name == subject
     assert calibration.threshold() == threshold
+    assert of_gate is None or calibration.gate.threshold() == of_gate
     calibration.save(tmp_path / "again.json")
     assert (tmp_path / "again.json").read_bytes() == golden.read_bytes()
 
