@@ -7,16 +7,18 @@ an answer is consistent with its context (Geissler et al. 2026, arXiv 2605.05244
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, PlainValidator, TypeAdapter, ValidationError
 
+from conformal_retrievers.data.checks import as_scores
 from conformal_retrievers.data.files import Kind, explain, read_envelope, write_envelope
 from conformal_retrievers.llm.ask import check_count
 from conformal_retrievers.lookback.ratios import (
@@ -29,17 +31,24 @@ from conformal_retrievers.lookback.ratios import (
 )
 from conformal_retrievers.theory.intervals import Interval, auc, check_level
 
+FORMAT = "conformal-retrievers/factuality-classifier"
+KIND = Kind(FORMAT, 1, saved_by="FactualityClassifier.save", what="classifier")
+Count = Annotated[int, Field(gt=0)]
+Numbers = Annotated[Values, PlainValidator(partial(as_scores, name="coefficients"))]
+
 
 @dataclass(frozen=True, eq=False)
 class FactualityClassifier:
     """A logistic regression from lookback ratios to the confidence in an answer; made by `fit`."""
 
+    __pydantic_config__ = ConfigDict(allow_inf_nan=False, extra="forbid", strict=True)  # of a file
+
     model: str  # the name of the model that the ratios are of
     variant: Variant
-    layers: int
-    heads: int
-    n_snippets: int  # the largest number K of snippets in a prompt
-    coefficients: Values = field(repr=False)
+    layers: Count
+    heads: Count
+    n_snippets: Count  # the largest number K of snippets in a prompt
+    coefficients: Numbers = field(repr=False)
     intercept: float
     # Digests of the answers of the fit, which must not calibrate.
     fitted_on: frozenset[str] = field(repr=False)
@@ -48,8 +57,9 @@ class FactualityClassifier:
         if not self.model.isprintable():
             raise ValueError(f"model is {self.model!r:.80}; give a printable name")
         size = self.layers * self.heads * (self.n_snippets if self.variant == "snippets" else 1)
-        if self.coefficients.shape != (size,):
-            raise ValueError(f"coefficients has shape {self.coefficients.shape}; give ({size},)")
+        if self.coefficients.shape != (size,) or not np.isfinite(self.coefficients).all():
+            shape = self.coefficients.shape
+            raise ValueError(f"coefficients has shape {shape}; give ({size},) finite numbers")
 
     @classmethod
     def fit(
@@ -146,14 +156,11 @@ class FactualityClassifier:
         cannot be read.
         """
         fields = read_envelope(path, KIND)
+        del fields["format"], fields["version"]
         try:
-            f = _Fields.model_validate(fields)
-            weights = np.array(f.coefficients, dtype=np.float64)
-            shape = (f.model, f.variant, f.layers, f.heads, f.n_snippets)
-            return cls(*shape, weights, f.intercept, frozenset(f.fitted_on))
-        except ValueError as error:
-            reason = explain(error) if isinstance(error, ValidationError) else error
-            raise ValueError(f"{path}: {reason}; fit and save again") from None
+            return TypeAdapter(cls).validate_json(json.dumps(fields))
+        except ValidationError as error:
+            raise ValueError(f"{path}: {explain(error)}; fit and save again") from None
 
 
 def _check_both(consistent: NDArray[np.bool_]) -> None:
@@ -173,28 +180,3 @@ def _features_of(
             f"classifier is for {model!r} with {(layers, heads)}; fit one for each model"
         )
     return ratio_features(ratios, variant, n_snippets)
-
-
-# --- the file -------------------------------------------------------------------------------------
-
-FORMAT = "conformal-retrievers/factuality-classifier"
-KIND = Kind(FORMAT, 1, saved_by="FactualityClassifier.save", what="classifier")
-Count = Annotated[int, Field(gt=0)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
-
-
-class _Fields(BaseModel):
-    """The fields of a classifier's JSON file, without the checksum."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    format: str
-    version: int
-    model: str
-    variant: Variant
-    layers: Count
-    heads: Count
-    n_snippets: Count
-    fitted_on: list[str]
-    coefficients: list[Finite]
-    intercept: Finite
