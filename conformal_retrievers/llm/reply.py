@@ -6,7 +6,10 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
+
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass as checked
 
 from conformal_retrievers.data.files import without_repetition
 
@@ -14,12 +17,12 @@ Finish = Literal["stop", "length", "refusal", "unknown"]
 LONGEST = 100_000  # characters: an event loop stands still while a reply is read
 
 
-@dataclass(frozen=True)
+@checked(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class Reply:
     """What came back from an LLM: the text, why it ended, and what it cost.
 
     Only a reply with the finish "stop" is an answer: "length" is cut off, "refusal" is declined by
-    the model or its server, "unknown" is any other end. A field of another type raises TypeError.
+    the model or its server, "unknown" is any other end. A field of another type raises ValueError.
     """
 
     text: str
@@ -28,22 +31,6 @@ class Reply:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached: bool = False  # came from the cache and cost nothing
-
-    def __post_init__(self) -> None:
-        first: object = self.first_token
-        has_tokens = isinstance(first, dict) and all(
-            isinstance(token, str) and isinstance(p, float) for token, p in first.items()
-        )
-        valid = {
-            "text": isinstance(self.text, str),
-            "finish": self.finish in get_args(Finish),
-            "first_token": first is None or has_tokens,
-            "prompt_tokens": isinstance(self.prompt_tokens, int),
-            "completion_tokens": isinstance(self.completion_tokens, int),
-        }
-        for name, is_valid in valid.items():
-            if not is_valid:
-                raise TypeError(f"{name} of a Reply is {getattr(self, name)!r:.80}; see its type")
 
 
 class Unanswered(Exception):
