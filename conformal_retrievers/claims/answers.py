@@ -89,13 +89,6 @@ def _score(answer: AnnotatedAnswer, share: Fraction) -> float:
     return -math.inf
 
 
-def as_claims(claims: Iterable[str]) -> tuple[str, ...]:
-    """Return claims as a tuple; raise TypeError for one text."""
-    if isinstance(claims, str):
-        raise TypeError(f"claims is the str {claims!r:.60}; give a list of str")
-    return tuple(claims)
-
-
 class ClaimRow(BaseModel):
     """A claim of an answer; null for a relevance or an annotation that could not be had."""
 

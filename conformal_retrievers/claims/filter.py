@@ -16,8 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_same_scorer, check_subject
 from conformal_retrievers.calibration.subjects import CLAIMS
-from conformal_retrievers.claims.answers import as_claims
 from conformal_retrievers.claims.scores import ClaimScorer
+from conformal_retrievers.data.checks import all_of
 from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
 from conformal_retrievers.results import Decision
 
@@ -74,7 +74,7 @@ class ClaimFilter:
         `documents` are the texts or snippets that the answer was written from, and `group` is that
         of the query, by default what `group_of` returns. Without claims the scorer is not called.
         """
-        claims, documents = as_claims(claims), as_snippets(documents, "documents")
+        claims, documents = all_of(str, claims, "claims"), as_snippets(documents, "documents")
         relevance = self.scorer.relevance(query, claims, documents) if claims else np.empty(0)
         return self.decide(query, claims, relevance, group)
 
@@ -86,7 +86,7 @@ class ClaimFilter:
         group: str | None = None,
     ) -> FilteredClaims:
         """As `__call__`, without blocking the event loop."""
-        claims, documents = as_claims(claims), as_snippets(documents, "documents")
+        claims, documents = all_of(str, claims, "claims"), as_snippets(documents, "documents")
         in_thread: Callable[..., Any] = asyncio.to_thread
         arelevance = getattr(self.scorer, "arelevance", partial(in_thread, self.scorer.relevance))
         relevance = await arelevance(query, claims, documents) if claims else np.empty(0)
@@ -96,7 +96,7 @@ class ClaimFilter:
         self, query: str, claims: Iterable[str], relevance: ArrayLike, group: str | None = None
     ) -> FilteredClaims:
         """As `__call__`, from known relevances (p,); raises ValueError for another number."""
-        claims = as_claims(claims)
+        claims = tuple(all_of(str, claims, "claims"))
         r = np.array(as_scores(relevance, "relevances"))
         if r.shape != (len(claims),):
             raise ValueError(

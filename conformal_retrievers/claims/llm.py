@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from conformal_retrievers.claims.answers import as_claims
+from conformal_retrievers.data.checks import all_of
 from conformal_retrievers.data.queries import Snippet, as_snippets
 from conformal_retrievers.llm.ask import LLM, aask, ask, ask_and_read
 from conformal_retrievers.llm.cache import Cache
@@ -112,7 +112,8 @@ def annotate(
     schema = object_schema({"reason": {"type": "string"}, "verdict": verdict})
     texts = [document.text for document in as_snippets(documents, "documents")]
     given = {"query": query, "reference": reference, "documents": texts}
-    requests = [prompt.request({**given, "claim": c}, schema=schema) for c in as_claims(claims)]
+    claims = all_of(str, claims, "claims")
+    requests = [prompt.request({**given, "claim": c}, schema=schema) for c in claims]
     told, usage = ask_and_read(llm, requests, _verdict_in, concurrency=concurrency, cache=cache)
     verdicts = tuple(None if isinstance(found, str) else found[0] for found in told)
     return Annotations(verdicts, tuple(r if isinstance(r, str) else None for r in told), usage)
@@ -164,7 +165,7 @@ async def amerge(
 
 
 def _merge_requests(query: str, claims: Iterable[str]) -> tuple[tuple[str, ...], list[Request]]:
-    claims = as_claims(claims)
+    claims = tuple(all_of(str, claims, "claims"))
     schema = object_schema({"text": {"type": "string"}})
     fields = {"query": query, "claims": list(claims)}
     return claims, [Prompt.load("merge").request(fields, schema=schema)] if claims else []

@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformal_retrievers.claims.answers import as_claims
+from conformal_retrievers.data.checks import all_of
 from conformal_retrievers.data.queries import Snippet, as_numbers, as_snippets
 from conformal_retrievers.scoring.embedding import EmbeddingScorer
 
@@ -106,7 +106,7 @@ class ClaimRelevance:
 
 def _texts(claims: Sequence[str], documents: Sequence[Snippet | str]) -> list[str]:
     given = as_snippets(documents, "documents")
-    texts = [*as_claims(claims), *(document.text for document in given)]
+    texts = [*all_of(str, claims, "claims"), *(document.text for document in given)]
     return [text for text in texts if text.strip()]
 
 
