@@ -43,8 +43,8 @@ class AnsweredQuery:
         """Return the query with a judgement for each snippet, or for each sentence of these."""
         snippets = self.snippets if sentences is None else sentences.snippets
         split = None if sentences is None else sentences.split
-        names: Any = {"id": self.id, "group": self.group, "split": split}
-        return JudgedQuery(self.query, snippets, relevant, **names)
+        marks = tuple(relevant)
+        return JudgedQuery(self.query, snippets, marks, id=self.id, group=self.group, split=split)
 
 
 @dataclass(frozen=True)
@@ -145,8 +145,7 @@ def label_by_llm(
 
 
 def _fields(query: AnsweredQuery) -> dict[str, str]:
-    name = "query" if query.answer is None else "answer"
-    fact = query.query if query.answer is None else query.answer
+    name, fact = ("query", query.query) if query.answer is None else ("answer", query.answer)
     if not fact.strip():
         where = query_name(query.id, query.query)
         raise ValueError(f"{where}: {name} is {fact!r:.60}; give the fact to be supported")

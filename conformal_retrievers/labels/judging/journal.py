@@ -6,6 +6,7 @@ One process has the file at a time. Its lock ends with the process, however it e
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,23 +37,16 @@ class Journal:
 
     def __init__(self, path: Path, plan: Mapping[str, Any]) -> None:
         self.path = path
+        with ExitStack() as undo:
+            self._open(plan, undo)
+            undo.pop_all()
+
+    def _open(self, plan: Mapping[str, Any], undo: ExitStack) -> None:
         try:
             self._file = sqlite3.connect(
-                path, timeout=0.2, isolation_level=None, check_same_thread=False
+                self.path, timeout=0.2, isolation_level=None, check_same_thread=False
             )
-        except sqlite3.Error as error:
-            raise OSError(
-                f"{path}: cannot open the journal of marks ({error}); give an --out in a folder "
-                "that exists and can be written to"
-            ) from None
-        try:
-            self.plan = self._open(plan)
-        except BaseException:
-            self.close()
-            raise
-
-    def _open(self, plan: Mapping[str, Any]) -> dict[str, Any]:
-        try:
+            undo.callback(self.close)
             self._file.execute("PRAGMA locking_mode = EXCLUSIVE")
             self._file.execute("PRAGMA synchronous = EXTRA")
             self._file.execute("BEGIN EXCLUSIVE")  # the lock stays until the file is closed
@@ -63,7 +57,7 @@ class Journal:
                 self._file.execute("INSERT INTO plan VALUES (?)", [json.dumps(plan)])
             (fields,) = self._file.execute("SELECT fields FROM plan").fetchone()
             self._file.execute("COMMIT")
-            return dict(json.loads(fields))
+            self.plan = dict(json.loads(fields))
         except (sqlite3.Error, TypeError, ValueError, RecursionError) as error:
             if "locked" in str(error):
                 raise BlockingIOError(
@@ -71,7 +65,10 @@ class Journal:
                     "or give another --out"
                 ) from None
             if isinstance(error, sqlite3.OperationalError) and "no such" not in str(error):
-                raise OSError(f"{self.path}: cannot use the journal of marks ({error})") from None
+                raise OSError(
+                    f"{self.path}: cannot use the journal of marks ({error}); give an --out in a "
+                    "folder that exists and can be written to"
+                ) from None
             raise ValueError(f"{self.path} is not a journal of marks") from None
 
     def append(self, event: Event) -> None:

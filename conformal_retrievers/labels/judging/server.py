@@ -15,6 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from typing import Any, ClassVar
 
+from pydantic import BaseModel, ConfigDict
+
 from conformal_retrievers.labels.judging.judging import Judging
 
 LONGEST = 1 << 20  # bytes of a request's body
@@ -63,6 +65,16 @@ class _Refused(Exception):
         self.status = status
 
 
+class _Marks(BaseModel):
+    """What the page sends of a question."""
+
+    model_config = ConfigDict(strict=True)
+
+    marks: list[bool | None]
+    done: bool
+    version: int
+
+
 class _Handler(BaseHTTPRequestHandler):
     server: JudgingServer
     timeout: ClassVar[float] = 30  # seconds, for one that sends slowly
@@ -104,13 +116,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _post(self) -> None:
         self._check_token()
-        number, fields = self._number(), self._body()
+        number, body = self._number(), self._body()
         try:
-            done, version = fields["done"], fields["version"]
-            if not isinstance(done, bool) or not isinstance(version, int):
-                raise ValueError("done is true or false, and version a number")
-            stored = self.server.judging.mark(number, fields["marks"], done=done, version=version)
-        except (KeyError, TypeError, ValueError) as error:
+            stored = self.server.judging.mark(number, **vars(_Marks.model_validate_json(body)))
+        except ValueError as error:
             raise _Refused(400, f"marks, done or version are wrong: {error}") from None
         except OSError as error:
             raise _Refused(507, str(error)) from None
@@ -127,19 +136,13 @@ class _Handler(BaseHTTPRequestHandler):
             raise _Refused(404, "there is no such page")
         return int(address[1])
 
-    def _body(self) -> dict[str, Any]:
+    def _body(self) -> bytes:
         length = self.headers.get("Content-Length", "")
         if self.headers.get_content_type() != "application/json" or not length.isdecimal():
             raise _Refused(415, "the body is not JSON of a stated length")
         if int(length) > LONGEST:
             raise _Refused(413, "the body is too long")
-        try:
-            fields = json.loads(self.rfile.read(int(length)))
-        except (ValueError, RecursionError):
-            fields = None
-        if not isinstance(fields, dict):
-            raise _Refused(400, "the body is not a JSON object")
-        return fields
+        return self.rfile.read(int(length))
 
     def _send_json(self, value: Any, status: int = 200) -> None:
         self._send(json.dumps(value).encode(), "application/json", "default-src 'none'", status)
