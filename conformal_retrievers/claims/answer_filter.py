@@ -145,12 +145,8 @@ def claims_event_of(filtered: FilteredAnswer, *, query: str | None = None) -> di
 
 def annotate_claims_span(filtered: FilteredAnswer) -> None:
     """Write the decision onto OpenTelemetry's current span: conformal.* attributes and an event."""
-
-    def attributes() -> dict[str, Any]:
-        event, claims = claims_event_of(filtered), filtered.claims
-        facts = {name: event[name] for name in ("calibration", "alpha", "share", "guaranteed")}
-        facts |= {name: len(getattr(claims, name)) for name in ("claims", "kept", "unscorable")}
-        facts |= {"threshold": claims.threshold, "undivided": filtered.undivided or ""}
-        return {f"conformal.{name}": fact for name, fact in facts.items()}
-
-    events.set_on_span(events.CLAIMS_EVENT, attributes)
+    event, claims = claims_event_of(filtered), filtered.claims
+    facts = {name: event[name] for name in ("calibration", "alpha", "share", "guaranteed")}
+    facts |= {name: len(getattr(claims, name)) for name in ("claims", "kept", "unscorable")}
+    facts |= {"threshold": claims.threshold, "undivided": filtered.undivided or ""}
+    events.set_on_span(events.CLAIMS_EVENT, facts)

@@ -1,6 +1,6 @@
 """Relevance labels by reference answer: a text is relevant if it has the answer, word for word."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from unicodedata import normalize
 
 from pydantic import JsonValue
@@ -31,21 +31,21 @@ def label_by_answer(queries: Iterable[AnsweredQuery], split: Split | None = None
     """
     judged, cuts = [], None if split is None else splitter(split)
     for query in all_of(AnsweredQuery, queries, "queries"):
-        answer = tokens_of(query.answer or "")
-        if not answer:
+        words = _words(query.answer or "")
+        if not words.strip():
             where = query_name(query.id, query.query)
             raise ValueError(f"{where}: answer is {query.answer!r:.60}; give one that has a word")
         sentences = None if cuts is None else cut(query.snippets, cuts)
         texts = [s.text for s in (query.snippets if sentences is None else sentences.snippets)]
-        judged.append(query.judged([_holds(tokens_of(t), answer) for t in texts], sentences))
+        judged.append(query.judged([words in _words(text) for text in texts], sentences))
     labels: dict[str, JsonValue] = {"source": "answer", "queries": len(judged)}
     labels["queries_without_relevant"] = sum(not any(query.relevant) for query in judged)
     return Labelled(tuple(judged), labels)
 
 
-def _holds(tokens: Sequence[str], answer: Sequence[str]) -> bool:
-    n = len(answer)
-    return any(tokens[i : i + n] == answer for i in range(len(tokens) - n + 1))
+def _words(text: str) -> str:
+    """Return the words of a text with a space before and after each."""
+    return f" {' '.join(tokens_of(text))} "
 
 
 def tokens_of(text: str) -> list[str]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
+from conformal_retrievers.data.checks import all_of
 from conformal_retrievers.llm.ask import LLM, ask_verdicts
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.prompt import Prompt
@@ -25,8 +26,7 @@ class Response:
     answer: str
 
     def __post_init__(self) -> None:
-        if isinstance(self.snippets, str):
-            raise TypeError(f"snippets is the str {self.snippets!r:.60}; give a tuple of texts")
+        object.__setattr__(self, "snippets", tuple(all_of(str, self.snippets, "snippets")))
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conformal_retrievers.data.checks import all_of
+
 PREAMBLE = "Answer the question from the documents alone."
 
 
@@ -29,9 +31,7 @@ class RagPrompt:
     ending: str = "\n\nAnswer:"
 
     def __post_init__(self) -> None:
-        if isinstance(self.snippets, str):
-            raise TypeError(f"snippets is the str {self.snippets!r:.60}; give a sequence of texts")
-        object.__setattr__(self, "snippets", tuple(self.snippets))
+        object.__setattr__(self, "snippets", tuple(all_of(str, self.snippets, "snippets")))
         parts = {f"snippets[{i}]": snippet for i, snippet in enumerate(self.snippets)}
         for name, text in {"question": self.question, **parts}.items():
             if not text.strip():

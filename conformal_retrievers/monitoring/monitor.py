@@ -22,6 +22,7 @@ from __future__ import annotations
 import json
 import math
 import threading
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 
@@ -155,7 +156,7 @@ class Monitor:
         """Write the state as JSON, whole or not at all; raise OSError if it cannot be written."""
         fields = {"format": KIND.format, "version": KIND.version}
         with self._lock:
-            write_envelope(path, fields | self._state.as_fields(), what=KIND.what)
+            write_envelope(path, fields | asdict(self._state), what=KIND.what)
 
     @classmethod
     def load(cls, path: str | Path, calibration: Calibration) -> Monitor:

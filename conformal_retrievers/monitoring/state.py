@@ -5,8 +5,8 @@ from __future__ import annotations
 import bisect
 import hashlib
 import math
-from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any
+from dataclasses import dataclass, field
+from typing import Annotated
 
 from pydantic import Field
 
@@ -35,10 +35,6 @@ class State:
     log_stakes: Stakes = field(default_factory=lambda: [0.0] * len(STAKES))
     most_log_harm: Total = 0.0
     counts: Counts = field(default_factory=Counts)
-
-    def as_fields(self) -> dict[str, Any]:
-        """Return the fields as plain JSON values."""
-        return {**vars(self), "counts": asdict(self.counts)}
 
     def bet_on_loss(self, lost: float, u: float) -> None:
         """Take the share that a judged query loses, and bet that the loss is above u."""

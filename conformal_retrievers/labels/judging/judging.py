@@ -75,7 +75,12 @@ class Judging:
             about["share"] = drawn.share
         with ExitStack() as undo:
             undo.callback(self.journal.close)
-            self._check(about)
+            for field, value in about.items():
+                if (begun := self.journal.plan.get(field)) != value:
+                    raise ValueError(
+                        f"{field}: {self.journal.path} is for {begun!r:.60}, not {value!r:.60}; "
+                        "give what it was begun with, or another --out"
+                    )
             self._grow(digest)
             self.sample, events = self._begun()
             self._lock = threading.Lock()
@@ -90,16 +95,6 @@ class Judging:
             self._check_unchanged()
             self.write()
             undo.pop_all()
-
-    def _check(self, about: Mapping[str, Any]) -> None:
-        """Raise ValueError if the journal was begun with another person or share."""
-        for field, value in about.items():
-            begun = self.journal.plan.get(field)
-            if begun != value:
-                raise ValueError(
-                    f"{field}: {self.journal.path} is for {begun!r:.60}, not {value!r:.60}; give "
-                    "what it was begun with, or another --out"
-                )
 
     def _grow(self, digest: str) -> None:
         """Add what is behind the queries that the journal was begun with; ValueError for others."""
