@@ -98,8 +98,8 @@ def openai_llm(
     async def acomplete(request: Request) -> Reply:
         return await asyncio.wrap_future(submit(request))
 
-    parts = f" {json.dumps(fields, sort_keys=True)}" if fields else ""
-    return LLM(lambda request: submit(request).result(), name or f"{model}{parts}", acomplete)
+    name = name or wire.name_of(model, temperature=0, settings=fields)
+    return LLM(lambda request: submit(request).result(), name, acomplete)
 
 
 @cache

@@ -13,7 +13,6 @@ A_t(prompt) / (A_t(prompt) + A_t(output)), includes preamble and question (Chuan
 arXiv 2407.07071).
 """
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -36,7 +35,7 @@ class SegmentAttention:
     means: NDArray[np.float32]  # (T, L, H, k + 3): tokens, layers, heads; preamble … output
     lengths: NDArray[np.int64]  # (k + 2,): tokens of preamble, snippets 1 … k, question
     model: str  # the name of the model
-    answer: str | None = None  # a digest of the tokens of prompt and answer
+    digest: str  # of the tokens of prompt and answer, which identifies the answer
 
     def __post_init__(self) -> None:
         segments = len(self.lengths) + 1
@@ -54,15 +53,7 @@ class LookbackRatios:
     snippets: Values  # (L, H, k), eq. 9
     context: Values  # (L, H), full-context ratios
     model: str
-    answer: str | None = None  # that of `SegmentAttention`
-
-    @property
-    def digest(self) -> str:
-        """Identifies the answer: twelve digits of a SHA-256 of its tokens, or of its ratios."""
-        if self.answer is not None:
-            return self.answer  # ratios differ in their last bits between batches, tokens do not
-        content = self.snippets.tobytes() + self.context.tobytes()
-        return hashlib.sha256(content).hexdigest()[:12]
+    digest: str  # of the tokens: ratios differ in their last bits between batches
 
 
 def lookback_ratios(attention: SegmentAttention) -> LookbackRatios:
@@ -70,7 +61,7 @@ def lookback_ratios(attention: SegmentAttention) -> LookbackRatios:
 
     >>> import numpy as np
     >>> means = np.array([0.1, 0.3, 0.1, 0.1, 0.0]).reshape(1, 1, 1, 5)  # a token, a layer, a head
-    >>> attention = SegmentAttention(means, np.array([2, 1, 1, 4]), "model")
+    >>> attention = SegmentAttention(means, np.array([2, 1, 1, 4]), "model", "digest")
     >>> lookback_ratios(attention).snippets.round(6).tolist()
     [[[3.0, 1.0]]]
     """
@@ -83,7 +74,7 @@ def lookback_ratios(attention: SegmentAttention) -> LookbackRatios:
         _over_time(by_snippet),
         _over_time(_share(prompt, prompt + output)),
         attention.model,
-        attention.answer,
+        attention.digest,
     )
 
 

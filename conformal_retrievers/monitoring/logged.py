@@ -69,11 +69,9 @@ def logged(events: Iterable[Mapping[str, Any]], calibration: Calibration) -> Log
             return None
 
     for number, event in enumerate(events, start=1):
-        if event["calibration"] not in (calibration.checksum, checksum_at(event.get("alpha"))):
-            left_out += 1
-            continue
         query = event.get("query")
-        if query is not None and not chosen_on.isdisjoint((query, query_digest(query))):
+        others = event["calibration"] not in (calibration.checksum, checksum_at(event.get("alpha")))
+        if others or (query is not None and not chosen_on.isdisjoint((query, query_digest(query)))):
             left_out += 1
             continue
         if event.get("characters") is not None:

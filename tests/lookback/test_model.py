@@ -197,7 +197,7 @@ def test_text_and_its_tokens_are_the_same_answer():
     found = model.read(PROMPTS[:2], [" six hours"] * 2)
     for text, tokens in zip(found, expected, strict=True):
         np.testing.assert_array_equal(text.means, tokens.means)
-        assert text.answer == tokens.answer
+        assert text.digest == tokens.digest
 
 
 # --- the model is left as it was ------------------------------------------------------------------

@@ -87,18 +87,15 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(self._post)
 
     def _answer(self, found: Callable[[], None]) -> None:
+        host = self.headers.get("Host", "")
         try:
-            self._check_host()
+            if not re.fullmatch(r"(127\.0\.0\.1|localhost)(:[0-9]+)?", host):
+                raise _Refused(403, "the host is not this machine")
+            if self.headers.get("Origin", f"http://{host}") != f"http://{host}":
+                raise _Refused(403, "the request comes from another site")
             found()
         except _Refused as error:
             self._send_json({"error": str(error)}, error.status)
-
-    def _check_host(self) -> None:
-        host = self.headers.get("Host", "")
-        if not re.fullmatch(r"(127\.0\.0\.1|localhost)(:[0-9]+)?", host):
-            raise _Refused(403, "the host is not this machine")
-        if self.headers.get("Origin", f"http://{host}") != f"http://{host}":
-            raise _Refused(403, "the request comes from another site")
 
     def _get(self) -> None:
         if self.path == "/":
