@@ -57,8 +57,7 @@ def marks_of(answer: Reply | Unanswered, n: int) -> list[bool] | str:
         type(number) is int and 1 <= number <= n for number in numbers
     ):
         return reply.failure_of(answer)
-    marked = {*numbers}
-    return [i in marked for i in range(1, n + 1)]
+    return [i in numbers for i in range(1, n + 1)]
 
 
 def _request(prompt: Prompt, fields: Mapping[str, str], texts: Sequence[str]) -> Request:

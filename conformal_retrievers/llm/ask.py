@@ -16,7 +16,7 @@ from numbers import Integral
 from typing import Any, TypeVar
 
 from conformal_retrievers.extras import require
-from conformal_retrievers.llm.cache import Cache
+from conformal_retrievers.llm.cache import Cache, lock_of_process
 from conformal_retrievers.llm.prompt import Request
 from conformal_retrievers.llm.reply import Reply, Unanswered, Usage, failure_of, verdict_of
 from conformal_retrievers.llm.wire import NO_ACCESS, NO_MODEL, marks_of, outcome_of
@@ -267,12 +267,7 @@ def ask_verdicts(
 # A semaphore for each model and bound in this process, and with `acomplete` for each event loop.
 # Only runs hold one, and a run holds its model: while an entry is there, no other has the same id.
 _SLOTS: weakref.WeakValueDictionary[tuple[object, ...], Any] = weakref.WeakValueDictionary()
-_LOCK = threading.Lock()
-
-if hasattr(os, "register_at_fork"):  # a fork has the locks, but not the threads that hold them
-    os.register_at_fork(
-        before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release
-    )
+_LOCK = lock_of_process()
 
 
 def _slots(kind: Any, loop: weakref.ref[Any] | None, llm: LLM, concurrency: int) -> Any:

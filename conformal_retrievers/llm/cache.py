@@ -26,6 +26,15 @@ T = TypeVar("T")
 Operation = Callable[[sqlite3.Connection], T]
 
 
+def lock_of_process() -> threading.Lock:
+    """Return a lock that is free in a fork, which has no thread of its parent to release it."""
+    lock = threading.Lock()
+    if hasattr(os, "register_at_fork"):  # the fork waits until it has the lock
+        release = lock.release
+        os.register_at_fork(before=lock.acquire, after_in_parent=release, after_in_child=release)
+    return lock
+
+
 @dataclass(frozen=True)
 class Cache:
     """Replies that were paid for once, in the file at `path`.
@@ -117,13 +126,8 @@ class Cache:
             raise kind(f"{self.path}: {error}; give the cache another path") from None
 
 
-_LOCK = threading.Lock()  # one operation at a time: one thread waits for a fault
+_LOCK = lock_of_process()  # one operation at a time: one thread waits for a fault
 _FAULTY: set[Path] = set()  # files that could not be used: nothing waits until one is written
-
-if hasattr(os, "register_at_fork"):  # a fork waits for the operation: it does not have its thread
-    os.register_at_fork(
-        before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release
-    )
 
 
 def _has_table(connection: sqlite3.Connection, path: Path) -> bool:

@@ -154,12 +154,10 @@ class LocalModel:
     def _answer(self, number: int, answer: str | Sequence[int]) -> list[int]:
         if isinstance(answer, str):
             check_plain(f"answers[{number}]", answer, self.tokenizer)
-            tokens = self.tokenizer(answer, add_special_tokens=False)["input_ids"]
-        else:
-            tokens = answer
-        ids = [operator.index(token) for token in tokens]
+            answer = self.tokenizer(answer, add_special_tokens=False)["input_ids"]
+        ids = [operator.index(token) for token in answer]
         if not ids:
-            raise ValueError(f"answers[{number}] is {answer!r}, which has no token; leave it out")
+            raise ValueError(f"answers[{number}] has no token; leave it out")
         return ids
 
     def _tokens(self, number: int, prompt: RagPrompt, answer: int) -> PromptTokens:

@@ -351,7 +351,7 @@ def test_snippets_without_a_token_and_templates_that_change_the_text_are_refused
     ("answers", "message"),
     [
         ([" six"], "1 answers for 2 prompts"),
-        ([" six", ""], r"answers\[1\] is '', which has no token"),
+        ([" six", ""], r"answers\[1\] has no token"),
     ],
 )
 def test_answers_that_do_not_fit_prompts_or_model_are_refused(answers, message):

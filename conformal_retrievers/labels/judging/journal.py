@@ -38,38 +38,35 @@ class Journal:
     def __init__(self, path: Path, plan: Mapping[str, Any]) -> None:
         self.path = path
         with ExitStack() as undo:
-            self._open(plan, undo)
-            undo.pop_all()
-
-    def _open(self, plan: Mapping[str, Any], undo: ExitStack) -> None:
-        try:
-            self._file = sqlite3.connect(
-                self.path, timeout=0.2, isolation_level=None, check_same_thread=False
-            )
-            undo.callback(self.close)
-            self._file.execute("PRAGMA locking_mode = EXCLUSIVE")
-            self._file.execute("PRAGMA synchronous = EXTRA")
-            self._file.execute("BEGIN EXCLUSIVE")  # the lock stays until the file is closed
-            (tables,) = self._file.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            if not tables:
-                for table in TABLES:
-                    self._file.execute(table)
-                self._file.execute("INSERT INTO plan VALUES (?)", [json.dumps(plan)])
-            (fields,) = self._file.execute("SELECT fields FROM plan").fetchone()
-            self._file.execute("COMMIT")
-            self.plan = dict(json.loads(fields))
-        except (sqlite3.Error, TypeError, ValueError, RecursionError) as error:
-            if "locked" in str(error):
-                raise BlockingIOError(
-                    f"{self.path}: another process has this journal of marks; judge in its page, "
-                    "or give another --out"
-                ) from None
-            if isinstance(error, sqlite3.OperationalError) and "no such" not in str(error):
-                raise OSError(
-                    f"{self.path}: cannot use the journal of marks ({error}); give an --out in a "
-                    "folder that exists and can be written to"
-                ) from None
-            raise ValueError(f"{self.path} is not a journal of marks") from None
+            try:
+                self._file = sqlite3.connect(
+                    path, timeout=0.2, isolation_level=None, check_same_thread=False
+                )
+                undo.callback(self.close)
+                self._file.execute("PRAGMA locking_mode = EXCLUSIVE")
+                self._file.execute("PRAGMA synchronous = EXTRA")
+                self._file.execute("BEGIN EXCLUSIVE")  # the lock stays until the file is closed
+                (tables,) = self._file.execute("SELECT count(*) FROM sqlite_master").fetchone()
+                if not tables:
+                    for table in TABLES:
+                        self._file.execute(table)
+                    self._file.execute("INSERT INTO plan VALUES (?)", [json.dumps(plan)])
+                (fields,) = self._file.execute("SELECT fields FROM plan").fetchone()
+                self._file.execute("COMMIT")
+                self.plan = dict(json.loads(fields))
+                undo.pop_all()
+            except (sqlite3.Error, TypeError, ValueError, RecursionError) as error:
+                if "locked" in str(error):
+                    raise BlockingIOError(
+                        f"{path}: another process has this journal of marks; judge in its page, or "
+                        "give another --out"
+                    ) from None
+                if isinstance(error, sqlite3.OperationalError) and "no such" not in str(error):
+                    raise OSError(
+                        f"{path}: cannot use the journal of marks ({error}); give an --out in a "
+                        "folder that exists and can be written to"
+                    ) from None
+                raise ValueError(f"{path} is not a journal of marks") from None
 
     def append(self, event: Event) -> None:
         """Store an event; raise OSError if that fails, and then it is not stored."""
