@@ -70,9 +70,8 @@ class Cache:
         rows = self._attempt(lambda c: [c.execute(statement, (k,)).fetchone() for k in keys])
         replies: list[str | None] = [None] * len(keys)
         for i, row in enumerate(rows or []):
-            if row is not None:
-                with suppress(ValueError):  # a damaged value is a missing one
-                    replies[i] = row[0].decode()
+            with suppress(TypeError, ValueError):  # there is none, or a damaged one
+                replies[i] = row[0].decode()
         return replies
 
     def add_replies(self, llm: str, replies: Mapping[str, str]) -> None:

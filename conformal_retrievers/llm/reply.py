@@ -6,23 +6,22 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
-from pydantic import ConfigDict
-from pydantic.dataclasses import dataclass as checked
+from pydantic import ValidationError, create_model
 
-from conformal_retrievers.data.files import without_repetition
+from conformal_retrievers.data.files import explain, without_repetition
 
 Finish = Literal["stop", "length", "refusal", "unknown"]
 LONGEST = 100_000  # characters: an event loop stands still while a reply is read
 
 
-@checked(frozen=True, config=ConfigDict(extra="forbid", strict=True))
+@dataclass(frozen=True)
 class Reply:
     """What came back from an LLM: the text, why it ended, and what it cost.
 
     Only a reply with the finish "stop" is an answer: "length" is cut off, "refusal" is declined by
-    the model or its server, "unknown" is any other end. A field of another type raises ValueError.
+    the model or its server, "unknown" is any other end. A field of another type raises TypeError.
     """
 
     text: str
@@ -31,6 +30,16 @@ class Reply:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached: bool = False  # came from the cache and cost nothing
+
+    def __post_init__(self) -> None:
+        try:
+            _FIELDS.model_validate(vars(self), strict=True)
+        except ValidationError as error:
+            raise TypeError(f"Reply: {explain(error)}") from None
+
+
+_TYPES: Any = {name: (kind, ...) for name, kind in get_type_hints(Reply).items()}
+_FIELDS = create_model("_FIELDS", **_TYPES)
 
 
 class Unanswered(Exception):

@@ -58,8 +58,7 @@ class FactualityClassifier:
             raise ValueError(f"model is {self.model!r:.80}; give a printable name")
         size = self.layers * self.heads * (self.n_snippets if self.variant == "snippets" else 1)
         if self.coefficients.shape != (size,) or not np.isfinite(self.coefficients).all():
-            shape = self.coefficients.shape
-            raise ValueError(f"coefficients has shape {shape}; give ({size},) finite numbers")
+            raise ValueError(f"coefficients are not {size} finite numbers; give as many")
 
     @classmethod
     def fit(

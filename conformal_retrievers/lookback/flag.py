@@ -141,12 +141,11 @@ def calibrate_flag(
             f"answers has {len(given)} consistent and no inconsistent ones; judge more, because "
             "the inconsistent ones set the threshold"
         )
-    kinds = np.array([answer.consistent for answer in given], dtype=bool)
     calibration = Calibration(
         alpha,
         "all",  # with one score an answer, every guarantee has the same rank
         classifier.name,
-        ScoredQueries.of_units(confidence[~kinds], inconsistent),
+        ScoredQueries.of_units(confidence[[not a.consistent for a in given]], inconsistent),
         subject=FLAGS,
         delta=delta,
         by_group=by_group,

@@ -154,8 +154,9 @@ class LocalModel:
     def _answer(self, number: int, answer: str | Sequence[int]) -> list[int]:
         if isinstance(answer, str):
             check_plain(f"answers[{number}]", answer, self.tokenizer)
-            answer = self.tokenizer(answer, add_special_tokens=False)["input_ids"]
-        ids = [operator.index(token) for token in answer]
+            ids: list[int] = self.tokenizer(answer, add_special_tokens=False)["input_ids"]
+        else:
+            ids = [operator.index(token) for token in answer]
         if not ids:
             raise ValueError(f"answers[{number}] has no token; leave it out")
         return ids

@@ -21,7 +21,7 @@ from conformal_retrievers.llm.reply import Reply, parse_json
     ids=str,
 )
 def test_a_reply_refuses_a_field_of_another_type(field):
-    with pytest.raises(ValueError, match=next(iter(field))):
+    with pytest.raises(TypeError, match=next(iter(field))):
         Reply(**{"text": "", **field})
 
 

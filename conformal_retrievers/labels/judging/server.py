@@ -113,7 +113,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _post(self) -> None:
         self._check_token()
-        number, body = self._number(), self._body()
+        number, length = self._number(), self.headers.get("Content-Length", "")
+        if self.headers.get_content_type() != "application/json" or not length.isdecimal():
+            raise _Refused(415, "the body is not JSON of a stated length")
+        if int(length) > LONGEST:
+            raise _Refused(413, "the body is too long")
+        body = self.rfile.read(int(length))
         try:
             stored = self.server.judging.mark(number, **vars(_Marks.model_validate_json(body)))
         except ValueError as error:
@@ -132,14 +137,6 @@ class _Handler(BaseHTTPRequestHandler):
         if not address or int(address[1]) >= len(self.server.judging.queries):
             raise _Refused(404, "there is no such page")
         return int(address[1])
-
-    def _body(self) -> bytes:
-        length = self.headers.get("Content-Length", "")
-        if self.headers.get_content_type() != "application/json" or not length.isdecimal():
-            raise _Refused(415, "the body is not JSON of a stated length")
-        if int(length) > LONGEST:
-            raise _Refused(413, "the body is too long")
-        return self.rfile.read(int(length))
 
     def _send_json(self, value: Any, status: int = 200) -> None:
         self._send(json.dumps(value).encode(), "application/json", "default-src 'none'", status)
