@@ -1,7 +1,5 @@
 """The filter: what is kept and counted, errors, and one filter for many threads and tasks."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import math

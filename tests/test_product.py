@@ -5,8 +5,6 @@ packages with the same survivors. Of the queries that calibrated, at least the g
 kept for certain.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace
@@ -18,17 +16,8 @@ from llama_index.core.schema import TextNode
 
 import langchain_conformal
 import llama_index.postprocessor.conformal as llama_index_conformal
-from conformal_retrievers import (
-    Calibration,
-    JudgedQuery,
-    LearnedScorer,
-    Snippet,
-    calibrate,
-    evaluate,
-    score_queries,
-)
-from conformal_retrievers.calibration import calibrate_gate
-from conformal_retrievers.calibration.scorer import needed_scorers
+from conformal_retrievers import JudgedQuery, LearnedScorer, Snippet, evaluate, score_queries
+from conformal_retrievers.calibration import Calibration, calibrate, calibrate_gate, needed_scorers
 from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.hits import fuse
 from conformal_retrievers.scoring import BestScore, FunctionScorer, RankScorer, RetrievalScorer

@@ -1,7 +1,5 @@
 """The filter of sentences: passages, neighbours, options, and what it refuses."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import math
@@ -11,13 +9,8 @@ import numpy as np
 import pytest
 from pages import NAME, NUMBER, asked, page
 
-from conformal_retrievers import (
-    CalibrationMismatch,
-    ConformalFilter,
-    NothingKept,
-    Snippet,
-    calibrate,
-)
+from conformal_retrievers import CalibrationMismatch, ConformalFilter, NothingKept, calibrate
+from conformal_retrievers.data import Snippet
 from conformal_retrievers.data.ranges import Range
 from conformal_retrievers.data.sentences import Splitter, splitter
 from conformal_retrievers.monitoring import event_of
