@@ -149,6 +149,13 @@ def index_retriever(k: int = K) -> LlamaIndexRetriever:
     return vector_index().as_retriever(similarity_top_k=k)
 
 
+each_package = pytest.mark.parametrize(
+    ("package", "make"),
+    [(langchain_conformal, langchain_retriever), (llama_index_conformal, index_retriever)],
+    ids=["langchain", "llama-index"],
+)
+
+
 def by_ids(queries, of=lambda snippet: snippet.id):
     """Return queries with something of their relevant snippets, such as ids, as relevant ids."""
     return [

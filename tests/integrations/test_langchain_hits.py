@@ -8,7 +8,7 @@ import json
 import warnings
 
 import pytest
-from frameworks import MiniLMEmbeddings, cosine, filter_at, texts_of
+from frameworks import MiniLMEmbeddings, cosine, filter_at, ids_of, texts_of
 from langchain_classic.retrievers import ContextualCompressionRetriever, EnsembleRetriever
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import BaseDocumentCompressor, Document
@@ -17,14 +17,7 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import ConfigurableField, RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStoreRetriever
 
-from conformal_retrievers import (
-    ConformalFilter,
-    FunctionScorer,
-    JudgedQuery,
-    calibrate,
-    write_jsonl,
-)
-from conformal_retrievers.data import read_jsonl
+from conformal_retrievers import ConformalFilter, FunctionScorer, JudgedQuery, calibrate
 from conformal_retrievers.data.hits import RETRIEVER, Hit
 from conformal_retrievers.scoring import FusionScorer, RankScorer, RetrievalScorer
 from langchain_conformal import (
@@ -48,16 +41,20 @@ class Normalised(InMemoryVectorStore):
         return lambda similarity: (1 + similarity) / 2
 
 
-class Failing(InMemoryVectorStore):
+class Reversed(InMemoryVectorStore):
+    """Searches in a way of its own, of which the search with scores knows nothing."""
+
+    def similarity_search(self, query, k=4, **kwargs):
+        return [d for d, _ in super().similarity_search_with_score(query, k)][::-1]
+
+    async def asimilarity_search(self, query, k=4, **kwargs):
+        return self.similarity_search(query, k, **kwargs)
+
+
+class Failing(Reversed):
     """Finds documents, but not with scores."""
 
     error = TypeError
-
-    def similarity_search(self, query, k=4, **kwargs):
-        return [d for d, _ in super().similarity_search_with_score(query, k)]
-
-    async def asimilarity_search(self, query, k=4, **kwargs):
-        return self.similarity_search(query, k)
 
     def similarity_search_with_score(self, query, k=4):
         raise self.error("no index of scores")
@@ -85,16 +82,6 @@ class InWords(Failing):
         return [(document, "near") for document in self.similarity_search(query, k)]
 
 
-class Reversed(InMemoryVectorStore):
-    """Searches in a way of its own, of which the search with scores knows nothing."""
-
-    def similarity_search(self, query, k=4, **kwargs):
-        return super().similarity_search(query, k, **kwargs)[::-1]
-
-    async def asimilarity_search(self, query, k=4, **kwargs):
-        return self.similarity_search(query, k, **kwargs)
-
-
 class Own(VectorStoreRetriever):
     """A retriever with a search of its own, whose scores are not known."""
 
@@ -105,14 +92,22 @@ class Own(VectorStoreRetriever):
         return self._get_relevant_documents(query, run_manager=run_manager)
 
 
-def store(kind=Normalised):
+def store(kind=Normalised, metadata=lambda text: {"nested": {"n": len(text)}}):
     made = kind(MiniLMEmbeddings())
-    made.add_documents([Document(t, id=t, metadata={"nested": {"n": len(t)}}) for t in TEXTS])
+    made.add_documents([Document(text, id=text, metadata=metadata(text)) for text in TEXTS])
     return made
 
 
 def retriever(k=3, kind=Normalised, **options):
     return store(kind).as_retriever(search_kwargs={"k": k, **options.pop("kwargs", {})}, **options)
+
+
+def scored(n, step):
+    """Return documents with the relevance scores 1, 1 − step and so on."""
+    return [
+        Document(text, id=str(i), metadata={"relevance_score": 1 - i * step})
+        for i, text in enumerate(TEXTS[:n])
+    ]
 
 
 def red(document):
@@ -194,19 +189,15 @@ async def test_other_searches_have_relevance_scores_or_ranks_only(asked, scores)
             assert len(needing.invoke(QUERY.query)) == len(scores)
 
 
-async def test_a_store_that_is_down_is_not_taken_for_one_without_scores():
-    asked = with_scores(retriever(kind=Late))
-    with pytest.raises(TimeoutError):
+@pytest.mark.parametrize(
+    ("kind", "error", "words"), [(Late, TimeoutError, "index"), (Down, TypeError, "not callable")]
+)
+async def test_a_store_that_is_down_is_not_taken_for_one_without_scores(kind, error, words):
+    asked = with_scores(retriever(kind=kind))
+    with pytest.raises(error, match=words):
         asked.invoke("red")
-    with pytest.raises(TimeoutError):
+    with pytest.raises(error, match=words):
         await asked.ainvoke("red")
-
-
-def test_the_error_of_a_store_that_cannot_be_asked_at_all_is_raised():
-    asked = retriever(kind=Down)
-    for call in (asked, with_scores(asked)):
-        with pytest.raises(TypeError, match="not callable"):
-            call.invoke("red")
 
 
 def test_the_documents_of_a_fallback_have_scores():
@@ -257,22 +248,13 @@ async def test_handlers_see_the_same_runs_of_the_retriever():
 # --- without a store ------------------------------------------------------------------------------
 
 
-def reranked(query):
-    return [
-        Document(text, metadata={"relevance_score": 1 - rank / 8})
-        for rank, text in enumerate(TEXTS)
-    ]
-
-
 async def test_a_compressor_has_ranks_and_the_scores_that_documents_carry():
     by_rank = ConformalCompressor(filter=filter_at(RankScorer(), 1))
     by_score = ConformalCompressor(filter=filter_at(RetrievalScorer(), -0.8))
-    given = reranked("")
+    given = scored(5, 1 / 8)
     for compressor in (by_rank, by_score):
-        assert [d.page_content for d in compressor.compress_documents(given, "q")] == TEXTS[:2]
-        assert [d.page_content for d in await compressor.acompress_documents(given, "q")] == (
-            TEXTS[:2]
-        )
+        assert texts_of(compressor.compress_documents(given, "q")) == TEXTS[:2]
+        assert texts_of(await compressor.acompress_documents(given, "q")) == TEXTS[:2]
     plain = [Document(text) for text in TEXTS]
     assert len(by_rank.compress_documents(plain, "q")) == 2
     with pytest.warns(UserWarning, match="ranks and no scores"), UNSCORED:
@@ -322,7 +304,8 @@ def test_scores_in_another_order_and_a_retriever_of_that_name_are_no_reranker(as
 
 
 async def test_an_ensemble_is_one_retriever_with_ranks():
-    ensemble = EnsembleRetriever(retrievers=[retriever(), RunnableLambda(reranked)])
+    reranked = RunnableLambda(lambda query: scored(5, 1 / 8))
+    ensemble = EnsembleRetriever(retrievers=[retriever(), reranked])
     (judged,) = judge_retriever(ensemble, [QUERY])
     found = texts_of(ensemble.invoke(QUERY.query))
     assert [s.text for s in judged.snippets] == found
@@ -359,16 +342,18 @@ def test_the_score_of_a_reranker_comes_before_the_fusion_unless_it_is_missing(sc
     [3, ["dense"], {"dense": [5, 0.1]}, {"other": [0, 0.9]}, {"dense": [-1, "x"]}, {"dense": None}],
 )
 def test_hits_in_the_metadata_of_a_stored_document_are_not_read(stored):
-    plain = [Document(f"{i}", metadata={"relevance_score": 1 - i / 4}) for i in range(4)]
+    plain = scored(4, 1 / 4)
     for place in range(4):
-        given = [*plain]
-        given[place] = Document(
-            f"{place}", metadata=plain[place].metadata | {"conformal_hits": stored}
-        )
+        given = scored(4, 1 / 4)
+        given[place].metadata["conformal_hits"] = stored
         assert [s.hits for s in to_snippets(given)] == [s.hits for s in to_snippets(plain)]
         assert RetrievedDocuments(given).failed == []
         kept = ConformalCompressor(filter=filter_at(RankScorer(), 1)).compress_documents(given, "q")
-        assert texts_of(kept) == ["0", "1"]
+        assert ids_of(kept) == ["0", "1"]
+
+
+def retrievers_in(documents):
+    return {hit.retriever for snippet in to_snippets(documents) for hit in snippet.hits}
 
 
 def test_what_a_hybrid_retriever_found_is_a_plain_document_where_it_is_indexed_again():
@@ -382,30 +367,20 @@ def test_what_a_hybrid_retriever_found_is_a_plain_document_where_it_is_indexed_a
         [Document(**load["kwargs"]) for load in json.loads(dumps(found))],
     ):
         assert all("conformal_hits" in d.metadata for d in documents)
-        assert {hit.retriever for s in to_snippets(documents) for hit in s.hits} == {RETRIEVER}
-    plain = [Document(f"{i}", metadata={"relevance_score": 1 - i / 4}) for i in range(4)]
+        assert retrievers_in(documents) == {RETRIEVER}
     for kept_as_object in (found[:1], found[:1] + hybrid.invoke("car")[:1]):
-        snippets = to_snippets([*plain, *kept_as_object])
-        assert {hit.retriever for s in snippets for hit in s.hits} == {RETRIEVER}
+        assert retrievers_in([*scored(4, 1 / 4), *kept_as_object]) == {RETRIEVER}
     for documents in (found, copy.deepcopy(found), [d.model_copy() for d in found]):
-        assert {hit.retriever for s in to_snippets(documents) for hit in s.hits} == {
-            "dense",
-            "bm25",
-        }
+        assert retrievers_in(documents) == {"dense", "bm25"}
     assert documents == found
 
 
 # --- arguments of a call --------------------------------------------------------------------------
 
 
-TENANTS = {"ours": TEXTS[:3], "theirs": TEXTS[3:]}
-
-
 def tenants_store():
-    found = InMemoryVectorStore(MiniLMEmbeddings())
-    for tenant, texts in TENANTS.items():
-        found.add_documents([Document(text, metadata={"tenant": tenant}) for text in texts])
-    return found
+    owner = dict(zip(TEXTS, ["ours"] * 3 + ["theirs"] * 2, strict=True))
+    return store(metadata=lambda text: {"tenant": owner[text]})
 
 
 def of(tenant):
@@ -477,75 +452,54 @@ async def test_what_is_no_document_counts_as_a_failure_of_its_retriever(found, c
         HybridRetriever(retrievers).invoke("q")
 
 
-# --- Chroma ---------------------------------------------------------------------------------------
-
-
 # --- the depth, and what else is recorded ---------------------------------------------------------
 
-
-def small(k, **options):
-    store = InMemoryVectorStore(MiniLMEmbeddings())
-    store.add_documents([Document(text, id=text) for text in "abcd"])
-    return store.as_retriever(search_kwargs={} if k is None else {"k": k}, **options)
-
-
-def opened(k):
-    return small(k).configurable_fields(search_kwargs=ConfigurableField(id="kwargs"))
-
-
-IN_MEMORY = "InMemoryVectorStore(all-MiniLM-L6-v2, similarity)"
-DEPTH = JudgedQuery("b", ["a", "b", "c", "d"], [False, True, False, False], id="1")
+IN_MEMORY = "Normalised(all-MiniLM-L6-v2, similarity)"
 
 
 @pytest.mark.parametrize(
     ("retriever", "name", "k"),
     [
-        (small(2), IN_MEMORY, 2),
-        (small(50), IN_MEMORY, 50),
-        (small(None), IN_MEMORY, 4),
-        (small(4).bind(k=3), IN_MEMORY, 3),
-        (small(4).bind(k=3).bind(k=2), IN_MEMORY, 2),
-        (small(2).with_retry(), IN_MEMORY, 2),
-        (opened(4), IN_MEMORY, 4),
-        (opened(4).with_config(configurable={"kwargs": {"k": 2}}).with_retry(), IN_MEMORY, 2),
-        (RunnableLambda(lambda query: [Document(query)], name="echo"), "echo", None),
+        (retriever(2), IN_MEMORY, 2),
+        (retriever(50), IN_MEMORY, 50),
+        (store().as_retriever(), IN_MEMORY, 4),
+        (retriever(4).bind(k=3), IN_MEMORY, 3),
+        (retriever(4).bind(k=3).bind(k=2), IN_MEMORY, 2),
+        (retriever(2).with_retry(), IN_MEMORY, 2),
+        (FIELDS, IN_MEMORY, 3),
+        (FIELDS.with_config(configurable={"kwargs": {"k": 2}}).with_retry(), IN_MEMORY, 2),
+        (RunnableLambda(lambda query: [Document(TEXTS[0])], name="first"), "first", None),
         (RunnableLambda(lambda query: [], name="nothing"), "nothing", None),
     ],
 )
-def test_judged_queries_carry_the_retrievers_name_and_depth(retriever, name, k, tmp_path):
-    (judged_query,) = judge_retriever(retriever, [DEPTH])
-    assert (judged_query.retriever, judged_query.k) == (name, k)
-    write_jsonl([judged_query], tmp_path / "judged.jsonl")
-    assert read_jsonl(tmp_path / "judged.jsonl") == [judged_query]
-
-
-class Another(BaseRetriever):
-    def _get_relevant_documents(self, query, *, run_manager):
-        return [Document("b", id="b")]
+def test_judged_queries_carry_the_retrievers_name_and_depth(retriever, name, k):
+    (judged,) = judge_retriever(retriever, [QUERY])
+    assert (judged.retriever, judged.k) == (name, k)
 
 
 @pytest.mark.parametrize(
-    ("retriever", "kwargs", "name", "warning"),
+    ("asked", "kwargs", "name", "warning"),
     [
-        (small(3), {}, None, None),
-        (small(2), {}, None, "the retriever is asked for 2 documents"),
-        (small(3), {"k": 1}, None, "the retriever is asked for 1 documents"),
-        (small(4), {}, None, "more snippets than k = 3"),
-        (small(3, search_type="mmr"), {}, None, "the retriever is InMemoryVectorStore"),
-        (Another(), {}, None, "the retriever is Another"),
-        (Another(), {}, "a name of its own", None),
+        (retriever(3), {}, None, None),
+        (retriever(2), {}, None, "the retriever is asked for 2 documents"),
+        (retriever(3), {"k": 1}, None, "the retriever is asked for 1 documents"),
+        (retriever(4), {}, None, "more snippets than k = 3"),
+        (retriever(3, search_type="mmr"), {}, None, "the retriever is Normalised"),
+        (Words(), {}, None, "the retriever is Words"),
+        (Words(), {}, "a name of its own", None),
     ],
 )
 def test_another_retriever_or_depth_than_the_calibrated_one_gives_one_warning(
-    retriever, kwargs, name, warning
+    asked, kwargs, name, warning
 ):
     scorer = FunctionScorer(lambda query, texts: [float(text != query) for text in texts], "same")
-    calibration = calibrate(judge_retriever(small(3), [DEPTH], name=name), scorer, alpha=0.5)
-    filtered = ConformalRetriever(retriever=retriever, filter=ConformalFilter(scorer, calibration))
+    queries = [JudgedQuery(TEXTS[0], TEXTS, [True] + [False] * 4)]
+    calibration = calibrate(judge_retriever(retriever(3), queries, name=name), scorer, alpha=0.5)
+    filtered = ConformalRetriever(retriever=asked, filter=ConformalFilter(scorer, calibration))
     for call in (filtered.invoke, lambda *a, **k: asyncio.run(filtered.ainvoke(*a, **k))):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default")
             for _ in range(3):
-                call("b", **kwargs)
+                call(TEXTS[0], **kwargs)
         assert len(caught) == (warning is not None)
         assert all(str(one.message).startswith(warning) for one in caught)
