@@ -15,7 +15,7 @@ from langchain_core.vectorstores import InMemoryVectorStore, VectorStoreRetrieve
 from llama_index.core import VectorStoreIndex
 from llama_index.core.base.base_retriever import BaseRetriever as LlamaIndexRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
-from llama_index.core.schema import NodeWithScore, TextNode
+from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
 from llama_index.postprocessor import conformal as llama_index_conformal
 
 import langchain_conformal
@@ -125,7 +125,10 @@ class Reversed(BaseDocumentTransformer):
 
 @cache
 def vector_index() -> VectorStoreIndex:
-    nodes = [TextNode(text=s.text, id_=s.id) for s in snippets()]
+    nodes = []
+    for s in snippets():
+        source = {NodeRelationship.SOURCE: RelatedNodeInfo(node_id=s.document)}  # as in LangChain
+        nodes.append(TextNode(text=s.text, id_=s.id, relationships=source))
     return VectorStoreIndex(nodes, embed_model=MiniLMEmbedding())
 
 

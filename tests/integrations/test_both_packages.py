@@ -10,15 +10,14 @@ from types import SimpleNamespace
 
 import pytest
 from frameworks import (
-    COMPONENTS,
     MODEL,
-    K,
     MiniLMEmbedding,
     MiniLMEmbeddings,
     OfNodes,
     Reversed,
     each_component,
     each_framework,
+    each_package,
     filter_at,
     halves,
     ids_of,
@@ -36,7 +35,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from llama_index.core import MockEmbedding, Settings, VectorStoreIndex
 from llama_index.core.llms import MockLLM
 from llama_index.core.query_engine import RetrieverQueryEngine
-from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
+from llama_index.core.schema import TextNode
 from llama_index.core.tools import RetrieverTool
 from llama_index.postprocessor import conformal as llama_index_conformal
 from lookup import LookupScorer
@@ -98,10 +97,9 @@ async def test_both_frameworks_keep_the_same_snippets(tmp_path, alpha, guarantee
     path = tmp_path / "calibration.json"
     scorer = langchain_conformal.embedding_scorer(MiniLMEmbeddings())
     calibrate(judged, scorer, alpha=alpha, guarantee=guarantee).save(path)
-    retriever = ConformalRetriever.from_calibration(
-        path, retriever=langchain_retriever(), embeddings=MiniLMEmbeddings()
-    )
-    compressor = ConformalCompressor.from_calibration(path, embeddings=MiniLMEmbeddings())
+    model = {"embeddings": MiniLMEmbeddings()}
+    retriever = ConformalRetriever.from_calibration(path, retriever=langchain_retriever(), **model)
+    compressor = ConformalCompressor.from_calibration(path, **model)
     engine = engine_of(index_retriever(), path, embed_model=MiniLMEmbedding())
     other = llama_index_conformal.embedding_scorer(MiniLMEmbedding())
     core = ConformalFilter(other, Calibration.load(path))
@@ -115,22 +113,16 @@ async def test_both_frameworks_keep_the_same_snippets(tmp_path, alpha, guarantee
         assert kept == ids_of(compressor.compress_documents(found, question))
 
 
-def nodes_with_sources():
-    for s in snippets():
-        source = {NodeRelationship.SOURCE: RelatedNodeInfo(node_id=s.document)}  # as in LangChain
-        yield TextNode(text=s.text, id_=s.id, relationships=source)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("calibrated", ["default", "learned", "behind a gate", "behind the best"])
 async def test_a_file_of_hits_and_of_its_gate_is_all_that_either_needs(tmp_path, calibrated):
-    index = VectorStoreIndex([*nodes_with_sources()], embed_model=MiniLMEmbedding())
     depths = {"dense": 20, "short": 5}
-    one = langchain_conformal.HybridRetriever(
-        {name: langchain_retriever(k) for name, k in depths.items()}
-    )
-    other = llama_index_conformal.HybridRetriever(
-        {name: index.as_retriever(similarity_top_k=k) for name, k in depths.items()}
+    one, other = (
+        package.HybridRetriever({name: make(k) for name, k in depths.items()})
+        for package, make in (
+            (langchain_conformal, langchain_retriever),
+            (llama_index_conformal, index_retriever),
+        )
     )
     queries, scorers, gate = langchain_conformal.judge_retriever(one, all_judged()[:60]), [], None
     if calibrated == "learned":
@@ -182,10 +174,8 @@ async def test_memory_does_not_grow_with_calls(of):
 # --- from_calibration -----------------------------------------------------------------------------
 
 
-def opened(of, given, **options):
-    if "embeddings" in options:
-        options[of.argument] = options.pop("embeddings")
-    return of.opened(TEXTS, given, **options)
+def opened(of, given, embeddings=None, **options):
+    return of.opened(TEXTS, given, **{of.argument: embeddings}, **options)
 
 
 @each_component
@@ -193,21 +183,15 @@ def test_options_of_the_filter_and_another_alpha_can_be_given(of, file):
     usual = opened(of, file, embeddings=of.embeddings()).filter
     assert (usual.on_empty, usual.on_unscorable, usual.group_of) == ("allow", "keep", None)
     options = {"on_empty": "raise", "on_unscorable": "raise", "group_of": len}
-    given = Calibration.load(file)
-    other = opened(of, given, embeddings=of.embeddings(), alpha=0.2, **options).filter
-    assert {name: getattr(other, name) for name in options} == options
+    made = opened(of, Calibration.load(file), embeddings=of.embeddings(), alpha=0.2, **options)
+    other, alpha = made.filter, getattr(made, "alpha", 0.2)  # a retriever shows its alpha
+    assert ({name: getattr(other, name) for name in options}, alpha) == (options, 0.2)
     assert (usual.calibration.alpha, other.calibration.alpha) == (0.1, 0.2)
     assert other.calibration.threshold() < usual.calibration.threshold()
     with pytest.raises(ValueError, match="alpha"):
         opened(of, file, embeddings=of.embeddings(), alpha=1.5)
     with pytest.raises(TypeError, match="'on_emty'"):
         opened(of, file, embeddings=of.embeddings(), on_emty="raise")
-
-
-def test_a_retriever_shows_the_alpha_that_it_was_made_with(file):
-    for alpha in (0.7, None):
-        made = opened(COMPONENTS[1], file, embeddings=MiniLMEmbeddings(), alpha=alpha)
-        assert made.alpha == alpha
 
 
 @each_component
@@ -264,24 +248,20 @@ def index():
     return VectorStoreIndex([TextNode(text="near")], embed_model=MockEmbedding(embed_dim=4))
 
 
-def test_both_judge_queries_concurrently_and_in_order():
+@each_framework
+def test_both_judge_queries_concurrently_and_in_order(of):
     queries = [JudgedQuery(f"q{i}", ["near", "far"], [True, True], id=str(i)) for i in range(6)]
     barrier = threading.Barrier(3, timeout=30)  # broken unless three run at a time
 
     def found(query):
         barrier.wait()
-        return [Document("near")]
+        return of.given(["near"])
 
-    def nodes(query_bundle):
-        return [NodeWithScore(node=TextNode(text=d.page_content)) for d in found("q")]
-
-    for package, retriever in (
-        (langchain_conformal, RunnableLambda(found)),
-        (llama_index_conformal, OfNodes(SimpleNamespace(retrieve=nodes))),
-    ):
-        judged = package.judge_retriever(retriever, queries, name="mine", max_concurrency=3)
-        assert [query.id for query in judged] == [query.id for query in queries]
-        assert {(q.relevant, q.missed, q.retriever) for q in judged} == {((True,), 1, "mine")}
+    in_langchain = of.package is langchain_conformal
+    retriever = RunnableLambda(found) if in_langchain else OfNodes(SimpleNamespace(retrieve=found))
+    judged = of.package.judge_retriever(retriever, queries, name="mine", max_concurrency=3)
+    assert [query.id for query in judged] == [query.id for query in queries]
+    assert {(q.relevant, q.missed, q.retriever) for q in judged} == {((True,), 1, "mine")}
 
 
 def test_a_local_model_has_the_same_name_in_any_folder(tmp_path, monkeypatch):
@@ -290,8 +270,7 @@ def test_a_local_model_has_the_same_name_in_any_folder(tmp_path, monkeypatch):
     for path in (f"/models/{MODEL}", f"models/{MODEL}/"):
         local, other = MiniLMEmbeddings(), MiniLMEmbedding(model_name=path)
         local.model_name = path
-        store = InMemoryVectorStore(local).as_retriever(search_kwargs={"k": K})
-        store.vectorstore.add_documents([Document("a")])
+        store = InMemoryVectorStore.from_texts(["a"], local).as_retriever()
         index = VectorStoreIndex([TextNode(text="a")], embed_model=other).as_retriever()
         for package, model, one in (
             (langchain_conformal, local, store),
@@ -322,6 +301,8 @@ def compressing(*more):
         filtered_by().with_retry(),
         compressing(),
         compressing(Reversed()),
+        langchain_conformal.HybridRetriever({"dense": filtered_by()}),
+        langchain_conformal.HybridRetriever({"dense": filtered_by()}).with_retry(),
     ],
 )
 def test_a_filtered_retriever_is_refused(filtered):
@@ -343,12 +324,11 @@ def test_a_filtered_retriever_is_refused(filtered):
     ids=["store", "function", "index", "engine", "tool"],
 )
 def test_anything_but_a_retriever_is_refused(package, make):
-    given = make()
     with pytest.raises(TypeError, match="retriever"):
-        package.judge_retriever(given, [QUERY])
+        package.judge_retriever(make(), [QUERY])
     if package is langchain_conformal:
         with pytest.raises(TypeError, match="as_retriever"):
-            ConformalRetriever(retriever=given, filter=CONFORMAL_FILTER)
+            ConformalRetriever(retriever=make(), filter=CONFORMAL_FILTER)
 
 
 @pytest.mark.parametrize(
@@ -359,8 +339,7 @@ def test_anything_but_a_retriever_is_refused(package, make):
         ({"q": ["1"]}, r"judged is \{'q': .*; give .*JudgedQuery\.from_ids"),
     ],
 )
-def test_what_is_neither_a_judged_query_nor_a_question_is_named(judged, named):
+@each_package
+def test_what_is_neither_a_judged_query_nor_a_question_is_named(package, make, judged, named):
     with pytest.raises(TypeError, match=named):
-        langchain_conformal.judge_retriever(FOUND, judged)
-    with pytest.raises(TypeError, match=named):
-        llama_index_conformal.judge_retriever(index().as_retriever(), judged)
+        package.judge_retriever(make(), judged)

@@ -98,11 +98,8 @@ class Listed(LangChainRetriever):
         ]
 
 
-class Other(LangChainRetriever):
-    """Returns nothing."""
-
-    def _get_relevant_documents(self, query, *, run_manager):
-        return []
+class Other(Listed):
+    """A retriever of another kind."""
 
 
 class ListedNodes(LlamaIndexRetriever):
@@ -124,16 +121,16 @@ class InLangChain:
     asking = "_aget_relevant_documents"
     listed = staticmethod(lambda items, barrier=None: Listed(items=items, barrier=barrier))
 
-    def retrieve(self, hybrid):
-        return hybrid.invoke("q")
+    def retrieve(self, hybrid, **config):
+        return hybrid.invoke("q", config)
 
-    async def aretrieve(self, hybrid):
-        return await hybrid.ainvoke("q")
+    async def aretrieve(self, hybrid, **config):
+        return await hybrid.ainvoke("q", config)
 
-    async def found(self, hybrid, query="q"):
+    async def found(self, hybrid):
         """What it finds as (id, hits), which is the same asynchronously."""
-        documents = hybrid.invoke(query)
-        assert await hybrid.ainvoke(query) == documents
+        documents = hybrid.invoke("q")
+        assert await hybrid.ainvoke("q") == documents
         json.dumps([d.metadata for d in documents], allow_nan=False)
         known = [d.metadata["conformal_hits"] for d in documents]
         return [
@@ -141,20 +138,16 @@ class InLangChain:
             for d, hits in zip(documents, known, strict=True)
         ]
 
-    def filtered(self, hybrid, conformal_filter):
-        return ConformalRetriever(retriever=hybrid, filter=conformal_filter)
-
     def filter_once(self, hybrid, conformal_filter):
-        self.filtered(hybrid, conformal_filter).invoke("q")
+        return ConformalRetriever(retriever=hybrid, filter=conformal_filter).invoke("q")
 
-    async def kept(self, hybrid, conformal_filter, query="q"):
-        filtered = self.filtered(hybrid, conformal_filter)
-        chain = ContextualCompressionRetriever(
-            base_compressor=ConformalCompressor(filter=conformal_filter), base_retriever=hybrid
-        )
-        kept = ids_of(filtered.invoke(query))
-        assert ids_of(await filtered.ainvoke(query)) == kept
-        assert ids_of(chain.invoke(query)) == ids_of(await chain.ainvoke(query)) == kept
+    async def kept(self, hybrid, conformal_filter):
+        compressor = ConformalCompressor(filter=conformal_filter)
+        filtered = ConformalRetriever(retriever=hybrid, filter=conformal_filter)
+        chain = ContextualCompressionRetriever(base_compressor=compressor, base_retriever=hybrid)
+        kept = ids_of(filtered.invoke("q"))
+        assert ids_of(await filtered.ainvoke("q")) == kept
+        assert ids_of(chain.invoke("q")) == ids_of(await chain.ainvoke("q")) == kept
         return kept
 
 
@@ -169,9 +162,9 @@ class InLlamaIndex:
     async def aretrieve(self, hybrid):
         return await hybrid.aretrieve("q")
 
-    async def found(self, hybrid, query="q"):
-        nodes = hybrid.retrieve(query)
-        assert await hybrid.aretrieve(query) == nodes
+    async def found(self, hybrid):
+        nodes = hybrid.retrieve("q")
+        assert await hybrid.aretrieve("q") == nodes
         assert all(node.score == fusion(node.hits) for node in nodes)
         assert all(node.node.metadata == {} for node in nodes)
         assert all(node.get_content(MetadataMode.LLM) == TEXTS[node.node_id] for node in nodes)
@@ -179,16 +172,13 @@ class InLlamaIndex:
 
     def filter_once(self, hybrid, conformal_filter):
         postprocessor = ConformalPostprocessor(filter=conformal_filter)
-        postprocessor.postprocess_nodes(hybrid.retrieve("q"), query_str="q")
+        return postprocessor.postprocess_nodes(hybrid.retrieve("q"), query_str="q")
 
-    async def kept(self, hybrid, conformal_filter, query="q"):
-        engine = RetrieverQueryEngine.from_args(
-            hybrid,
-            llm=MockLLM(),
-            node_postprocessors=[ConformalPostprocessor(filter=conformal_filter)],
-        )
-        kept = ids_of(engine.query(query).source_nodes)
-        assert ids_of((await engine.aquery(query)).source_nodes) == kept
+    async def kept(self, hybrid, conformal_filter):
+        keep = ConformalPostprocessor(filter=conformal_filter)
+        engine = RetrieverQueryEngine.from_args(hybrid, llm=MockLLM(), node_postprocessors=[keep])
+        kept = ids_of(engine.query("q").source_nodes)
+        assert ids_of((await engine.aquery("q")).source_nodes) == kept
         return kept
 
 
@@ -221,6 +211,10 @@ def fit_part():
 
 
 LEARNED = LearnedScorer.fit(fit_part())
+SNIPPETS = [Snippet(TEXTS[id], id, hits=hits) for id, hits in HITS.items()]
+GATE = calibrate_gate(
+    [JudgedQuery("q", SNIPPETS, [True, False, False, False])], (), BestScore(FUSED), alpha=0.5
+)
 
 
 # --- the union ------------------------------------------------------------------------------------
@@ -267,15 +261,16 @@ def test_retrievers_of_the_other_framework_are_not_taken_for_others():
 async def test_all_are_asked_at_once_in_the_callers_context(framework, asynchronous):
     hybrid = hybrid_in(framework, barrier=threading.Barrier(2, timeout=30))
     caller.set("me")
-    if framework.package is langchain_conformal:
-        seen = Runs()
-        config = {"callbacks": [seen]}
-        await hybrid.ainvoke("q", config) if asynchronous else hybrid.invoke("q", config)
+    in_langchain, seen = framework.package is langchain_conformal, Runs()
+    config = {"callbacks": [seen]} if in_langchain else {}
+    if asynchronous:
+        await framework.aretrieve(hybrid, **config)
+    else:
+        framework.retrieve(hybrid, **config)
+    assert [one for r in hybrid.retrievers.values() for one in r.seen] == [("me", True)] * 2
+    if in_langchain:
         assert sorted(seen.tags) == [[], ["retriever:bm25"], ["retriever:dense"]]
         assert seen.parents == 2
-    else:
-        await framework.aretrieve(hybrid) if asynchronous else framework.retrieve(hybrid)
-    assert [one for r in hybrid.retrievers.values() for one in r.seen] == [("me", True)] * 2
 
 
 class Runs(BaseCallbackHandler):
@@ -320,27 +315,22 @@ async def test_a_cancelled_call_or_an_error_cancels_all_that_wait(framework, how
 
 
 def test_a_hybrid_retriever_refuses_what_is_not_a_retriever_or_a_name(framework):
-    hybrid = framework.package.HybridRetriever
     good = framework.listed(LISTS["dense"])
-    for retrievers, field in (
-        ({}, "retrievers is empty"),
-        ([good], r"retrievers is a list; give .* {'dense': …, 'bm25': …}$"),
-        ({"dense": good, "bm25": "bm25"}, r"retrievers\['bm25'\]"),
-        ({3: good}, "name"),
+    for retrievers, options, field in (
+        ({}, {}, "retrievers is empty"),
+        ([good], {}, r"retrievers is a list; give .* {'dense': …, 'bm25': …}$"),
+        ({"dense": good, "bm25": "bm25"}, {}, r"retrievers\['bm25'\]"),
+        ({3: good}, {}, "name"),
+        ({"dense": good}, {"on_error": "ignore"}, "on_error"),
     ):
-        with pytest.raises(TypeError, match=field):
-            hybrid(retrievers)
-    with pytest.raises(ValueError, match="on_error"):
-        hybrid({"dense": good}, on_error="ignore")
+        with pytest.raises((TypeError, ValueError), match=field):
+            framework.package.HybridRetriever(retrievers, **options)
 
 
 def test_a_hybrid_retriever_without_one_that_the_score_reads_is_refused(framework):
     hybrid = hybrid_in(framework, {"dense": LISTS["dense"]})
-    best = BestScore(FusionScorer([*LISTS]))
-    snippets = [Snippet(TEXTS[id], id, hits=hits) for id, hits in HITS.items()]
-    gate = calibrate_gate([JudgedQuery("q", snippets, [True] * 4)], (), best, alpha=0.5)
     dense = filter_at(RankScorer("dense"), 0)
-    for needs_both in (filter_at(LEARNED, 0), dense.behind(gate)):
+    for needs_both in (filter_at(LEARNED, 0), dense.behind(GATE)):
         with pytest.raises(ValueError, match="hits of 'dense', .* needs those of 'bm25'"):
             framework.filter_once(hybrid, needs_both)
     framework.filter_once(hybrid, dense)
@@ -388,7 +378,7 @@ async def test_a_retriever_that_is_skipped_is_logged_once_and_seen_in_the_event(
     conformal_filter = filter_at(FUSED, -fusion(HITS["1"]))
     if framework.package is langchain_conformal:
         handler = langchain_conformal.ConformalCallbackHandler(log)
-        filtered = framework.filtered(hybrid, conformal_filter)
+        filtered = ConformalRetriever(retriever=hybrid, filter=conformal_filter)
         kept = filtered.invoke("q", {"callbacks": [handler]})
         assert kept[0].metadata["conformal_hits"] == {"dense": [0, 0.9], "bm25": None}
     else:
@@ -413,15 +403,9 @@ async def test_all_are_kept_if_a_retriever_that_the_score_reads_fails(framework)
 @pytest.mark.filterwarnings("ignore:.*could not score any snippet")
 @pytest.mark.parametrize("scorer", [FUSED, RetrievalScorer("dense")])
 async def test_a_gate_is_silent_if_a_retriever_finds_nothing_and_not_if_it_fails(framework, scorer):
-    snippets = [Snippet(TEXTS[id], id, hits=hits) for id, hits in HITS.items()]
-    answered = JudgedQuery("q", snippets, [True, False, False, False])
-    best = BestScore(FusionScorer([*LISTS]))  # worse where one of them finds nothing
-    gate = calibrate_gate([answered], (), best, alpha=0.5)
-    always = filter_at(scorer, 1.0, gate=gate)
+    always = filter_at(scorer, 1.0, gate=GATE)  # its score is worse where one finds nothing
     assert await framework.kept(hybrid_in(framework), always)
-    nothing = hybrid_in(framework)
-    nothing.retrievers["bm25"] = framework.listed([])
-    assert await framework.kept(nothing, always) == []
+    assert await framework.kept(hybrid_in(framework, {**LISTS, "bm25": []}), always) == []
     assert await framework.kept(hybrid_in(framework, FAILING, on_error="skip"), always)
 
 
@@ -500,7 +484,7 @@ def test_another_retriever_or_depth_in_a_hybrid_one_gives_a_warning():
     def warning_of(retriever):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            ConformalRetriever(retriever=retriever, filter=keep).invoke("q")
+            InLangChain().filter_once(retriever, keep)
         return " ".join({str(one.message) for one in caught})
 
     assert warning_of(hybrid) == ""
@@ -509,7 +493,7 @@ def test_another_retriever_or_depth_in_a_hybrid_one_gives_a_warning():
         text = warning_of(hybrid)
         assert f"'bm25' is asked for {depth} documents" in text
         assert "'dense'" not in text
-    hybrid.retrievers.update(bm25=Other(), dense=Listed(items=LISTS["dense"], k=2))
+    hybrid.retrievers.update(bm25=Other(items=[]), dense=Listed(items=LISTS["dense"], k=2))
     text = warning_of(hybrid)
     assert "'bm25' is Other(), but the calibration is of Listed()" in text
     assert "'dense' is asked for 2 documents" in text
@@ -526,19 +510,9 @@ def test_names_of_any_form_are_compared_in_a_hybrid_retriever():
     keep = ConformalFilter.of(calibrate(judged, RankScorer(names[0]), alpha=0.5))
     assert [*keep.calibration.retriever.root] == [*names]
     ConformalRetriever(retriever=hybrid, filter=keep).invoke("q")
-    other = langchain_conformal.HybridRetriever({**hybrid.retrievers, "third": Other()})
+    other = langchain_conformal.HybridRetriever({**hybrid.retrievers, "third": hybrid})
     with pytest.warns(UserWarning, match="the retriever is HybridRetriever"):
         ConformalRetriever(retriever=other, filter=keep).invoke("q")
-
-
-def test_a_filter_inside_a_hybrid_retriever_is_refused():
-    keep = filter_at(RankScorer("dense"), 1)
-    inside = ConformalRetriever(retriever=RunnableLambda(lambda query: []), filter=keep)
-    filtered = langchain_conformal.HybridRetriever({"dense": inside})
-    with pytest.raises(ValueError, match="already filters"):
-        ConformalRetriever(retriever=filtered, filter=keep)
-    with pytest.raises(ValueError, match="already filters"):
-        langchain_conformal.judge_retriever(filtered.with_retry(), [])
 
 
 # --- LlamaIndex -----------------------------------------------------------------------------------
@@ -553,15 +527,12 @@ def test_nodes_with_hits_survive_copies_pickles_and_json():
     ):
         assert (type(twin), twin, twin.hits) == (NodeWithHits, node, HITS["3"])
         assert all(type(hit) is Hit for hit in twin.hits)
-    keep = ConformalPostprocessor(filter=filter_at(FUSED, 0))
-    kept = keep.postprocess_nodes([node], query_str="q")
-    assert kept == [node]
-    assert kept[0] is not node
 
 
-def test_a_node_that_came_later_has_no_hits_and_is_kept():
+def test_a_node_that_came_later_has_no_hits_and_is_kept_as_a_copy():
     nodes = hybrid_in(InLlamaIndex()).retrieve("q")
-    later = NodeWithScore(node=TextNode(text="later", id_="5"))
+    nodes.append(NodeWithScore(node=TextNode(text="later", id_="5")))
     keep = ConformalPostprocessor(filter=filter_at(RankScorer("bm25"), 0))
-    kept = keep.postprocess_nodes([*nodes, later], query_str="q")
-    assert [node.node_id for node in kept] == ["3", "5"]
+    kept = keep.postprocess_nodes(nodes, query_str="q")
+    assert kept == [nodes[0], nodes[-1]]
+    assert kept[0] is not nodes[0]

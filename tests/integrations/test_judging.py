@@ -13,6 +13,7 @@ from frameworks import (
     MiniLMEmbeddings,
     by_ids,
     each_package,
+    index_retriever,
     langchain_retriever,
     snippets,
 )
@@ -25,9 +26,7 @@ from llama_index.core import VectorStoreIndex
 from llama_index.core.base.base_retriever import BaseRetriever as LlamaIndexRetriever
 from llama_index.core.node_parser import TokenTextSplitter
 from llama_index.core.schema import (
-    NodeRelationship,
     NodeWithScore,
-    RelatedNodeInfo,
     TextNode,
 )
 from llama_index.postprocessor import conformal as llama_index_conformal
@@ -58,7 +57,6 @@ def index():
     for s in snippets():
         node = TextNode(text=s.text, id_=s.id, metadata={"file_name": s.document})
         node.excluded_embed_metadata_keys = ["file_name"]
-        node.relationships[NodeRelationship.SOURCE] = RelatedNodeInfo(node_id=s.document)
         nodes.append(node)
     return VectorStoreIndex(nodes, embed_model=MiniLMEmbedding()).as_retriever(similarity_top_k=K)
 
@@ -69,7 +67,7 @@ EACH = pytest.mark.parametrize(
         (langchain_conformal, langchain_retriever, "source"),
         (langchain_conformal, store, "source"),
         (llama_index_conformal, index, "file_name"),
-        (llama_index_conformal, index, "ref_doc_id"),
+        (llama_index_conformal, index_retriever, "ref_doc_id"),
     ],
     ids=["memory", "Chroma", "file_name", "ref_doc_id"],
 )
