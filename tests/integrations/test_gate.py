@@ -6,11 +6,13 @@ import copy
 import json
 import re
 import warnings
+from types import SimpleNamespace
 
 import pytest
 from frameworks import (
     COMPONENTS,
     MiniLMEmbeddings,
+    OfNodes,
     calibration_at,
     each_component,
     filter_at,
@@ -25,7 +27,6 @@ from langchain_core.runnables import (
 )
 from langchain_core.vectorstores import InMemoryVectorStore
 from llama_index.core import Settings, get_response_synthesizer
-from llama_index.core.base.base_retriever import BaseRetriever as LlamaIndexRetriever
 from llama_index.core.query_engine import RetrieverQueryEngine
 from lookup import LookupScorer, QueryFunction
 
@@ -40,9 +41,10 @@ from conformal_retrievers import (
     calibrate,
 )
 from conformal_retrievers.calibration import calibrate_gate
+from conformal_retrievers.data.queries import with_hits
 from conformal_retrievers.llm import openai_options
 from conformal_retrievers.monitoring import FilterLog, read_log
-from conformal_retrievers.scoring import BestScore, FusionScorer, LLMVerdict, RankScorer
+from conformal_retrievers.scoring import BestScore, LLMVerdict, RankScorer
 from langchain_conformal import ConformalCallbackHandler, ConformalRetriever
 from llama_index.postprocessor.conformal import ConformalEventHandler
 
@@ -76,13 +78,11 @@ def gate_of(scorer=LAST, **options):
 
 
 def gated(of, **fields):
-    fields.setdefault("gate", gate_of())
-    return of.made(TEXTS, **{"filter": filter_at(SCORER), **fields})
+    return of.made(TEXTS, **{"filter": filter_at(SCORER), "gate": gate_of(), **fields})
 
 
-def opened(of, given, **options):
-    options.setdefault("scorer", SCORER)
-    return of.opened(TEXTS, given, **options)
+def opened(of, given, scorer=SCORER, **options):
+    return of.opened(TEXTS, given, scorer=scorer, **options)
 
 
 # --- what is kept ---------------------------------------------------------------------------------
@@ -223,38 +223,20 @@ def test_what_is_no_gate_is_refused(of, given):
         gated(of, gate=given)
 
 
-def in_langchain(k=3):
-    store = InMemoryVectorStore(MiniLMEmbeddings())
-    store.add_documents(COMPRESSOR.given(TEXTS))
+def in_langchain(k):
+    store = InMemoryVectorStore.from_texts(TEXTS, MiniLMEmbeddings())
     return store.as_retriever(search_kwargs={"k": k})
-
-
-def behind(retriever, gate):
-    return ConformalRetriever(retriever=retriever, filter=filter_at(SCORER), gate=gate)
-
-
-def test_a_retriever_that_lacks_hits_of_the_gate_is_refused():
-    both = langchain_conformal.HybridRetriever({"dense": in_langchain(), "bm25": in_langchain()})
-    queries = [JudgedQuery(text, [text], [True]) for text in TEXTS]
-    gate = calibrate_gate(
-        langchain_conformal.judge_retriever(both, queries),
-        scorer=BestScore(FusionScorer(["dense", "bm25"])),
-        alpha=0.3,
-    )
-    behind(both, gate)
-    with pytest.raises(ValueError, match="bm25"):
-        behind(in_langchain(), gate)
 
 
 def test_a_retriever_notices_that_the_gate_is_of_another_depth():
     queries = [JudgedQuery(f"{text} 0.1", [text], [True]) for text in TEXTS]
     found = langchain_conformal.judge_retriever(in_langchain(3), queries)
-    gate = calibrate_gate(found, scorer=LAST, alpha=0.3)
+    keep = filter_at(SCORER, gate=calibrate_gate(found, scorer=LAST, alpha=0.3))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        behind(in_langchain(3), gate).invoke(SPEAKS)
+        ConformalRetriever(retriever=in_langchain(3), filter=keep).invoke(SPEAKS)
     with pytest.warns(UserWarning, match="k = 3"):
-        behind(in_langchain(2), gate).invoke(SPEAKS)
+        ConformalRetriever(retriever=in_langchain(2), filter=keep).invoke(SPEAKS)
 
 
 # --- the models that a gate needs -----------------------------------------------------------------
@@ -263,14 +245,9 @@ def test_a_retriever_notices_that_the_gate_is_of_another_depth():
 ABOUT = [JudgedQuery(text, TEXTS, [t == text for t in TEXTS]) for text in TEXTS]
 
 
-def by_rank():
-    """A calibration by rank, which needs no model."""
-    return Calibration.from_scores(
-        [ScoredQuery([1.0], [True])],
-        alpha=0.5,
-        scorer="rank(retriever)",
-        scorer_provenance=RankScorer().provenance,
-    )
+# It needs no model, and keeps the first two.
+SECOND = JudgedQuery("q", with_hits(list("abcd")), [False, True, False, False])
+BY_RANK = calibrate([SECOND], RankScorer(), alpha=0.5)
 
 
 @each_component
@@ -280,68 +257,52 @@ async def test_the_embeddings_that_a_gate_needs_are_given_as_those_of_a_filter(
     model, path = of.embeddings(), tmp_path / "gate.json"
     nearest = BestScore(of.package.embedding_scorer(model))
     calibrate_gate(ABOUT, scorer=nearest, alpha=0.3).save(path)
-    options = {"scorer": None, "gate": path}
-    made = opened(of, by_rank(), **options, **{of.argument: model})
+    made = of.opened(TEXTS, BY_RANK, gate=path, **{of.argument: model})
     assert await of.kept(made, TEXTS, "near") == ["near", "far"]
     assert await of.kept(made, TEXTS, "zebra opera") == []
     if of is POSTPROCESSOR:
         monkeypatch.setattr(Settings, "_embed_model", model)
-        assert of.ask(opened(of, by_rank(), **options), TEXTS, "zebra opera") == []
+        assert of.ask(of.opened(TEXTS, BY_RANK, gate=path), TEXTS, "zebra opera") == []
     else:
         with pytest.raises(CalibrationMismatch, match=re.escape("cosine(all-MiniLM-L6-v2)")):
-            opened(of, by_rank(), **options)
+            of.opened(TEXTS, BY_RANK, gate=path)
 
 
 @each_component
 async def test_the_llm_that_a_gate_needs_gives_its_verdict(of, tmp_path, models, llm_server):
-    llm, asked = models()[of is POSTPROCESSOR], []
-
-    def reply(body):
-        asked.append(body)
-        rating = 0.0 if "zebra" in str(body) else 0.9
-        return json.dumps({"reason": "…", "rating": rating})
-
-    llm_server.reply = reply
-    verdict = LLMVerdict(of.package.as_llm(llm))
-    calibrate_gate(ABOUT, scorer=verdict, alpha=0.3).save(tmp_path / "gate.json")
-    options = {"scorer": None, "gate": tmp_path / "gate.json"}
-    made = opened(of, by_rank(), llm=llm, **options)
-    del asked[:]
+    llm, path = models()[of is POSTPROCESSOR], tmp_path / "gate.json"
+    llm_server.reply = lambda body: json.dumps(
+        {"reason": "…", "rating": 0.0 if "zebra" in str(body) else 0.9}
+    )
+    calibrate_gate(ABOUT, scorer=LLMVerdict(of.package.as_llm(llm)), alpha=0.3).save(path)
+    made = of.opened(TEXTS, BY_RANK, llm=llm, gate=path)
+    del llm_server.bodies[:]
     assert texts_of(of.ask(made, TEXTS, "near")) == ["near", "far"]
     assert await of.aask(made, TEXTS, "zebra opera") == []
-    assert len(asked) == 2  # one for each query; the filter asks none
+    assert len(llm_server.bodies) == 2  # one for each query; the filter asks none
     other = LLMVerdict(of.package.as_llm(llm, options=openai_options), by="probability-of-yes")
     with pytest.raises(CalibrationMismatch, match="verdict"):
-        opened(of, by_rank(), gate=tmp_path / "gate.json", scorer=[other])
+        of.opened(TEXTS, BY_RANK, gate=path, scorer=[other])
 
 
 # --- events ---------------------------------------------------------------------------------------
 
 
-async def decisions_of(of, made, queries, handled, log):
-    """The decision about each query in a log that the package's handler writes."""
-    callbacks = [ConformalCallbackHandler(FilterLog(log))]
-    if of is POSTPROCESSOR:
-        handled(ConformalEventHandler(FilterLog(log)))
-    kept = [of.ask(made, TEXTS, queries[0], callbacks)]
-    kept += [await of.aask(made, TEXTS, query, callbacks) for query in queries[1:]]
-    events = [json.loads(line) for line in log.read_text().splitlines()]
-    return events, [len(one) for one in kept]
-
-
 @pytest.mark.parametrize("of", COMPONENTS[1:])
 async def test_a_silent_query_has_its_event_like_every_other(of, tmp_path, handled):
-    gate = gate_of()
-    made = opened(of, calibration_at(SCORER), gate=gate)
-    log = tmp_path / "filter.jsonl"
-    events, kept = await decisions_of(of, made, [SILENT, SPEAKS, SILENT], handled, log)
+    made, log = gated(of), FilterLog(tmp_path / "filter.jsonl")
+    handled(ConformalEventHandler(log))
+    callbacks = [ConformalCallbackHandler(log)]
+    kept = [of.ask(made, TEXTS, SILENT, callbacks)]
+    kept += [await of.aask(made, TEXTS, query, callbacks) for query in (SPEAKS, SILENT)]
+    events = [*read_log(log.path)]
     assert [event["gate"]["decision"] for event in events] == ["silent", "speaks", "silent"]
     assert [event["gate"]["p_value"] for event in events] == [0.2, 0.8, 0.2]
-    assert {event["gate"]["calibration"] for event in events} == {gate.calibration.checksum}
+    checksum = made.gate.calibration.checksum
+    assert {event["gate"]["calibration"] for event in events} == {checksum}
     assert [event["kept"] for event in events] == [[], [0, 2], []]
-    assert kept == [0, 2, 0]
+    assert [len(one) for one in kept] == [0, 2, 0]
     assert {tuple(event["scores"]) for event in events} == {(0.1, 0.9, 0.4)}
-    assert len([*read_log(log)]) == 3
 
 
 async def test_opentelemetrys_span_has_the_decision(tracing):
@@ -378,19 +339,15 @@ async def test_a_chain_branches_on_no_documents_without_asking_the_llm(models, l
     assert all("near" in str(body) and "far" not in str(body) for body in llm_server.bodies)
 
 
-class Nodes(LlamaIndexRetriever):
-    def _retrieve(self, query_bundle):
-        return POSTPROCESSOR.given(TEXTS)
-
-
 async def test_a_query_engine_answers_what_is_set_without_asking_the_llm(models, llm_server):
     llm_server.reply = lambda body: ANSWER
     keep = gated(POSTPROCESSOR)
 
+    found = OfNodes(SimpleNamespace(retrieve=lambda query: POSTPROCESSOR.given(TEXTS)))
+
     def engine(**options):
-        return RetrieverQueryEngine.from_args(
-            Nodes(), llm=models()[1], node_postprocessors=[keep], **options
-        )
+        options |= {"llm": models()[1], "node_postprocessors": [keep]}
+        return RetrieverQueryEngine.from_args(found, **options)
 
     response = engine().query(SILENT)
     assert (str(response), response.source_nodes) == ("Empty Response", [])

@@ -18,8 +18,9 @@ from langchain_core.runnables import ConfigurableField, RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStoreRetriever
 
 from conformal_retrievers import ConformalFilter, FunctionScorer, JudgedQuery, calibrate
+from conformal_retrievers.calibration import calibrate_gate
 from conformal_retrievers.data.hits import RETRIEVER, Hit
-from conformal_retrievers.scoring import FusionScorer, RankScorer, RetrievalScorer
+from conformal_retrievers.scoring import BestScore, FusionScorer, RankScorer, RetrievalScorer
 from langchain_conformal import (
     ConformalCompressor,
     ConformalRetriever,
@@ -317,9 +318,13 @@ async def test_an_ensemble_is_one_retriever_with_ranks():
 @pytest.mark.parametrize("scorer", [RankScorer("dense"), FusionScorer(["dense", RETRIEVER])])
 def test_the_missing_retriever_is_named_when_a_filter_is_made_or_else_called(scorer):
     both = HybridRetriever({"one": retriever(), "other": retriever()})
+    dense = HybridRetriever({"dense": retriever(), RETRIEVER: retriever()})
+    gate = calibrate_gate(judge_retriever(dense, [QUERY]), scorer=BestScore(scorer), alpha=0.5)
     for known in (retriever(), both):
         with pytest.raises(ValueError, match="'dense'"):
             ConformalRetriever(retriever=known, filter=filter_at(scorer, 1))
+    with pytest.raises(ValueError, match="'dense'"):
+        ConformalRetriever(retriever=retriever(), filter=filter_at(RankScorer(), 1), gate=gate)
     unknown = RunnableLambda(lambda query: [Document("a")])
     filtered = ConformalRetriever(retriever=unknown, filter=filter_at(RankScorer("dense"), 1))
     seen = pytest.warns(UserWarning, match="could not score")
