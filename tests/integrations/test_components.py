@@ -91,11 +91,7 @@ def postprocessor():
     return POSTPROCESSOR.made(TEXTS, filter=filter_at(LOOKUP))
 
 
-@pytest.fixture(scope="module")
-def file(tmp_path_factory):
-    path = tmp_path_factory.mktemp("llama_index") / "calibration.json"
-    calibration_at(embedding_scorer(MiniLMEmbedding())).save(path)
-    return path
+BY_EMBEDDINGS = calibration_at(embedding_scorer(MiniLMEmbedding()))
 
 
 # --- what is kept ---------------------------------------------------------------------------------
@@ -119,19 +115,18 @@ async def test_copies_keep_id_class_fields_and_metadata_and_inputs_are_unchanged
     assert given == before
 
 
-@each_framework
+class Iterating:
+    """Gives a component an iterator instead of a list."""
+
+    def given(self, texts):
+        return iter(super().given(texts))
+
+
+@pytest.mark.parametrize("of", COMPONENTS)
 async def test_an_iterator_is_filtered_like_a_list(of):
-    made = of.made(TEXTS, filter=filter_at(LOOKUP))
-    if of is COMPRESSOR:
-        listed = RunnableLambda(lambda query: iter(of.given(TEXTS)))
-        again = ConformalRetriever(retriever=listed, filter=made.filter)
-        found = [made.compress_documents(iter(of.given(TEXTS)), "q")]
-        found += [await made.acompress_documents(iter(of.given(TEXTS)), "q")]
-        found += [again.invoke("q"), await again.ainvoke("q")]
-    else:
-        found = [made.postprocess_nodes(iter(of.given(TEXTS)), QueryBundle("q"))]
-        found += [await made.apostprocess_nodes(iter(of.given(TEXTS)), query_str="q")]
-    assert [texts_of(one) for one in found] == [KEPT] * len(found)
+    iterating = type("Iterating", (Iterating, type(of)), {})()
+    made = iterating.made(TEXTS, filter=filter_at(LOOKUP))
+    assert await iterating.kept(made, TEXTS) == KEPT
 
 
 class TestTheRetrieverStandardsOfLangChain(RetrieversIntegrationTests):
@@ -168,8 +163,8 @@ async def test_metadata_is_not_scored(postprocessor):
     assert await both(postprocessor, given) == given
 
 
-async def test_pictures_and_blank_texts_cannot_be_scored_and_are_kept(file):
-    ours = ConformalPostprocessor.from_calibration(file, embed_model=MiniLMEmbedding())
+async def test_pictures_and_blank_texts_cannot_be_scored_and_are_kept():
+    ours = ConformalPostprocessor.from_calibration(BY_EMBEDDINGS, embed_model=MiniLMEmbedding())
     given = [NodeWithScore(node=ImageNode(image_path="picture.png")), node(" "), node("other")]
     assert await both(ours, given, "mountain") == given[:2]
 
@@ -209,8 +204,7 @@ def test_copies_have_score_and_p_value_as_plain_numbers(compressor):
     given = [Document("near", metadata={"conformal_score": "mine", "page": 1}), Document("odd")]
     near, odd = compressor.compress_documents(given, "q")
     assert near.metadata == {"conformal_score": 0.1, "conformal_p_value": 1.0, "page": 1}
-    assert type(near.metadata["conformal_score"]) is float
-    assert type(near.metadata["conformal_p_value"]) is float
+    assert {type(value) for value in near.metadata.values()} == {float, int}
     assert odd.metadata == {"conformal_score": None, "conformal_p_value": None}
 
 
@@ -276,14 +270,14 @@ async def test_a_retriever_can_have_another_alpha_than_its_calibration():
 )
 async def test_an_invalid_argument_is_named(compressor, postprocessor, given, query, error, field):
     bundle = None if query is None else QueryBundle(query)
-    with pytest.raises(error, match=field):
-        compressor.compress_documents(given, query)
-    with pytest.raises(error, match=field):
-        await compressor.acompress_documents(given, query)
-    with pytest.raises(error, match=field):
-        postprocessor.postprocess_nodes(given, bundle)
-    with pytest.raises(error, match=field):
-        await postprocessor.apostprocess_nodes(given, bundle)
+    for filtering, awaited, asked in (
+        (compressor.compress_documents, compressor.acompress_documents, query),
+        (postprocessor.postprocess_nodes, postprocessor.apostprocess_nodes, bundle),
+    ):
+        with pytest.raises(error, match=field):
+            filtering(given, asked)
+        with pytest.raises(error, match=field):
+            await awaited(given, asked)
 
 
 @each_component
@@ -292,17 +286,14 @@ def test_a_misspelt_keyword_is_an_error(of):
         of.made(TEXTS, filter=filter_at(LOOKUP), treshold=0.3)
 
 
-def test_the_embedding_model_of_the_settings_is_the_default(file, monkeypatch):
+def test_the_embedding_model_of_the_settings_is_the_default(monkeypatch):
     monkeypatch.setattr(Settings, "_embed_model", MiniLMEmbedding())
-    assert ConformalPostprocessor.from_calibration(file).filter.calibration.scorer
+    assert ConformalPostprocessor.from_calibration(BY_EMBEDDINGS).filter.calibration.scorer
     monkeypatch.setattr(Settings, "_embed_model", None)
     with pytest.raises(ValueError, match=r"Settings\.embed_model"):  # not the error of OpenAI's
-        ConformalPostprocessor.from_calibration(file)
-
-
-def test_an_llm_without_a_name_needs_one(file):
-    with pytest.raises(ValueError, match="name"):
-        ConformalPostprocessor.from_calibration(file, llm=MockLLM())
+        ConformalPostprocessor.from_calibration(BY_EMBEDDINGS)
+    with pytest.raises(ValueError, match="name"):  # which the LLM lacks
+        ConformalPostprocessor.from_calibration(BY_EMBEDDINGS, llm=MockLLM())
 
 
 # --- as a component of its framework --------------------------------------------------------------
@@ -312,18 +303,17 @@ def two_scored(query="q"):
     return [Document(t, metadata={"relevance_score": s}) for t, s in (("a", 0.4), ("b", 0.6))]
 
 
-def test_components_can_be_pickled_and_copied():
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_components_can_be_pickled_and_copied(copied):
     keep = filter_at(RetrievalScorer(), -0.5)
-    retriever = ConformalRetriever(retriever=RunnableLambda(two_scored), filter=keep)
-    for again in (retriever, pickle.loads(pickle.dumps(retriever))):
-        assert texts_of(again.invoke("q")) == ["b"]
-        assert again.filter.calibration == keep.calibration
-    for copied in (copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))):
-        compressor = copied(ConformalCompressor(filter=keep))
-        assert texts_of(compressor.compress_documents(two_scored(), "q")) == ["b"]
-        postprocessor = copied(ConformalPostprocessor(filter=keep))
-        nodes = [node("a", 0.4), node("b", 0.6)]
-        assert texts_of(postprocessor.postprocess_nodes(nodes, query_str="q")) == ["b"]
+    retriever = copied(ConformalRetriever(retriever=RunnableLambda(two_scored), filter=keep))
+    assert texts_of(retriever.invoke("q")) == ["b"]
+    assert retriever.filter.calibration == keep.calibration
+    compressor = copied(ConformalCompressor(filter=keep))
+    assert texts_of(compressor.compress_documents(two_scored(), "q")) == ["b"]
+    postprocessor = copied(ConformalPostprocessor(filter=keep))
+    nodes = [node("a", 0.4), node("b", 0.6)]
+    assert texts_of(postprocessor.postprocess_nodes(nodes, query_str="q")) == ["b"]
 
 
 def test_it_is_a_component_of_llama_index():
@@ -338,8 +328,8 @@ def test_it_is_a_component_of_llama_index():
     assert json.loads(ours.to_json())["filter"] == shown
 
 
-def test_a_failed_pickle_leaves_it_unchanged(file):
-    ours = ConformalPostprocessor.from_calibration(file, embed_model=MiniLMEmbedding())
+def test_a_failed_pickle_leaves_it_unchanged():
+    ours = ConformalPostprocessor.from_calibration(BY_EMBEDDINGS, embed_model=MiniLMEmbedding())
     before = ours.filter
     with pytest.raises(NotImplementedError):  # LlamaIndex wraps its models' methods in proxies
         pickle.dumps(ours)
@@ -364,18 +354,15 @@ class Reranker(BaseNodePostprocessor):
         return sorted(nodes, key=lambda one: -len(one.text))[: self.top_n]
 
 
-async def test_a_reranker_of_llama_index_is_a_scorer():
-    scorer = as_scorer(Reranker())
-    assert scorer.name == "reranker(length)"
-    given = [*map(node, ("aa", "aaaa", " ", "none", "aa"))]
+@pytest.mark.parametrize(
+    ("top_n", "kept"), [(100, ["aaaa", " ", "none"]), (1, ["aaaa", " "])], ids=["all", "the first"]
+)
+async def test_a_reranker_of_llama_index_is_a_scorer_and_drops_what_it_does_not_return(top_n, kept):
+    scorer = as_scorer(Reranker(top_n=top_n))
+    assert (scorer.name, scorer.relative_to_query) == ("reranker(length)", True)
     ours = ConformalPostprocessor(filter=filter_at(scorer, -3.0))
-    assert texts_of(await both(ours, given)) == ["aaaa", " ", "none"]
-    assert scorer.relative_to_query
-
-
-async def test_a_snippet_that_the_reranker_does_not_return_is_dropped():
-    ours = ConformalPostprocessor(filter=filter_at(as_scorer(Reranker(top_n=1)), 0.0))
-    assert texts_of(await both(ours, [node("aa"), node("aaaa")])) == ["aaaa"]
+    given = [*map(node, ("aa", "aaaa", " ", "none", "aa"))]
+    assert texts_of(await both(ours, given)) == kept
     with pytest.raises(ValueError, match="as_scorer"):
         as_scorer(Reranker(model="unknown"))
 

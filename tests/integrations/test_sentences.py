@@ -10,10 +10,10 @@ import pytest
 from frameworks import (
     COMPONENTS,
     K,
-    MiniLMEmbeddings,
     calibration_at,
     each_component,
     each_framework,
+    each_package,
     halves,
     ids_of,
     index_retriever,
@@ -23,7 +23,7 @@ from frameworks import (
     with_evidence,
 )
 from langchain_core.documents import Document
-from langchain_core.vectorstores import InMemoryVectorStore
+from langchain_core.runnables import RunnableLambda
 from llama_index.core.llms import MockLLM
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import Document as Page
@@ -45,12 +45,10 @@ from conformal_retrievers import (
     RetrievalScorer,
     calibrate,
 )
-from conformal_retrievers.cli.docstrings import (
-    docstring_corpus,
-)
+from conformal_retrievers.cli.docstrings import docstring_corpus
 from conformal_retrievers.data import Hit
 from conformal_retrievers.data.sentences import splitter
-from conformal_retrievers.monitoring import FilterLog
+from conformal_retrievers.monitoring import FilterLog, read_log
 from conformal_retrievers.sentence_filter import SentenceFilter
 from langchain_conformal import (
     ConformalCallbackHandler,
@@ -89,20 +87,12 @@ KEPT = {
 RANGES = {"cut": [[0, 16], [33, 51]], "whole": [[0, 18]], "unscored": [[16, 32]], "blank": [[0, 3]]}
 
 
-def lines(text):
-    ends = [i + 1 for i, character in enumerate(text) if character == "\n"]
-    return list(zip([0, *ends], [*ends, len(text)], strict=True))
+COMPRESSOR, _, POSTPROCESSOR = COMPONENTS
 
 
-def calibration(split="sentences", threshold=0.5):
-    return calibration_at(WORDS, threshold, split=split and splitter(split).name)
-
-
-COMPRESSOR, RETRIEVER, POSTPROCESSOR = COMPONENTS
-
-
-def made(of, texts=TEXTS, split="sentences", threshold=0.5, **options):
-    return of.opened(texts, calibration(split, threshold), scorer=WORDS, split=split, **options)
+def made(of, texts=TEXTS, threshold=0.5, **options):
+    given = calibration_at(WORDS, threshold, split=NAME)
+    return of.opened(texts, given, scorer=WORDS, split="sentences", **options)
 
 
 def texts_by_id(kept):
@@ -115,10 +105,6 @@ async def kept_texts(of, texts, **options):
     kept = of.ask(component, texts)
     assert await of.kept(component, texts) == texts_of(kept)
     return texts_by_id(kept)
-
-
-def documents(texts=TEXTS):
-    return COMPRESSOR.given(texts)
 
 
 # --- what is kept ---------------------------------------------------------------------------------
@@ -137,11 +123,11 @@ async def test_neighbours_of_a_kept_sentence_stay_in_its_document(of):
 
 
 def test_sentences_can_have_the_score_that_the_retriever_gave_their_document():
-    scorer, scored = RetrievalScorer(), {"One. Two.": 0.6, "Three.": 0.4}
-    one = calibration_at(scorer, -0.5, split=NAME)
-    given = SentenceFilter(scorer, one, "sentences")
-    found = [Document(t, metadata={"relevance_score": score}) for t, score in scored.items()]
-    nodes = [NodeWithScore(node=TextNode(text=t), score=score) for t, score in scored.items()]
+    scorer = RetrievalScorer()
+    given = SentenceFilter(scorer, calibration_at(scorer, -0.5, split=NAME), "sentences")
+    found, nodes = (of.given(["One. Two.", "Three."]) for of in (COMPRESSOR, POSTPROCESSOR))
+    for document, node, score in zip(found, nodes, (0.6, 0.4), strict=True):
+        document.metadata["relevance_score"] = node.score = score
     for kept in (
         ConformalCompressor(filter=given).compress_documents(found, "q"),
         ConformalPostprocessor(filter=given).postprocess_nodes(nodes, query_str="q"),
@@ -152,24 +138,19 @@ def test_sentences_can_have_the_score_that_the_retriever_gave_their_document():
 # --- events ---------------------------------------------------------------------------------------
 
 
-def check_event(event):
+def test_both_handlers_log_the_same_decision_about_sentences(tmp_path, handled):
+    log = FilterLog(tmp_path / "log.jsonl")
+    handled(ConformalEventHandler(log))
+    COMPRESSOR.ask(made(COMPRESSOR), TEXTS, callbacks=[ConformalCallbackHandler(log)])
+    POSTPROCESSOR.ask(made(POSTPROCESSOR), TEXTS)
+    event, other = ({**one, "time": None, "calibration": None} for one in read_log(log.path))
+    assert event == other
     assert event["split"] == NAME
     # 3, 2, 1 and 2 sentences, and a blank document.
     assert (event["k"], event["kept"], event["unscorable"]) == (9, [0, 2, 5, 7, 8], [7, 8])
     kept = {[*TEXTS][one["document"]]: one["ranges"] for one in event["kept_ranges"]}
     assert kept == RANGES
     assert not any(text.strip() and text[:14] in json.dumps(event) for text in TEXTS.values())
-
-
-def test_both_handlers_log_the_same_decision_about_sentences(tmp_path, handled):
-    paths = [tmp_path / "langchain.jsonl", tmp_path / "llama_index.jsonl"]
-    one, other = map(FilterLog, paths)
-    handled(ConformalEventHandler(other))
-    COMPRESSOR.ask(made(COMPRESSOR), TEXTS, callbacks=[ConformalCallbackHandler(one)])
-    POSTPROCESSOR.ask(made(POSTPROCESSOR), TEXTS)
-    first, second = ({**json.loads(path.read_text()), "time": None} for path in paths)
-    check_event(first)
-    assert {**first, "calibration": None} == {**second, "calibration": None}
 
 
 # --- LangChain ------------------------------------------------------------------------------------
@@ -189,9 +170,8 @@ def test_a_document_comes_back_as_itself_with_the_kept_text_ranges_and_best_scor
     before = copy.deepcopy(given)
     kept = made(COMPRESSOR).compress_documents(given, "q")
     assert given == before
-    assert [type(document) for document in kept] == [Chapter] * 4
-    assert {document.title for document in kept} == {"one"}
-    assert {d.id: d.page_content for d in kept} == KEPT
+    assert [(type(document), document.title) for document in kept] == [(Chapter, "one")] * 4
+    assert texts_by_id(kept) == KEPT
     marks = {d.id: (d.metadata["conformal_score"], d.metadata["conformal_p_value"]) for d in kept}
     assert marks == {
         "cut": (0.1, 1.0),
@@ -265,7 +245,7 @@ async def test_a_node_comes_back_as_itself_with_the_kept_text():
     assert [(type(one), one.hits, one.failed, one.score) for one in kept] == [
         (NodeWithHits, hits, ("dense",), 0.5)
     ] * 4
-    assert {one.node_id: one.text for one in kept} == KEPT
+    assert texts_by_id(kept) == KEPT
     originals = {one.node_id: one.node for one in given}
     for node in (one.node for one in kept):
         whole = originals[node.node_id]
@@ -309,27 +289,15 @@ def test_a_node_whose_text_cannot_be_set_stays_whole():
 @pytest.mark.parametrize(
     ("calibrated", "options", "error"),
     [
-        ("sentences", {"split": None}, CalibrationMismatch),
+        (NAME, {"split": None}, CalibrationMismatch),
         (None, {"split": "sentences"}, CalibrationMismatch),
-        (lines, {"split": "sentences"}, CalibrationMismatch),
+        ("lines", {"split": "sentences"}, CalibrationMismatch),
         (None, {"neighbours": 1}, ValueError),
     ],
 )
 def test_a_calibration_filters_only_what_was_cut_as_it_was(of, calibrated, options, error):
     with pytest.raises(error, match="split"):
-        of.opened(TEXTS, calibration(calibrated), scorer=WORDS, **options)
-
-
-@each_component
-def test_a_file_is_opened_with_split(of, tmp_path):
-    path = tmp_path / "calibration.json"
-    calibration().save(path)
-    opened = of.opened(TEXTS, path, scorer=WORDS, split="sentences", neighbours=2)
-    assert isinstance(opened.filter, SentenceFilter)
-    assert opened.filter.neighbours == 2
-
-
-# --- real stores and text -------------------------------------------------------------------------
+        of.opened(TEXTS, calibration_at(WORDS, split=calibrated), scorer=WORDS, **options)
 
 
 # --- sentences judged -----------------------------------------------------------------------------
@@ -346,10 +314,7 @@ def test_both_frameworks_judge_the_same_sentences():
     assert any(q.missed for q in other)
 
 
-@pytest.mark.parametrize(
-    ("package", "make"),
-    [(langchain_conformal, langchain_retriever), (llama_index_conformal, index_retriever)],
-)
+@each_package
 def test_judgements_of_documents_alone_are_refused_for_sentences(package, make):
     for split, message in (("sentences", "evidence"), ("words", "split")):
         with pytest.raises(ValueError, match=message):
@@ -357,11 +322,11 @@ def test_judgements_of_documents_alone_are_refused_for_sentences(package, make):
 
 
 def test_evidence_of_a_source_needs_to_know_where_chunks_start():
-    store = InMemoryVectorStore(MiniLMEmbeddings())
-    store.add_documents([Document("One two. Three.", metadata={"source": "a", "start_index": -1})])
+    document = Document("One two. Three.", metadata={"source": "a", "start_index": -1})
+    found = RunnableLambda(lambda query: [document])
     asked = [JudgedQuery("Three?", [], [], evidence=[Evidence("a", 9, 15)])]
     with pytest.raises(ValueError, match="position"):
-        langchain_conformal.judge_retriever(store.as_retriever(), asked, split="sentences")
+        langchain_conformal.judge_retriever(found, asked, split="sentences")
 
 
 def test_snippets_have_the_whole_numbers_that_say_where_they_start():
@@ -415,6 +380,3 @@ async def test_both_frameworks_keep_the_same_sentences(tmp_path):
         n_kept, n_all = n_kept + sum(keeps), n_all + len(keeps)
     assert n_cut > 0
     assert 0 < n_kept < n_all * 0.5
-
-
-# --- chains and engines ---------------------------------------------------------------------------
