@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -13,11 +11,7 @@ from hypothesis import strategies as st
 from lookup import LookupScorer, Sum
 
 from conformal_retrievers import Snippet
-from conformal_retrievers.scoring import (
-    QueryZScore,
-    ascore_snippets,
-    relative_to_query,
-)
+from conformal_retrievers.scoring import QueryZScore, relative_to_query
 
 ABCD = [Snippet(text) for text in "abcd"]
 
@@ -79,35 +73,3 @@ async def test_asynchronous_scores_are_the_synchronous_ones():
         awaited = await scorer.ascore("q", ABCD)
         np.testing.assert_array_equal(awaited, scorer.score("q", ABCD))
         assert scorer.score("q", []).tolist() == []
-
-
-@dataclass(frozen=True)
-class Meeting:
-    """A scorer that waits until the other one was called too."""
-
-    name: str
-    mine: asyncio.Event
-    others: asyncio.Event
-
-    def score(self, query, snippets):
-        raise AssertionError("called in a thread")
-
-    async def ascore(self, query, snippets):
-        self.mine.set()
-        await self.others.wait()
-        if self.name == "failing":
-            raise RuntimeError("the model is gone")
-        return [0.5] * len(snippets)
-
-
-@pytest.mark.parametrize("cancelled", [False, True])
-async def test_no_task_goes_on_after_a_failure_or_a_cancellation(cancelled):
-    waiting = Meeting("waiting", asyncio.Event(), asyncio.Event())
-    failing = Meeting("failing", asyncio.Event(), asyncio.Event() if cancelled else waiting.mine)
-    scoring = asyncio.ensure_future(ascore_snippets(Sum(waiting, failing), "q", ABCD))
-    await waiting.mine.wait()
-    if cancelled:
-        scoring.cancel()
-    with pytest.raises(asyncio.CancelledError if cancelled else RuntimeError):
-        await scoring
-    assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -46,24 +46,16 @@ def behind(scorer, part):
     return ConformalFilter(scorer, one, gate=Gate(best, of_gate))
 
 
-def both_calls(conformal, query="q"):
-    return conformal(query, TEXTS), asyncio.run(conformal.acall(query, TEXTS))
-
-
-def test_a_scorer_of_filter_and_gate_is_asked_once():
-    scorer, asked = counting()
-    for filtered in both_calls(behind(scorer, scorer)):
-        assert filtered.scores.tolist() == [1.0, 3.0, 2.0]
-        assert filtered.gated.score == 1.0
-    assert asked == ["q", "q"]  # by each call
-
-
-def test_so_is_a_part_of_a_combined_score():
+async def test_a_scorer_of_filter_and_gate_and_a_part_of_one_are_asked_once():
     scorer, asked = counting()
     other, asked_other = counting("other")
-    for filtered in both_calls(behind(Sum(other, scorer), scorer)):
-        assert filtered.gated.score == 1.0
-    assert asked == asked_other == ["q", "q"]
+    for own, scores in ((scorer, [1, 3, 2]), (Sum(other, scorer), [2, 6, 4])):
+        conformal = behind(own, scorer)
+        asked.clear()
+        for filtered in (conformal("q", TEXTS), await conformal.acall("q", TEXTS)):
+            assert (filtered.scores.tolist(), filtered.gated.score) == (scores, 1.0)
+        assert asked == ["q", "q"]  # by each call
+    assert asked_other == ["q", "q"]
 
 
 def test_an_error_reaches_the_caller_and_is_not_kept():
@@ -104,10 +96,18 @@ async def test_the_gates_own_error_is_raised_while_a_score_of_both_is_awaited():
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-async def test_the_gates_model_is_not_awaited_after_a_failure_or_a_cancellation(cancelled):
+@pytest.mark.parametrize(
+    "scoring",
+    [
+        lambda one, other: behind(one, other).acall("q", TEXTS),
+        lambda one, other: ascore_snippets(Sum(one, other), "q", SNIPPETS),
+    ],
+    ids=["filter and gate", "sum"],
+)
+async def test_no_other_model_is_awaited_after_a_failure_or_a_cancellation(scoring, cancelled):
     asked = asyncio.Event()
-    conformal = behind(failing(asyncio.Event() if cancelled else asked), endless(asked))
-    call = asyncio.ensure_future(conformal.acall("q", TEXTS))
+    one = failing(asyncio.Event() if cancelled else asked)
+    call = asyncio.ensure_future(scoring(one, endless(asked)))
     await asked.wait()
     if cancelled:
         call.cancel()
