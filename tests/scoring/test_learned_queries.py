@@ -74,6 +74,10 @@ def drawn(n, seed=0):
     return answerable, {"removed": removed, "others": [one(f"o{i}", False, 0.4) for i in range(n)]}
 
 
+ANSWERABLE, UNANSWERABLE = drawn(20)
+LEARNED = fit(ANSWERABLE, UNANSWERABLE)
+
+
 def named(sources, row):
     return dict(zip(map(str, columns(sources)), row, strict=True))
 
@@ -119,12 +123,11 @@ def test_words_are_sought_in_the_first_five_snippets():
 
 @given(st.randoms(use_true_random=False))
 def test_the_order_of_the_snippets_does_not_count(random):
-    answerable, unanswerable = drawn(3)
-    asked = random.choice([*answerable, *unanswerable["removed"]])
+    asked = random.choice([*ANSWERABLE, *UNANSWERABLE["removed"]])
     shuffled = random.sample(asked.snippets, len(asked.snippets))
-    for sources, found in ((HYBRID, []), (DENSE, [])):
-        one = query_features(sources, "text s1", found, asked.retrieved)
-        other = query_features(sources, "text s1", found, as_snippets(shuffled))
+    for sources in (HYBRID, DENSE):
+        one = query_features(sources, "text s1", [], asked.retrieved)
+        other = query_features(sources, "text s1", [], as_snippets(shuffled))
         assert one.tobytes() == other.tobytes()
 
 
@@ -149,45 +152,39 @@ def test_it_is_the_most_probable_one_of_the_prior_and_the_queries():
 
 
 def test_without_queries_of_both_kinds_the_prior_alone_scores():
-    answerable, unanswerable = drawn(40)
-    alone = fit(answerable, {})
+    alone = fit(ANSWERABLE, {})
     assert alone.coefficients == tuple(prior_of("queries").of(columns(HYBRID))[0])
-    yes = [score_query(alone, q.query, q.snippets) for q in answerable]
-    for queries in unanswerable.values():
+    yes = [score_query(alone, q.query, q.snippets) for q in ANSWERABLE]
+    for queries in UNANSWERABLE.values():
         no = [score_query(alone, q.query, q.snippets) for q in queries]
         assert np.mean(np.array(no) > np.quantile(yes, 0.9)) > 0.7
 
 
 @pytest.mark.parametrize("times", [2.0**-7, 2.0**10])
 def test_the_scale_of_a_retriever_s_scores_does_not_count(times):
-    answerable, _ = drawn(20)
-
     def scaled(s):
         return replace(s, hits=tuple(h._replace(score=(h.score + 3) * times) for h in s.hits))
 
-    others = [replace(q, snippets=[*map(scaled, q.snippets)]) for q in answerable]
+    others = [replace(q, snippets=[*map(scaled, q.snippets)]) for q in ANSWERABLE]
     falls = [
         np.diff([score_query(learned, "q", q.snippets) for q in queries])
-        for queries in (answerable, others)
+        for queries in (ANSWERABLE, others)
         for learned in [fit(queries, {})]
     ]
     np.testing.assert_allclose(*falls, rtol=1e-6)
 
 
 def test_queries_without_a_relevant_snippet_do_not_count_as_answerable():
-    answerable, unanswerable = drawn(20)
-    lost = [replace(q, relevant=(False,) * len(q.snippets), missed=1) for q in answerable[:5]]
-    learned = fit([*answerable, *lost], unanswerable)
-    assert learned == fit(answerable, unanswerable)
+    lost = [replace(q, relevant=(False,) * len(q.snippets), missed=1) for q in ANSWERABLE[:5]]
+    assert fit([*ANSWERABLE, *lost], UNANSWERABLE) == LEARNED
 
 
 def test_scorers_of_snippets_and_of_queries_are_features():
-    answerable, unanswerable = drawn(20)
-    learned = fit(answerable, unanswerable, [LONGEST, LENGTH])
+    learned = fit(ANSWERABLE, UNANSWERABLE, [LONGEST, LENGTH])
     assert learned.parts == (LENGTH, LONGEST)
     assert "scorer's best by length" in learned.provenance["coefficients"]
     assert [*learned.provenance["coefficients"]][-1] == "scorer's number by longest"
-    asked = answerable[0]
+    asked = ANSWERABLE[0]
     [row] = table_of(learned.sources, [LENGTH], [LONGEST], [asked])
     own = columns(learned.sources, ["longest"])
     expected = -float((in_units(own, learned.units, row) * learned.coefficients).sum())
@@ -206,9 +203,8 @@ def test_scorers_alone_are_enough():
 
 
 def test_what_cannot_be_fitted_is_an_error():
-    answerable, unanswerable = drawn(3)
     with pytest.raises(ValueError, match="scorers are"):
-        fit(answerable, unanswerable, [LONGEST, LONGEST])
+        fit(ANSWERABLE, UNANSWERABLE, [LONGEST, LONGEST])
     plain = JudgedQuery("q", ["a"], [True])
     with pytest.raises(ValueError, match="hits"):
         fit([plain], {"u": [replace(plain, relevant=(False,))]})
@@ -218,58 +214,48 @@ def test_what_cannot_be_fitted_is_an_error():
 
 
 def test_a_retriever_that_found_nothing_speaks_against_an_answer():
-    answerable, unanswerable = drawn(20)
-    learned = fit(answerable, unanswerable)
     asked = drawn(1)[0][0]
     dense = [
         replace(s, hits=tuple(h for h in s.hits if h.retriever == "dense"))
         for s in asked.snippets
         if any(h.retriever == "dense" for h in s.hits)
     ]
-    alone = score_query(learned, asked.query, dense)
-    assert alone > score_query(learned, asked.query, asked.snippets)
-    row = query_features(learned.sources, asked.query, [], as_snippets(dense))
+    alone = score_query(LEARNED, asked.query, dense)
+    assert alone > score_query(LEARNED, asked.query, asked.snippets)
+    row = query_features(LEARNED.sources, asked.query, [], as_snippets(dense))
     assert np.isnan(row).sum() == 4  # best, last, fall and best elsewhere by bm25
-    filled = named(HYBRID, in_units(columns(HYBRID), learned.units, row))
-    assert (filled["best by bm25"], filled["last by bm25"], filled["fall by bm25"]) == (
-        AWAY,
-        AWAY,
-        0,
-    )
+    filled = named(HYBRID, in_units(columns(HYBRID), LEARNED.units, row))
+    of_bm25 = [filled[f"{feature} by bm25"] for feature in ("best", "last", "fall")]
+    assert of_bm25 == [AWAY, AWAY, 0]
 
 
 def test_it_is_unknown_if_a_part_does_not_know():
-    answerable, unanswerable = drawn(20)
-    known = {q.query for queries in (answerable, *unanswerable.values()) for q in queries}
-    shy = QueryFunction(lambda query, texts: 0.5 if query in known else None, "shy")
-    learned = fit(answerable, unanswerable, [shy])
-    assert math.isfinite(score_query(learned, "q1", answerable[1].snippets))
-    assert math.isnan(score_query(learned, "new", answerable[1].snippets))
+    shy = QueryFunction(lambda query, texts: None if query == "new" else 0.5, "shy")
+    learned = fit(ANSWERABLE, UNANSWERABLE, [shy])
+    assert math.isfinite(score_query(learned, "q1", ANSWERABLE[1].snippets))
+    assert math.isnan(score_query(learned, "new", ANSWERABLE[1].snippets))
 
 
 # --- provenance -----------------------------------------------------------------------------------
 
 
 def test_it_is_made_again_bit_for_bit_from_its_provenance():
-    answerable, unanswerable = drawn(20)
-    learned = fit(answerable, unanswerable, [LENGTH, LONGEST])
+    learned = fit(ANSWERABLE, UNANSWERABLE, [LENGTH, LONGEST])
     stored = json.loads(json.dumps(learned.provenance))
     again = query_scorer_of(stored, [LONGEST, LENGTH])
     assert again == learned
     assert again.name == learned.name
     assert needs(stored) == ["length", "longest"]
     assert retrievers_of(learned) == ("bm25", "dense")
-    for asked in answerable:
+    for asked in ANSWERABLE:
         scores = [one.score_query(asked.query, asked.snippets) for one in (learned, again)]
         assert scores[0] == scores[1]
 
 
 def test_it_was_fitted_on_the_queries_of_both_kinds():
-    answerable, unanswerable = drawn(20)
-    learned = fit(answerable, unanswerable)
-    for asked in (answerable[3], unanswerable["others"][3]):
+    for asked in (ANSWERABLE[3], UNANSWERABLE["others"][3]):
         with pytest.raises(ValueError, match="fitted"):
-            check_not_fitted_on(learned, [asked])
+            check_not_fitted_on(LEARNED, [asked])
 
 
 @pytest.mark.parametrize(
@@ -280,6 +266,6 @@ def test_it_was_fitted_on_the_queries_of_both_kinds():
     ],
 )
 def test_a_provenance_that_was_changed_is_an_error(name, value):
-    learned = fit(*drawn(20), [LONGEST])
+    learned = fit(ANSWERABLE, UNANSWERABLE, [LONGEST])
     with pytest.raises(ValueError, match=name):
         LearnedQueryScorer.from_provenance({**learned.provenance, name: value}, [LONGEST])
