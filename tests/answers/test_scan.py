@@ -150,11 +150,6 @@ def test_a_comparison_that_says_neither_yes_nor_no_stops_the_scan(verdict):
         scan_answers([scored([0.1], i) for i in range(3)], Chain(), scorer=SCORER, same=same)
 
 
-def test_a_cache_needs_a_name_of_the_chain(tmp_path):
-    with pytest.raises(ValueError, match="chain is missing; with a cache, give chain="):
-        scan_of(scored([0.1]), lambda question, snippets: "a", cache=Cache(tmp_path / "a.db"))
-
-
 def test_a_failing_call_leaves_its_question_out_and_names_it(caplog):
     queries = [scored([0.1], i) for i in range(3)]
 
@@ -187,6 +182,8 @@ def test_a_cache_answers_what_was_asked_and_another_chain_asks_anew(tmp_path):
     ]
     scan_answers(renamed, second, scorer=SCORER, cache=cache)  # it knows texts, not ids
     assert second.calls == []
+    with pytest.raises(ValueError, match="chain is missing; with a cache, give chain="):
+        scan_answers(queries, lambda question, snippets: "a", scorer=SCORER, cache=cache)
 
 
 def test_the_whole_context_is_asked_twice_also_with_a_cache(tmp_path):
@@ -241,6 +238,10 @@ def test_the_number_of_calls_is_said_before_the_first(caplog):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        *(
+            ({"expected": {scored([0.1]).query: empty}}, "give a reference answer or several, or")
+            for empty in ("", " ", ["Paris", ""], [], [1990], b"Paris", 3, None, {"a": 1})
+        ),
         ({"expected": {}}, "expected has None for 'What is thing 0"),
         ({"expected": "Paris"}, "expected is 'Paris'; give reference answers by question, a dict"),
         ({"same": "text"}, "same is 'text'; give a function"),
@@ -262,13 +263,6 @@ def test_bad_arguments_are_named(options, message):
     with pytest.raises((TypeError, ValueError), match=message):
         scan_answers(**arguments)
     assert chain.calls == []
-
-
-def test_a_reference_that_is_blank_is_named():
-    query = scored([0.1])
-    for empty in ("", " ", ["Paris", ""], [], [1990], b"Paris", 3, None, {"a": 1}):
-        with pytest.raises(ValueError, match=r"give a reference answer or several, or leave"):
-            scan_answers([query], Chain(), scorer=SCORER, expected={query.query: empty})
 
 
 def test_silence_from_no_snippet_is_an_answer(tmp_path):
@@ -312,11 +306,13 @@ def test_verdicts_go_to_the_judging_page(tmp_path):
 # --- comparisons ----------------------------------------------------------------------------------
 
 
-def judge(otherwise):
-    """Return a comparison by an LLM that knows the controls, and says one word about all else."""
+def judge(otherwise, asked=None, controls=CONTROLS):
+    """Return a comparison by an LLM that knows controls, and says one word about all else."""
+    asked = [] if asked is None else asked
 
     def complete(request):
-        known = [same for _, *pair, same in CONTROLS if all(text in request.user for text in pair)]
+        asked.append(request)
+        known = [same for _, *pair, same in controls if all(text in request.user for text in pair)]
         verdict = otherwise if not known else "yes" if known[0] else "no"
         return Reply(json.dumps({"reasoning": "…", "verdict": verdict}))
 
@@ -325,12 +321,7 @@ def judge(otherwise):
 
 def test_an_llm_compares_what_differs_in_words_only():
     asked = []
-
-    def complete(request):
-        asked.append(request)
-        return Reply('{"reasoning": "both name it", "verdict": "yes"}')
-
-    same = llm_same(LLM(complete, "judge"))
+    same = judge("yes", asked)
     assert same("Where?", "Paris.", "paris")
     assert not asked
     assert same("Where?", "It is in France's capital", "Paris")
@@ -359,9 +350,7 @@ def test_the_number_of_calls_that_is_said_counts_those_of_an_llm_that_compares(c
 def test_an_llm_that_says_the_same_of_every_pair_is_refused_before_anything_is_scored(
     verdict, words
 ):
-    text = json.dumps({"reasoning": "so it seems", "verdict": verdict})
-    same = llm_same(LLM(lambda request: Reply(text), "judge"))
-    seen, chain = [], Chain(0)
+    seen, chain, same = [], Chain(0), judge(verdict, controls=())
     scorer = FunctionScorer(lambda query, texts: seen.append(query), "unused")
     with pytest.raises(ValueError, match=f"{words}.*give llm_same another LLM"):
         scan_answers([scored([0.1, 0.2], 1)], chain, scorer=scorer, same=same)

@@ -13,7 +13,6 @@ from langchain_core.cross_encoders import BaseCrossEncoder
 from langchain_core.documents import BaseDocumentCompressor, Document
 
 from conformal_retrievers import CrossEncoderScorer, FunctionScorer, LLMScorer, Snippet, calibrate
-from conformal_retrievers.llm.wire import portable
 from conformal_retrievers.scoring import ascore_snippets, score_snippets
 from conformal_retrievers.scoring.bm25 import BM25Scorer
 from langchain_conformal import as_llm, as_scorer, embedding_scorer, judge_retriever
@@ -50,35 +49,22 @@ def bm25():
     return BM25Scorer(s.text for s in snippets())
 
 
-class LocalCrossEncoder(BaseCrossEncoder):
-    """A model of Sentence Transformers, as LangChain's packages wrap one."""
+class Encoder(BaseCrossEncoder):
+    """Scores by the length of texts; tests/scoring has a model of Sentence Transformers."""
 
-    def __init__(self, folder):
-        from sentence_transformers import CrossEncoder
-
-        self.model_name = folder
-        self.model = CrossEncoder(folder, device="cpu")
+    model_name = "/models/length"
 
     def score(self, text_pairs):
-        return self.model.predict(text_pairs)
-
-
-@pytest.fixture(scope="module")
-def cross_encoder(tmp_path_factory):
-    from tiny_models import saved_cross_encoder  # which imports torch
-
-    folder = saved_cross_encoder(tmp_path_factory.mktemp("models") / "bert", labels=1)
-    return LocalCrossEncoder(str(folder))
+        return np.array([len(text) for _, text in text_pairs], np.float32)
 
 
 @pytest.fixture(params=["embeddings", "cross-encoder", "chat model", "reranker", "function"])
-def model_and_scorer(request, cross_encoder, models):
+def model_and_scorer(request, models):
     """A model as a user has it, and the scorer that it should become."""
     if request.param == "embeddings":
         return MiniLMEmbeddings(), embedding_scorer(MiniLMEmbeddings())
     if request.param == "cross-encoder":
-        name = f"cross-encoder({portable(cross_encoder.model_name)})"
-        return cross_encoder, CrossEncoderScorer(cross_encoder.score, name)
+        return Encoder(), CrossEncoderScorer(Encoder().score, "cross-encoder(length)")
     if request.param == "chat model":
         return models()[0], LLMScorer(as_llm(models()[0]))
     if request.param == "reranker":
@@ -166,16 +152,10 @@ def test_a_relevance_beyond_floats_is_refused():
 
 
 def test_a_reranker_that_writes_no_relevance_is_refused_with_the_model_to_give():
-    class Encoder(BaseCrossEncoder):
-        model_name = "overlap"
-
-        def score(self, text_pairs):
-            return [float(len(text)) for _, text in text_pairs]
-
     reranker = CrossEncoderReranker(model=Encoder(), top_n=3)
     with pytest.raises(ValueError, match=r"of a CrossEncoderReranker, give its \.model"):
         as_scorer(reranker, name="r").score("q", [Snippet("a")])
-    assert as_scorer(reranker.model).name == "cross-encoder(overlap)"
+    assert as_scorer(reranker.model).name == "cross-encoder(length)"
 
 
 def test_a_model_without_a_name_and_a_function_need_one_to_be_a_scorer():

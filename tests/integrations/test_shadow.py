@@ -41,14 +41,8 @@ PAGES = ["It is near. It is far.", "It is far. It was far."]
 FAR = ["far", "far"]
 
 
-def calibration():
-    return calibration_at(SCORER, alpha=0.1, n=20)
-
-
-def of_sentences():
-    return calibration_at(WORDS, alpha=0.1, n=20, split=splitter("sentences").name)
-
-
+CALIBRATION = calibration_at(SCORER, alpha=0.1, n=20)
+OF_SENTENCES = calibration_at(WORDS, alpha=0.1, n=20, split=splitter("sentences").name)
 SENTENCES = {"split": "sentences", "scorer": WORDS}
 STRICT = {"on_empty": "raise", "on_unscorable": "raise"}
 SILENT = calibrate_gate(
@@ -85,29 +79,27 @@ def pairs(found):
 @each_component
 @pytest.mark.parametrize("options", [{}, {"alpha": 0.2}, STRICT])
 async def test_everything_is_returned_in_order_with_whether_it_would_be_kept(of, options):
-    found = await asked(of, TEXTS, calibration(), scorer=SCORER, shadow=True, **options)
+    found = await asked(of, TEXTS, CALIBRATION, scorer=SCORER, shadow=True, **options)
     assert found == [("far", False), ("near", True), ("middle", True)]
 
 
 @each_component
 async def test_a_silent_gate_silences_nothing(of):
     given = {"scorer": [SCORER, SILENT.scorer], "gate": SILENT}
-    assert await asked(of, TEXTS, calibration(), **given) == []
-    found = await asked(of, TEXTS, calibration(), shadow=True, **given)
+    assert await asked(of, TEXTS, CALIBRATION, **given) == []
+    found = await asked(of, TEXTS, CALIBRATION, shadow=True, **given)
     assert found == [(text, False) for text in TEXTS]
 
 
 @each_component
 async def test_texts_stay_whole_where_sentences_would_be_cut(of):
-    given = await asked(of, PAGES, of_sentences(), shadow=True, **SENTENCES)
-    assert given == [(PAGES[0], True), (PAGES[1], False)]
-    assert (
-        await asked(of, PAGES[1:], of_sentences(), shadow=True, **SENTENCES, **STRICT) == given[1:]
-    )
+    options = {"shadow": True, **SENTENCES}
+    assert await asked(of, PAGES, OF_SENTENCES, **options) == [(PAGES[0], True), (PAGES[1], False)]
+    assert await asked(of, PAGES[1:], OF_SENTENCES, **options, **STRICT) == [(PAGES[1], False)]
 
 
 def test_langchains_metadata_have_the_scores_of_what_would_be_dropped_too():
-    made = COMPRESSOR.opened(PAGES, of_sentences(), shadow=True, **SENTENCES)
+    made = COMPRESSOR.opened(PAGES, OF_SENTENCES, shadow=True, **SENTENCES)
     found = COMPRESSOR.ask(made, PAGES)
     scores = [(d.metadata["conformal_score"], d.metadata["conformal_p_value"] > 0.1) for d in found]
     assert scores == [(0.1, True), (0.9, False)]
@@ -154,7 +146,7 @@ def test_llama_indexs_prompts_are_the_same_byte_for_byte(mode):
         get_response_synthesizer(llm=llm, response_mode=mode).synthesize("q", given)
         return llm.prompts
 
-    made = POSTPROCESSOR.opened(TEXTS, calibration(), scorer=SCORER, shadow=True)
+    made = POSTPROCESSOR.opened(TEXTS, CALIBRATION, scorer=SCORER, shadow=True)
     given = POSTPROCESSOR.given(TEXTS)
     assert prompts(POSTPROCESSOR.ask(made, TEXTS)) == prompts(given) != []
 
@@ -165,16 +157,12 @@ def observed(tmp_path, handled):
 
     async def observe(of, texts, given, **options):
         log = FilterLog(tmp_path / f"{len([*tmp_path.iterdir()])}.jsonl")
-        if of is POSTPROCESSOR:
-            handler = ConformalEventHandler(log)
-            handled(handler)
-            await asked(of, texts, given, **options)
-            get_dispatcher().event_handlers.remove(handler)
-        else:
-            handler = ConformalCallbackHandler(log)
-            await asked(of, texts, given, [handler], **options)
+        handlers = ConformalCallbackHandler(log), ConformalEventHandler(log)
+        handled(handlers[1])
+        await asked(of, texts, given, [handlers[0]], **options)
+        get_dispatcher().event_handlers.remove(handlers[1])
         events = [{**event, "time": None} for event in read_log(log.path)]
-        return events, handler.observer.counts
+        return events, [handler.observer.counts for handler in handlers]
 
     return observe
 
@@ -183,9 +171,9 @@ def observed(tmp_path, handled):
 @pytest.mark.parametrize(
     ("texts", "given", "options", "characters"),
     [
-        (TEXTS, calibration(), {"scorer": SCORER}, [3, 4, 6]),
-        (TEXTS, calibration(), {"scorer": [SCORER, SILENT.scorer], "gate": SILENT}, [3, 4, 6]),
-        (PAGES, of_sentences(), SENTENCES, [11, 10, 10, 11]),
+        (TEXTS, CALIBRATION, {"scorer": SCORER}, [3, 4, 6]),
+        (TEXTS, CALIBRATION, {"scorer": [SCORER, SILENT.scorer], "gate": SILENT}, [3, 4, 6]),
+        (PAGES, OF_SENTENCES, SENTENCES, [11, 10, 10, 11]),
     ],
     ids=["snippets", "behind a gate", "sentences"],
 )
@@ -205,7 +193,7 @@ async def test_events_are_those_of_a_filter_that_cuts_marked_as_in_shadow(
 async def test_opentelemetrys_span_says_that_it_is_a_shadow(tracing):
     exporter, provider = tracing
     for shadow in (True, False):
-        made = POSTPROCESSOR.opened(TEXTS, calibration(), scorer=SCORER, shadow=shadow)
+        made = POSTPROCESSOR.opened(TEXTS, CALIBRATION, scorer=SCORER, shadow=shadow)
         with trace.get_tracer("t", tracer_provider=provider).start_as_current_span("s"):
             POSTPROCESSOR.ask(made, TEXTS)
     marked, plain = [dict(span.attributes) for span in exporter.get_finished_spans()]
@@ -213,12 +201,11 @@ async def test_opentelemetrys_span_says_that_it_is_a_shadow(tracing):
 
 
 async def test_a_log_written_in_shadow_says_first_what_would_be_saved(tmp_path):
-    given = calibration()
-    given.save(tmp_path / "c.json")
+    CALIBRATION.save(tmp_path / "c.json")
     log = tmp_path / "log.jsonl"
+    handlers = [ConformalCallbackHandler(FilterLog(log, queries="none"))]
     for texts in (TEXTS, FAR, FAR, []):
-        handler = ConformalCallbackHandler(FilterLog(log, queries="none"))
-        await asked(COMPRESSOR, texts, given, [handler], scorer=SCORER, shadow=True)
+        await asked(COMPRESSOR, texts, CALIBRATION, handlers, scorer=SCORER, shadow=True)
     # Of 13, 6, 6 and 0 characters, 3, 6, 6 and 0 are not kept; each query is asked twice.
     found = as_json("diagnose", tmp_path / "c.json", "--log", log, code=1)
     assert found["shadow"] == {"queries": 8, "tokens": 25 / 16, "saved": 15 / 16, "emptied": 0.5}
