@@ -105,15 +105,12 @@ def test_a_fit_takes_so_many_queries_and_below_that_few_give_the_scale(n, others
 def test_every_given_scorer_scores_a_query_once():
     asked = []
 
-    def verdict(query, texts):
-        asked.append(query)
-        return float(len(texts))
-
     def rating(query, texts):
         asked.append(query)
         return [float(len(text)) for text in texts]
 
-    given = [QueryFunction(verdict, "verdict"), FunctionScorer(rating, "rating")]
+    verdict = QueryFunction(lambda query, texts: sum(rating(query, texts)), "verdict")
+    given = [verdict, FunctionScorer(rating, "rating")]
     for n, others in ((30, ()), (60, {"a": drawn(30, best=0, of="a", seed=1)})):
         asked.clear()
         calibrate_gate(drawn(n, best=2, n_relevant=1), others, given, alpha=0.1)
@@ -171,17 +168,12 @@ def test_invalid_arguments_are_named(arguments, error, named):
         calibrate_gate(given.pop("answerable"), given.pop("unanswerable"), **given)
 
 
-def test_a_gate_is_not_calibrated_as_a_filter_is():
-    filtering = calibrate(ANSWERABLE, LAST, alpha=0.1)
-    with pytest.raises(CalibrationMismatch, match="calibrate_gate"):
-        Gate(FIRST, filtering)
-    gate = calibrate_gate(ANSWERABLE, (), FIRST, alpha=0.1)
-    with pytest.raises(CalibrationMismatch, match="about queries.*gate="):
-        ConformalFilter(LAST, gate.calibration)
-
-
-def test_the_file_of_a_filter_names_the_scorers_that_its_gate_needs():
+def test_a_gate_is_not_calibrated_as_a_filter_is_and_needs_a_scorer_of_its_own():
     gate = calibrate_gate(ANSWERABLE, (), FIRST, alpha=0.1)
     behind = calibrate(ANSWERABLE, LAST, alpha=0.2, gate=gate)
+    with pytest.raises(CalibrationMismatch, match="calibrate_gate"):
+        Gate(FIRST, behind)
+    with pytest.raises(CalibrationMismatch, match="about queries.*gate="):
+        ConformalFilter(LAST, gate.calibration)
     assert needed_scorers(behind) == ["last", "first"]
     assert needed_scorers(gate.calibration) == ["first"]
