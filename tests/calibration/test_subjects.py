@@ -39,9 +39,7 @@ def calibration_about(subject, scorer="lookup"):
 @pytest.mark.parametrize(
     ("subject", "kept"),
     [
-        (SNIPPETS, [True, True, False, True, True, False]),
-        (SENTENCES, [True, True, False, True, True, False]),
-        (FLAGS, [True, True, False, True, True, False]),
+        *((one, [True, True, False, True, True, False]) for one in (SNIPPETS, SENTENCES, FLAGS)),
         (CLAIMS, [False, False, True, False, False, True]),
     ],
 )

@@ -152,14 +152,11 @@ def test_filters_are_compared_by_what_a_chain_answers(server, calibrations):
     assert found["by answers"].estimates["unchanged"].estimate > 0.6
 
 
-def test_a_blank_reply_is_no_answer_in_either_framework(server):
-    server.reply = lambda body: ""
-    try:
-        for of in (in_langchain, in_llama_index):
-            with pytest.raises(ValueError, match="all of the first 3 questions failed"):
-                calibrate_answers(*of(server, QUESTIONS[:3]), alpha=0.3)
-    finally:
-        server.reply = reply
+@pytest.mark.parametrize("of", [in_langchain, in_llama_index])
+def test_a_blank_reply_is_no_answer_in_either_framework(of, server, monkeypatch):
+    monkeypatch.setattr(server, "reply", lambda body: "")
+    with pytest.raises(ValueError, match="all of the first 3 questions failed"):
+        calibrate_answers(*of(server, QUESTIONS[:3]), alpha=0.3)
 
 
 def test_what_is_no_chain_is_named():

@@ -81,14 +81,8 @@ async def both(made, given, query="q"):
     return kept
 
 
-@pytest.fixture
-def compressor():
-    return COMPRESSOR.made(TEXTS, filter=filter_at(LOOKUP))
-
-
-@pytest.fixture
-def postprocessor():
-    return POSTPROCESSOR.made(TEXTS, filter=filter_at(LOOKUP))
+KEEP_DOCUMENTS = COMPRESSOR.made(TEXTS, filter=filter_at(LOOKUP))
+KEEP_NODES = POSTPROCESSOR.made(TEXTS, filter=filter_at(LOOKUP))
 
 
 BY_EMBEDDINGS = calibration_at(embedding_scorer(MiniLMEmbedding()))
@@ -158,9 +152,9 @@ def test_nodes_without_the_scores_that_were_calibrated_are_kept_with_a_remedy_fo
         assert len(keep.postprocess_nodes([*map(node, TEXTS)], query_str="q")) == len(TEXTS)
 
 
-async def test_metadata_is_not_scored(postprocessor):
+async def test_metadata_is_not_scored():
     given = [NodeWithScore(node=TextNode(text="near", metadata={"title": "far away"}))]
-    assert await both(postprocessor, given) == given
+    assert await both(KEEP_NODES, given) == given
 
 
 async def test_pictures_and_blank_texts_cannot_be_scored_and_are_kept():
@@ -200,9 +194,9 @@ async def test_the_retrievers_own_score_and_that_of_a_subclass_decide(
 # --- metadata -------------------------------------------------------------------------------------
 
 
-def test_copies_have_score_and_p_value_as_plain_numbers(compressor):
+def test_copies_have_score_and_p_value_as_plain_numbers():
     given = [Document("near", metadata={"conformal_score": "mine", "page": 1}), Document("odd")]
-    near, odd = compressor.compress_documents(given, "q")
+    near, odd = KEEP_DOCUMENTS.compress_documents(given, "q")
     assert near.metadata == {"conformal_score": 0.1, "conformal_p_value": 1.0, "page": 1}
     assert {type(value) for value in near.metadata.values()} == {float, int}
     assert odd.metadata == {"conformal_score": None, "conformal_p_value": None}
@@ -225,10 +219,10 @@ def test_an_infinite_score_has_a_name_because_json_has_no_number_for_it(score, n
     json.dumps(kept.metadata, allow_nan=False)
 
 
-async def test_a_document_may_have_lost_its_metadata(compressor):
+async def test_a_document_may_have_lost_its_metadata():
     given = Document("near")
     given.metadata = None
-    (kept,) = await both(compressor, [given])
+    (kept,) = await both(KEEP_DOCUMENTS, [given])
     assert kept.metadata == {"conformal_score": 0.1, "conformal_p_value": 1.0}
     found = RunnableLambda(lambda query: [given])
     (judged,) = judge_retriever(found, [JudgedQuery("q", ["near"], [True])])
@@ -268,11 +262,11 @@ async def test_a_retriever_can_have_another_alpha_than_its_calibration():
         ([TextNode(text="a")], "q", TypeError, r"documents\[0\]|nodes\[0\]"),
     ],
 )
-async def test_an_invalid_argument_is_named(compressor, postprocessor, given, query, error, field):
+async def test_an_invalid_argument_is_named(given, query, error, field):
     bundle = None if query is None else QueryBundle(query)
     for filtering, awaited, asked in (
-        (compressor.compress_documents, compressor.acompress_documents, query),
-        (postprocessor.postprocess_nodes, postprocessor.apostprocess_nodes, bundle),
+        (KEEP_DOCUMENTS.compress_documents, KEEP_DOCUMENTS.acompress_documents, query),
+        (KEEP_NODES.postprocess_nodes, KEEP_NODES.apostprocess_nodes, bundle),
     ):
         with pytest.raises(error, match=field):
             filtering(given, asked)

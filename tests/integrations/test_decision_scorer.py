@@ -45,9 +45,8 @@ async def test_a_score_is_one_minus_the_probability_that_the_text_answers_the_qu
 
 def test_the_name_has_the_model_and_another_question():
     assert decision_scorer(Words()).name == "decision(words-1)"
-    assert decision_scorer(Words(), question="Is it wine?").name.startswith(
-        "decision(words-1), question="
-    )
+    named = decision_scorer(Words(), question="Is it wine?").name
+    assert named.startswith("decision(words-1), question=")
     assert decision_scorer(Words(), name="mine").name == "mine"
 
 

@@ -117,6 +117,7 @@ def red(document):
 
 SIMILARITIES = {text: cosine(QUERY.query, text) for text in TEXTS}
 NEAREST = sorted(TEXTS, key=SIMILARITIES.get, reverse=True)
+SOME = RunnableLambda(lambda query: [Document(text) for text in NEAREST[1:3]])
 
 
 # --- a vector store -------------------------------------------------------------------------------
@@ -135,6 +136,7 @@ FIELDS = retriever().configurable_fields(search_kwargs=ConfigurableField(id="kwa
         (retriever().with_config(tags=["ours"]).with_retry().bind(k=2), 2),
         (FIELDS, 3),
         (FIELDS.with_config(configurable={"kwargs": {"k": 2}}), 2),
+        (retriever(kind=Down).with_fallbacks([retriever()]), 3),
     ],
 )
 async def test_a_vector_store_tells_its_scores_and_returns_the_same_documents(asked, n):
@@ -166,7 +168,8 @@ async def test_a_vector_store_tells_its_scores_and_returns_the_same_documents(as
         (retriever(kind=InWords), [None] * 3),
         (retriever(kind=Reversed), [None] * 3),
         (Own(vectorstore=store()), [None] * 2),
-        (RunnableLambda(lambda query: [Document(t) for t in TEXTS[:2]]), [None] * 2),
+        (SOME, [None] * 2),
+        (EnsembleRetriever(retrievers=[retriever(), SOME]), [None] * 3),
     ],
 )
 async def test_other_searches_have_relevance_scores_or_ranks_only(asked, scores):
@@ -178,7 +181,8 @@ async def test_other_searches_have_relevance_scores_or_ranks_only(asked, scores)
         assert found == alone
         assert not hasattr(found, "scores") or None not in scores
     assert [s.text for s in judged.snippets] == texts_of(alone)
-    assert [s.hits[0].rank for s in judged.snippets] == [*range(len(scores))]
+    places = [(hit.retriever, hit.rank) for s in judged.snippets for hit in s.hits]
+    assert places == [(RETRIEVER, rank) for rank in range(len(scores))]
     assert [s.hits[0].score for s in judged.snippets] == pytest.approx(scores, abs=1e-6)
     filtered = ConformalRetriever(retriever=asked, filter=filter_at(RankScorer(), 0))
     kept = [judged.snippets[0].text]
@@ -199,12 +203,6 @@ async def test_a_store_that_is_down_is_not_taken_for_one_without_scores(kind, er
         asked.invoke("red")
     with pytest.raises(error, match=words):
         await asked.ainvoke("red")
-
-
-def test_the_documents_of_a_fallback_have_scores():
-    found = with_scores(retriever(kind=Down).with_fallbacks([retriever()])).invoke(QUERY.query)
-    assert texts_of(found) == NEAREST[:3]
-    assert found.scores == pytest.approx([SIMILARITIES[t] for t in NEAREST[:3]], abs=1e-6)
 
 
 async def test_a_plain_vector_store_is_filtered_by_its_own_scores():
@@ -302,17 +300,6 @@ async def test_a_reranker_behind_several_retrievers_is_one_more_in_the_hits():
 def test_scores_in_another_order_and_a_retriever_of_that_name_are_no_reranker(asked):
     (judged,) = judge_retriever(asked, [QUERY])
     assert [len(snippet.hits) for snippet in judged.snippets] == [2] * len(TEXTS)
-
-
-async def test_an_ensemble_is_one_retriever_with_ranks():
-    reranked = RunnableLambda(lambda query: scored(5, 1 / 8))
-    ensemble = EnsembleRetriever(retrievers=[retriever(), reranked])
-    (judged,) = judge_retriever(ensemble, [QUERY])
-    found = texts_of(ensemble.invoke(QUERY.query))
-    assert [s.text for s in judged.snippets] == found
-    assert [s.hits[0][:2] for s in judged.snippets] == [(RETRIEVER, i) for i in range(len(found))]
-    filtered = ConformalRetriever(retriever=ensemble, filter=filter_at(RankScorer(), 1))
-    assert texts_of(await filtered.ainvoke(QUERY.query)) == found[:2]
 
 
 @pytest.mark.parametrize("scorer", [RankScorer("dense"), FusionScorer(["dense", RETRIEVER])])

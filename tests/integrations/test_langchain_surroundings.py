@@ -25,12 +25,8 @@ SCORES = {"near": 0.1, "far": 0.9, "middle": 0.4}
 KEPT = ["near", "middle"]
 
 
-def documents():
-    return [Document(text, id=text) for text in SCORES]
-
-
 class Fixed(BaseRetriever):
-    found: list[Document] = documents()
+    found: list[Document] = [Document(text, id=text) for text in SCORES]  # noqa: RUF012
 
     def _get_relevant_documents(self, query, *, run_manager):
         return self.found
@@ -75,19 +71,8 @@ class Broken(BaseCallbackHandler):
 CONFORMAL_FILTER = filter_at(LookupScorer({**SCORES, "other": 0.2}))
 
 
-@pytest.fixture
-def compressor():
-    return ConformalCompressor(filter=CONFORMAL_FILTER)
-
-
-@pytest.fixture
-def retriever():
-    return ConformalRetriever(retriever=Fixed(), filter=CONFORMAL_FILTER)
-
-
-@pytest.fixture
-def seen():
-    return Seen()
+COMPRESSOR = ConformalCompressor(filter=CONFORMAL_FILTER)
+RETRIEVER = ConformalRetriever(retriever=Fixed(), filter=CONFORMAL_FILTER)
 
 
 CALLS = ["invoke", "ainvoke", "batch", "abatch"]
@@ -104,35 +89,34 @@ def called(runnable, call, given, config):
 # --- chains ---------------------------------------------------------------------------------------
 
 
-def compression(compressor, retriever):
+def compression(*others):
+    """The filter before others, which have no query."""
+    together = DocumentCompressorPipeline(transformers=[COMPRESSOR, *others])
+    compressor = together if others else COMPRESSOR
     return ContextualCompressionRetriever(base_compressor=compressor, base_retriever=Fixed())
 
 
-def pipeline(compressor, retriever):
-    """The filter before two that have no query."""
-    together = DocumentCompressorPipeline(transformers=[compressor, Reversed(), Reversed()])
-    return compression(together, retriever)
-
-
-def ensemble(compressor, retriever):
-    return EnsembleRetriever(retrievers=[retriever, Fixed(found=[Document("other", id="other")])])
+OTHER = Fixed(found=[Document("other", id="other")])
 
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize(
     ("chain", "kept", "above"),
     [
-        (compression, KEPT, ["ContextualCompressionRetriever"]),
-        (pipeline, KEPT, ["ContextualCompressionRetriever"]),
-        (ensemble, [*KEPT, "other"], ["ConformalRetriever", "EnsembleRetriever"]),
+        (compression(), KEPT, ["ContextualCompressionRetriever"]),
+        (compression(Reversed(), Reversed()), KEPT, ["ContextualCompressionRetriever"]),
+        (
+            EnsembleRetriever(retrievers=[RETRIEVER, OTHER]),
+            [*KEPT, "other"],
+            ["ConformalRetriever", "EnsembleRetriever"],
+        ),
     ],
+    ids=["compression", "pipeline", "ensemble"],
 )
-def test_a_chain_gets_what_is_kept_and_its_handlers_the_decision(
-    chain, kept, above, call, compressor, retriever, seen
-):
+def test_a_chain_gets_what_is_kept_and_its_handlers_the_decision(chain, kept, above, call):
+    seen = Seen()
     for config in ({"callbacks": [seen]}, None):
-        found = called(chain(compressor, retriever), call, "q", config)
-        assert sorted(document.page_content for document in found) == sorted(kept)
+        assert sorted(ids_of(called(chain, call, "q", config))) == sorted(kept)
     assert seen.events == [("conformal_filter", [0, 2], "conformal_filter")]
     assert seen.parents_of("conformal_filter") == [above]
 
@@ -146,17 +130,17 @@ class Scripted(FakeMessagesListChatModel):
 
 
 @pytest.fixture
-def agent(retriever):
+def agent():
     tool = create_retriever_tool(
-        retriever, "lookup", "Looks up.", response_format="content_and_artifact"
+        RETRIEVER, "lookup", "Looks up.", response_format="content_and_artifact"
     )
     asks = AIMessage("", tool_calls=[{"name": "lookup", "args": {"query": "q"}, "id": "1"}])
     return create_agent(Scripted(responses=[asks, AIMessage("done")]), [tool])
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_as_a_tool_of_an_agent(agent, seen, call):
-    asked = {"messages": [("user", "What is near?")]}
+def test_as_a_tool_of_an_agent(agent, call):
+    asked, seen = {"messages": [("user", "What is near?")]}, Seen()
     result = called(agent, call, asked, {"callbacks": [seen]})
     (answered,) = [m for m in result["messages"] if isinstance(m, ToolMessage)]
     assert answered.content == "near\n\nmiddle"
@@ -167,10 +151,10 @@ def test_as_a_tool_of_an_agent(agent, seen, call):
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_handler_that_raises_breaks_none_of_them(agent, compressor, retriever, call):
+def test_a_handler_that_raises_breaks_none_of_them(agent, call):
     config = {"callbacks": [Broken()]}
-    assert ids_of(called(compression(compressor, None), call, "q", config)) == KEPT
-    assert ids_of(called(retriever, call, "q", config)) == KEPT
+    for chain in (compression(), RETRIEVER):
+        assert ids_of(called(chain, call, "q", config)) == KEPT
     result = called(agent, call, {"messages": [("user", "What is near?")]}, config)
     assert result["messages"][-1].content == "done"
 
@@ -190,11 +174,9 @@ def exporter(tracing):
     instrumentor.uninstrument()
 
 
-async def test_openinference_sees_the_filter_as_a_child_of_its_retriever(
-    exporter, retriever, compressor
-):
-    retriever.invoke("q")
-    await retriever.ainvoke("q")
+async def test_openinference_sees_the_filter_as_a_child_of_its_retriever(exporter):
+    RETRIEVER.invoke("q")
+    await RETRIEVER.ainvoke("q")
     spans = {span.context.span_id: span for span in exporter.get_finished_spans()}
     filters = [span for span in spans.values() if span.name == "conformal_filter"]
     assert len(filters) == 2
@@ -203,5 +185,5 @@ async def test_openinference_sees_the_filter_as_a_child_of_its_retriever(
         output = span.attributes["output.value"]
         assert all(f'"{key}": ' in output for key in ("k", "kept", "threshold", "m1", "m2"))
     exporter.clear()
-    compressor.compress_documents(documents(), "q")  # no callbacks are passed at all
+    COMPRESSOR.compress_documents(Fixed().found, "q")  # no callbacks are passed at all
     assert [span.name for span in exporter.get_finished_spans()] == ["conformal_filter"]

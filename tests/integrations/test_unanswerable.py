@@ -12,6 +12,7 @@ from frameworks import (
     MiniLMEmbedding,
     MiniLMEmbeddings,
     OfNodes,
+    each_package,
     halves,
     index_retriever,
     langchain_retriever,
@@ -20,7 +21,6 @@ from frameworks import (
     with_evidence,
 )
 from langchain_classic.retrievers import EnsembleRetriever
-from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever as LangChainRetriever
 from langchain_core.runnables import ConfigurableField, RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore
@@ -104,14 +104,11 @@ def test_nothing_but_the_texts_tells_that_relevant_ones_were_taken_out(make):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("package", "retriever"),
-    [(langchain_conformal, langchain_retriever), (llama_index_conformal, index_retriever)],
-)
-def test_of_sentences_the_documents_with_evidence_go(package, retriever):
+@each_package
+def test_of_sentences_the_documents_with_evidence_go(package, make):
     queries = with_evidence(halves()[0][:8])
-    retrieved = package.judge_retriever(retriever(4 * K), queries, split="sentences")
-    made = package.without_answers(retriever(4 * K), queries, split="sentences")
+    retrieved = package.judge_retriever(make(4 * K), queries, split="sentences")
+    made = package.without_answers(make(4 * K), queries, split="sentences")
     for known, before, after in zip(queries, retrieved, made, strict=True):
         named = {one.document for one in known.evidence}
         assert named.isdisjoint(s.id.rpartition(":")[0] for s in after.snippets)
@@ -126,15 +123,13 @@ QUERY = JudgedQuery("red apple", TEXTS, [True, False, False, False, False], id="
 
 
 def store(k):
-    made = InMemoryVectorStore(MiniLMEmbeddings())
-    made.add_documents([Document(text, id=text) for text in TEXTS])
+    made = InMemoryVectorStore.from_texts(TEXTS, MiniLMEmbeddings(), ids=TEXTS)
     return made.as_retriever(search_kwargs={"k": k})
 
 
 def small(k):
     texts = [TextNode(text=text, id_=text) for text in TEXTS]
-    made = VectorStoreIndex(texts, embed_model=MiniLMEmbedding())
-    return made.as_retriever(similarity_top_k=k)
+    return VectorStoreIndex(texts, embed_model=MiniLMEmbedding()).as_retriever(similarity_top_k=k)
 
 
 def function(k):
@@ -190,14 +185,14 @@ def test_a_small_corpus_gives_one_warning_with_the_number(package, make):
 @BOTH
 def test_what_is_given_is_checked(package, make):
     retriever = make(2)
-    with pytest.raises(ValueError, match="missed"):
-        package.without_answers(retriever, [JudgedQuery("q", ["red car"], [True], missed=1)])
-    with pytest.raises(TypeError, match="judged"):
-        package.without_answers(retriever, ["q"])
-    with pytest.raises(TypeError, match="retriever"):
-        package.without_answers(len, [QUERY])
-    with pytest.raises(TypeError, match="retriever"):
-        package.without_answers(retriever, [QUERY], deeper=len)
+    for given, judged, options, named in (
+        (retriever, JudgedQuery("q", ["red car"], [True], missed=1), {}, "missed"),
+        (retriever, "q", {}, "judged"),
+        (len, QUERY, {}, "retriever"),
+        (retriever, QUERY, {"deeper": len}, "retriever"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=named):
+            package.without_answers(given, [judged], **options)
     known = copy.copy(QUERY)
     (named,) = package.without_answers(retriever, [known], name="mine", max_concurrency=1)
     assert (named.retriever, known) == ("mine", QUERY)

@@ -13,7 +13,7 @@ from conformal_retrievers.data.sentences import cut
 from conformal_retrievers.scoring import ProvenceScorer
 from conformal_retrievers.sentence_filter import open_filter
 
-QUESTION = "red wine"
+QUESTION, OPTION = "red wine", "return_sentence_metrics"
 
 
 class Returns:
@@ -112,25 +112,22 @@ def test_a_probability_that_is_not_finite_is_unscorable():
 
 
 @pytest.mark.parametrize(
-    "returned",
+    ("returned", "remedy"),
     [
-        {},
-        {"pruned_context": ["Red. "], "reranking_score": [0.5]},
-        {"sentence_probabilities": [[0.5]]},
-        {"kept_sentences": [["Red. "]], "sentence_probabilities": [[0.5], [0.5]]},
-        {"kept_sentences": [["Red. "]], "sentence_probabilities": 0.5},
+        ({}, OPTION),
+        ({"pruned_context": ["Red. "], "reranking_score": [0.5]}, OPTION),
+        ({"sentence_probabilities": [[0.5]]}, OPTION),
+        ({"kept_sentences": [["Red. "]], "sentence_probabilities": [[0.5], [0.5]]}, OPTION),
+        ({"kept_sentences": [["Red. "]], "sentence_probabilities": 0.5}, OPTION),
+        *(
+            ({"kept_sentences": [["Red. "]], "sentence_probabilities": [[wrong]]}, "")
+            for wrong in ("high", 50, -0.1)
+        ),
     ],
 )
-def test_a_model_that_returns_no_probabilities_of_sentences_is_refused_by_name(returned):
-    with pytest.raises(ValueError, match=r"'odd'.*return_sentence_metrics"):
+def test_a_model_that_returns_no_probabilities_of_sentences_is_refused_by_name(returned, remedy):
+    with pytest.raises((TypeError, ValueError), match=f"'odd'.*{remedy}"):
         ProvenceScorer(Returns(**returned), "odd").score(QUESTION, of("a", "Red."))
-
-
-@pytest.mark.parametrize("probability", ["high", 50, -0.1])
-def test_what_is_no_probability_is_refused_by_name(probability):
-    model = Returns(kept_sentences=[["Red. "]], sentence_probabilities=[[probability]])
-    with pytest.raises((TypeError, ValueError), match="'odd'"):
-        ProvenceScorer(model, "odd").score(QUESTION, of("a", "Red."))
 
 
 async def test_a_pruner_calibrates_and_filters_the_sentences_of_documents():
@@ -144,10 +141,8 @@ async def test_a_pruner_calibrates_and_filters_the_sentences_of_documents():
     scorer = ProvenceScorer(OpenProvenceStandIn(), "p")
     calibration = calibrate(judged, scorer, alpha=0.1, split="sentences")
     pruner = open_filter(calibration, scorer, split="sentences")
-    pruned = pruner("red wine 7", ["Cheese. Red wine.", Snippet(document, id="d"), "Milk."])
+    asked = "red wine 7", ["Cheese. Red wine.", Snippet(document, id="d"), "Milk."]
+    pruned, later = pruner(*asked), await pruner.acall(*asked)
     assert [p.text for p in pruned.passages] == ["Red wine.", "Ann likes red wine."]
     assert not pruned.unscorable.size
-    later = await pruner.acall(
-        "red wine 7", ["Cheese. Red wine.", Snippet(document, id="d"), "Milk."]
-    )
     assert later.scores.tolist() == pruned.scores.tolist()

@@ -10,11 +10,7 @@ from llm_server import fields_of
 
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.llm.openai import openai_llm
-from conformal_retrievers.scoring import (
-    LLMVerdict,
-    ascore_query,
-    score_query,
-)
+from conformal_retrievers.scoring import LLMVerdict, ascore_query, score_query
 from conformal_retrievers.scoring.query_scorer import query_scores
 
 QUERY = "Which mountain stands highest above Nepal?"  # the server rates its long words
