@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from functools import cache
 from itertools import compress
+from types import SimpleNamespace
 from zlib import crc32
 
 import numpy as np
@@ -205,6 +206,10 @@ class InCompressor:
         ids = texts if isinstance(texts, dict) else {text: text for text in texts}
         return [Document(text, id=id, metadata={"own": 1}) for id, text in ids.items()]
 
+    def retriever(self, found):
+        """Return a retriever of what a function of the query returns."""
+        return RunnableLambda(found)
+
     def made(self, texts, **fields):
         return self.component(**fields)
 
@@ -228,12 +233,12 @@ class InRetriever(InCompressor):
     component = langchain_conformal.ConformalRetriever
 
     def made(self, texts, **fields):
-        found = RunnableLambda(lambda query: self.given(texts))
-        return self.component(retriever=found, **fields)
+        fields["retriever"] = self.retriever(lambda query: self.given(texts))
+        return self.component(**fields)
 
     def opened(self, texts, calibration, **options):
-        found = RunnableLambda(lambda query: self.given(texts))
-        return self.component.from_calibration(calibration, retriever=found, **options)
+        options["retriever"] = self.retriever(lambda query: self.given(texts))
+        return self.component.from_calibration(calibration, **options)
 
     def ask(self, made, texts, query="q", callbacks=None):
         return made.invoke(query, {"callbacks": callbacks})
@@ -250,6 +255,9 @@ class InPostprocessor(InCompressor):
         documents = super().given(texts)
         inside = [TextNode(text=d.page_content, id_=d.id, metadata=d.metadata) for d in documents]
         return [NodeWithScore(node=node, score=0.5) for node in inside]
+
+    def retriever(self, found):
+        return OfNodes(SimpleNamespace(retrieve=found))
 
     def ask(self, made, texts, query="q", callbacks=None):
         return made.postprocess_nodes(self.given(texts), query_str=query)

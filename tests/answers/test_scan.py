@@ -266,12 +266,10 @@ def test_bad_arguments_are_named(options, message):
 
 
 def test_silence_from_no_snippet_is_an_answer(tmp_path):
-    def answer(question, snippets):
-        return "Paris" if snippets else ""
-
-    query, cache = scored([0.1]), Cache(tmp_path / "answers.db")
+    query = scored([0.1])
+    options = {"expected": {query.query: "Paris"}, "cache": Cache(tmp_path / "answers.db")}
     for _ in range(2):
-        scan = scan_of(query, answer, chain="c", expected={query.query: "Paris"}, cache=cache)
+        scan = scan_of(query, lambda q, s: "Paris" if s else "", chain="c", **options)
         assert [level.answer for level in scan.levels] == ["Paris", ""]
         assert scan.needed == 0.1
 

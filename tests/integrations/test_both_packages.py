@@ -6,14 +6,12 @@ import gc
 import re
 import threading
 import tracemalloc
-from types import SimpleNamespace
 
 import pytest
 from frameworks import (
     MODEL,
     MiniLMEmbedding,
     MiniLMEmbeddings,
-    OfNodes,
     Reversed,
     each_component,
     each_framework,
@@ -257,9 +255,8 @@ def test_both_judge_queries_concurrently_and_in_order(of):
         barrier.wait()
         return of.given(["near"])
 
-    in_langchain = of.package is langchain_conformal
-    retriever = RunnableLambda(found) if in_langchain else OfNodes(SimpleNamespace(retrieve=found))
-    judged = of.package.judge_retriever(retriever, queries, name="mine", max_concurrency=3)
+    options = {"name": "mine", "max_concurrency": 3}
+    judged = of.package.judge_retriever(of.retriever(found), queries, **options)
     assert [query.id for query in judged] == [query.id for query in queries]
     assert {(q.relevant, q.missed, q.retriever) for q in judged} == {((True,), 1, "mine")}
 

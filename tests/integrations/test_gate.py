@@ -6,13 +6,11 @@ import copy
 import json
 import re
 import warnings
-from types import SimpleNamespace
 
 import pytest
 from frameworks import (
     COMPONENTS,
     MiniLMEmbeddings,
-    OfNodes,
     calibration_at,
     each_component,
     filter_at,
@@ -343,7 +341,7 @@ async def test_a_query_engine_answers_what_is_set_without_asking_the_llm(models,
     llm_server.reply = lambda body: ANSWER
     keep = gated(POSTPROCESSOR)
 
-    found = OfNodes(SimpleNamespace(retrieve=lambda query: POSTPROCESSOR.given(TEXTS)))
+    found = POSTPROCESSOR.retriever(lambda query: POSTPROCESSOR.given(TEXTS))
 
     def engine(**options):
         options |= {"llm": models()[1], "node_postprocessors": [keep]}

@@ -256,19 +256,6 @@ async def test_a_node_comes_back_as_itself_with_the_kept_text():
         assert node.ref_doc_id == "source"
 
 
-def test_other_classes_of_nodes_are_cut_where_they_have_text():
-    given = [
-        NodeWithScore(node=Page(text=TEXTS["cut"], id_="1")),
-        NodeWithScore(node=ImageNode(text=TEXTS["cut"], image_url="http://a/b.png", id_="2")),
-        NodeWithScore(node=ImageNode(image_url="http://a/b.png", id_="3")),
-    ]
-    kept = made(POSTPROCESSOR).postprocess_nodes(given, query_str="q")
-    assert [type(one.node) for one in kept] == [Page, ImageNode, ImageNode]
-    assert [one.node.get_content() for one in kept] == [KEPT["cut"], KEPT["cut"], ""]
-    assert kept[1].node.image_url == "http://a/b.png"
-    assert kept[2].node is given[2].node
-
-
 class Fixed(TextNode):
     """Its text is made from something else, so that it cannot be set."""
 
@@ -276,10 +263,19 @@ class Fixed(TextNode):
         return TEXTS["cut"]
 
 
-def test_a_node_whose_text_cannot_be_set_stays_whole():
-    given = [NodeWithScore(node=Fixed(id_="1", embedding=[1.0]), score=0.2)]
-    [kept] = made(POSTPROCESSOR).postprocess_nodes(given, query_str="q")
-    assert (kept.node.get_content(), kept.node.embedding) == (TEXTS["cut"], [1.0])
+def test_other_classes_of_nodes_are_cut_where_they_have_a_text_that_can_be_set():
+    given = [
+        NodeWithScore(node=Page(text=TEXTS["cut"], id_="1")),
+        NodeWithScore(node=ImageNode(text=TEXTS["cut"], image_url="http://a/b.png", id_="2")),
+        NodeWithScore(node=ImageNode(image_url="http://a/b.png", id_="3")),
+        NodeWithScore(node=Fixed(id_="4", embedding=[1.0])),
+    ]
+    kept = made(POSTPROCESSOR).postprocess_nodes(given, query_str="q")
+    assert [type(one.node) for one in kept] == [Page, ImageNode, ImageNode, Fixed]
+    assert texts_of(kept) == [KEPT["cut"], KEPT["cut"], "", TEXTS["cut"]]
+    assert kept[1].node.image_url == "http://a/b.png"
+    assert kept[2].node is given[2].node
+    assert kept[3].node.embedding == [1.0]
 
 
 # --- mismatches -----------------------------------------------------------------------------------

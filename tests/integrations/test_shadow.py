@@ -7,9 +7,7 @@ import math
 import pytest
 from commands import as_json, run
 from frameworks import COMPONENTS, calibration_at, each_component, texts_of
-from langchain_core.runnables import RunnableLambda
 from llama_index.core import get_response_synthesizer
-from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.llms import MockLLM
 from llama_index.core.response_synthesizers import ResponseMode
@@ -18,8 +16,6 @@ from lookup import LookupScorer, QueryFunction
 from opentelemetry import trace
 from pydantic import Field
 
-import langchain_conformal
-import llama_index.postprocessor.conformal as llama_index_conformal
 from conformal_retrievers import FunctionScorer, JudgedQuery
 from conformal_retrievers.calibration import calibrate_gate
 from conformal_retrievers.data.sentences import splitter
@@ -108,22 +104,21 @@ def test_langchains_metadata_have_the_scores_of_what_would_be_dropped_too():
     assert COMPRESSOR.ask(bare, PAGES) == COMPRESSOR.given(PAGES)
 
 
-class Listed(BaseRetriever):
-    def _retrieve(self, query_bundle):
-        return POSTPROCESSOR.given(["a", "b"])
+def hybrid_in(of):
+    dense = of.retriever(lambda query: of.given(["a", "b"]))
+    return of.package.HybridRetriever({"dense": dense})
 
 
 async def test_documents_of_a_hybrid_retriever_all_come_back():
     rank = RankScorer("dense")
     first = calibration_at(rank, 0.0)
     options = {"scorer": rank, "shadow": True}
-    dense = RunnableLambda(lambda query: COMPRESSOR.given(["a", "b"]))
-    hybrid = langchain_conformal.HybridRetriever(retrievers={"dense": dense})
+    hybrid = hybrid_in(RETRIEVER)
     made = ConformalRetriever.from_calibration(first, retriever=hybrid, **options)
     expected = [("a", True), ("b", False)]
     assert pairs(made.invoke("q")) == pairs(await made.ainvoke("q")) == expected
 
-    found = llama_index_conformal.HybridRetriever({"dense": Listed()}).retrieve("q")
+    found = hybrid_in(POSTPROCESSOR).retrieve("q")
     made = ConformalPostprocessor.from_calibration(first, **options)
     kept = made.postprocess_nodes(found, query_str="q")
     assert pairs(kept) == expected

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from contextlib import ExitStack
 from functools import cache
 from types import SimpleNamespace
 
@@ -107,18 +108,15 @@ class Asked:
 @pytest.fixture(scope="module", params=STORES)
 def server(request, tmp_path_factory):
     """One store under both frameworks; a framework that lacks its package has an exception."""
-    folder = tmp_path_factory.mktemp("store")
-    made, stack = {}, []
-    for framework in PACKAGES:
-        try:
-            opened = STORES[request.param](framework, folder)
-            made[framework] = Asked(framework, request.param, opened.__enter__())
-            stack.append(opened)
-        except pytest.skip.Exception as missing:
-            made[framework] = missing
-    yield SimpleNamespace(name=request.param, **made)
-    for opened in reversed(stack):
-        opened.__exit__(None, None, None)
+    made, folder = {}, tmp_path_factory.mktemp("store")
+    with ExitStack() as stack:
+        for framework in PACKAGES:
+            try:
+                store = stack.enter_context(STORES[request.param](framework, folder))
+                made[framework] = Asked(framework, request.param, store)
+            except pytest.skip.Exception as missing:
+                made[framework] = missing
+        yield SimpleNamespace(name=request.param, **made)
 
 
 @pytest.fixture(params=PACKAGES)
