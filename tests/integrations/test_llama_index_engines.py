@@ -24,7 +24,7 @@ from llama_index.core.query_engine import RouterQueryEngine
 from llama_index.core.selectors import LLMSingleSelector
 from llama_index.core.tools import QueryEngineTool, RetrieverTool
 
-from conformal_retrievers import ConformalFilter, NothingKept, calibrate
+from conformal_retrievers import NothingKept, calibrate
 from llama_index.postprocessor.conformal import (
     ConformalPostprocessor,
     embedding_scorer,
@@ -54,10 +54,8 @@ def postprocessor(on_empty="allow", threshold=0.0) -> ConformalPostprocessor:
 @pytest.fixture(scope="module")
 def calibrated() -> ConformalPostprocessor:
     scorer = embedding_scorer(MiniLMEmbedding())
-    judged = judge_retriever(index_retriever(), halves()[0])
-    return ConformalPostprocessor(
-        filter=ConformalFilter(scorer, calibrate(judged, scorer, alpha=0.2))
-    )
+    calibration = calibrate(judge_retriever(index_retriever(), halves()[0]), scorer, alpha=0.2)
+    return ConformalPostprocessor.from_calibration(calibration, scorer=scorer)
 
 
 # --- each engine: from postprocessor, LLM and question to the answer and the nodes it is from -----

@@ -7,7 +7,7 @@ import itertools
 import json
 
 import pytest
-from frameworks import texts_of
+from frameworks import COMPONENTS, texts_of
 from langchain.agents import create_agent
 from langchain.agents.middleware import wrap_tool_call
 from langchain_core.documents import Document
@@ -18,7 +18,6 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from llama_index.core.agent.workflow import FunctionAgent, ToolCallResult
-from llama_index.core.retrievers import BaseRetriever
 from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.core.workflow import Context
 from lookup import LookupScorer, QueryFunction
@@ -36,6 +35,9 @@ TEXTS = ["near", "far", "middle", "close"]
 SCORES = {"near": 0.1, "close": 0.4, "middle": 1.5, "far": 9.0}
 FAR = ["far", "middle"]
 RESULTS = {"Q": TEXTS, "Who?": TEXTS, "Where?": FAR, "none": ["far", "far"], "silent": TEXTS}
+
+
+COMPRESSOR, _, POSTPROCESSOR = COMPONENTS
 
 
 class Counting(LookupScorer):
@@ -68,16 +70,12 @@ def parted(options):
 
 
 def documents_of(query):
-    return [Document(t, id=t) for t in RESULTS[query]]
+    return COMPRESSOR.given(RESULTS[query])
 
 
 def langchain_tool(**options):
-    filtered = ConformalRetriever.from_calibration(
-        calibration(),
-        scorer=Counting(SCORES),
-        retriever=RunnableLambda(documents_of),
-        **parted(options),
-    )
+    given = {"retriever": RunnableLambda(documents_of), "scorer": Counting(SCORES)}
+    filtered = ConformalRetriever.from_calibration(calibration(), **given, **parted(options))
     return langchain_conformal.search_tool(filtered, **options)
 
 
@@ -146,20 +144,20 @@ async def in_langgraph(questions, llms, **options):
     return results({"messages": messages})
 
 
-class OfTexts(BaseRetriever):
-    def _retrieve(self, query_bundle):
-        found = RESULTS[query_bundle.query_str]
-        return [NodeWithScore(node=TextNode(text=t, id_=t), score=0.5) for t in found]
+def nodes_of(query):
+    texts = RESULTS[query.query_str]
+    return [NodeWithScore(node=TextNode(text=text, id_=text), score=0.5) for text in texts]
+
+
+OF_TEXTS = POSTPROCESSOR.retriever(nodes_of)
 
 
 def postprocessor(**options):
-    return ConformalPostprocessor.from_calibration(
-        calibration(), scorer=Counting(SCORES), **options
-    )
+    return POSTPROCESSOR.opened((), calibration(), scorer=Counting(SCORES), **options)
 
 
 def llama_index_tool(**options):
-    return llama_index_conformal.search_tool(OfTexts(), postprocessor(**parted(options)), **options)
+    return llama_index_conformal.search_tool(OF_TEXTS, postprocessor(**parted(options)), **options)
 
 
 async def in_function_agent(questions, llms, **options):
@@ -308,7 +306,7 @@ def test_a_second_alpha_that_a_gate_leaves_nothing_of_is_refused_before_the_firs
     keep = calibrate(judged, LookupScorer(SCORES), alpha=0.2, gate=gate)
     keep = ConformalPostprocessor.from_calibration(keep, scorer=[LookupScorer(SCORES), gate.scorer])
     with pytest.raises(ValueError, match="alpha is 0.05 behind a gate"):
-        llama_index_conformal.search_tool(OfTexts(), keep)
+        llama_index_conformal.search_tool(OF_TEXTS, keep)
 
 
 def test_anything_but_a_filter_is_refused():
@@ -317,8 +315,8 @@ def test_anything_but_a_filter_is_refused():
         langchain_conformal.search_tool(RunnableLambda(str))
     with pytest.raises(TypeError, match="retriever is a ConformalPostprocessor; give a retriever"):
         llama_index_conformal.search_tool(keep, keep)
-    with pytest.raises(TypeError, match="postprocessor is a OfTexts; give a ConformalPostproc"):
-        llama_index_conformal.search_tool(OfTexts(), OfTexts())
+    with pytest.raises(TypeError, match="postprocessor is a OfNodes; give a ConformalPostproc"):
+        llama_index_conformal.search_tool(OF_TEXTS, OF_TEXTS)
 
 
 async def test_the_event_of_a_search_is_that_of_the_filter(llms):

@@ -107,8 +107,7 @@ def test_the_features_of_two_retrievers_by_hand():
         "intercept": 1.0,
     }
     assert list(found) == list(expected)
-    for name, value in expected.items():
-        assert found[name] == pytest.approx(value, rel=1e-12), name
+    assert found == pytest.approx(expected, rel=1e-12)
 
 
 def test_words_are_sought_in_the_first_five_snippets():
