@@ -9,6 +9,8 @@ from zlib import crc32
 
 import numpy as np
 import pytest
+from langchain_classic.retrievers import ContextualCompressionRetriever
+from langchain_classic.retrievers.document_compressors import DocumentCompressorPipeline
 from langchain_core.documents import BaseDocumentTransformer, Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import RunnableLambda
@@ -115,6 +117,13 @@ def vector_store() -> InMemoryVectorStore:
 
 def langchain_retriever(k: int = K) -> VectorStoreRetriever:
     return vector_store().as_retriever(search_kwargs={"k": k})
+
+
+def compressing(retriever, *compressors):
+    """Return a retriever whose documents go through compressors, one after the other."""
+    first, *others = compressors
+    compressor = DocumentCompressorPipeline(transformers=[first, *others]) if others else first
+    return ContextualCompressionRetriever(base_compressor=compressor, base_retriever=retriever)
 
 
 class Reversed(BaseDocumentTransformer):

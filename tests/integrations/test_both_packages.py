@@ -13,6 +13,7 @@ from frameworks import (
     MiniLMEmbedding,
     MiniLMEmbeddings,
     Reversed,
+    compressing,
     each_component,
     each_framework,
     each_package,
@@ -24,8 +25,6 @@ from frameworks import (
     snippets,
 )
 from frameworks import judged as all_judged
-from langchain_classic.retrievers import ContextualCompressionRetriever
-from langchain_classic.retrievers.document_compressors import DocumentCompressorPipeline
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.runnables import ConfigurableField, RunnableLambda
@@ -282,13 +281,6 @@ def filtered_by():
     return ConformalRetriever(retriever=FOUND, filter=CONFORMAL_FILTER)
 
 
-def compressing(*more):
-    compressor = ConformalCompressor(filter=CONFORMAL_FILTER)
-    if more:
-        compressor = DocumentCompressorPipeline(transformers=[*more, compressor])
-    return ContextualCompressionRetriever(base_compressor=compressor, base_retriever=FOUND)
-
-
 @pytest.mark.parametrize(
     "filtered",
     [
@@ -296,8 +288,8 @@ def compressing(*more):
         filtered_by().configurable_fields(alpha=ConfigurableField(id="alpha")),
         filtered_by().with_config(tags=["ours"]),
         filtered_by().with_retry(),
-        compressing(),
-        compressing(Reversed()),
+        compressing(FOUND, ConformalCompressor(filter=CONFORMAL_FILTER)),
+        compressing(FOUND, Reversed(), ConformalCompressor(filter=CONFORMAL_FILTER)),
         langchain_conformal.HybridRetriever({"dense": filtered_by()}),
         langchain_conformal.HybridRetriever({"dense": filtered_by()}).with_retry(),
     ],

@@ -12,8 +12,7 @@ from contextvars import ContextVar
 
 import numpy as np
 import pytest
-from frameworks import filter_at, ids_of
-from langchain_classic.retrievers import ContextualCompressionRetriever
+from frameworks import compressing, filter_at, ids_of
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever as LangChainRetriever
@@ -142,9 +141,8 @@ class InLangChain:
         return ConformalRetriever(retriever=hybrid, filter=conformal_filter).invoke("q")
 
     async def kept(self, hybrid, conformal_filter):
-        compressor = ConformalCompressor(filter=conformal_filter)
         filtered = ConformalRetriever(retriever=hybrid, filter=conformal_filter)
-        chain = ContextualCompressionRetriever(base_compressor=compressor, base_retriever=hybrid)
+        chain = compressing(hybrid, ConformalCompressor(filter=conformal_filter))
         kept = ids_of(filtered.invoke("q"))
         assert ids_of(await filtered.ainvoke("q")) == kept
         assert ids_of(chain.invoke("q")) == ids_of(await chain.ainvoke("q")) == kept

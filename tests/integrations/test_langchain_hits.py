@@ -8,8 +8,8 @@ import json
 import warnings
 
 import pytest
-from frameworks import MiniLMEmbeddings, cosine, filter_at, ids_of, texts_of
-from langchain_classic.retrievers import ContextualCompressionRetriever, EnsembleRetriever
+from frameworks import MiniLMEmbeddings, compressing, cosine, filter_at, ids_of, texts_of
+from langchain_classic.retrievers import EnsembleRetriever
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.load import dumps
@@ -258,8 +258,7 @@ async def test_a_compressor_has_ranks_and_the_scores_that_documents_carry():
     assert len(by_rank.compress_documents(plain, "q")) == 2
     with pytest.warns(UserWarning, match="ranks and no scores"), UNSCORED:
         assert len(by_score.compress_documents(plain, "q")) == len(plain)
-    chain = ContextualCompressionRetriever(base_compressor=by_rank, base_retriever=retriever())
-    assert texts_of(chain.invoke(QUERY.query)) == NEAREST[:2]
+    assert texts_of(compressing(retriever(), by_rank).invoke(QUERY.query)) == NEAREST[:2]
 
 
 class Reranker(BaseDocumentCompressor):
@@ -277,7 +276,7 @@ class Reranker(BaseDocumentCompressor):
 
 def reranking(names=("dense", "bm25"), **options):
     both = HybridRetriever({name: retriever(k=5) for name in names})
-    return ContextualCompressionRetriever(base_compressor=Reranker(**options), base_retriever=both)
+    return compressing(both, Reranker(**options))
 
 
 async def test_a_reranker_behind_several_retrievers_is_one_more_in_the_hits():

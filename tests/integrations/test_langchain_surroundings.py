@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from frameworks import Reversed, filter_at, ids_of
+from frameworks import Reversed, compressing, filter_at, ids_of
 from langchain.agents import create_agent
-from langchain_classic.retrievers import ContextualCompressionRetriever, EnsembleRetriever
-from langchain_classic.retrievers.document_compressors import DocumentCompressorPipeline
+from langchain_classic.retrievers import EnsembleRetriever
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.language_models import FakeMessagesListChatModel
@@ -73,6 +72,7 @@ CONFORMAL_FILTER = filter_at(LookupScorer({**SCORES, "other": 0.2}))
 
 COMPRESSOR = ConformalCompressor(filter=CONFORMAL_FILTER)
 RETRIEVER = ConformalRetriever(retriever=Fixed(), filter=CONFORMAL_FILTER)
+COMPRESSION = compressing(Fixed(), COMPRESSOR)
 
 
 CALLS = ["invoke", "ainvoke", "batch", "abatch"]
@@ -89,13 +89,6 @@ def called(runnable, call, given, config):
 # --- chains ---------------------------------------------------------------------------------------
 
 
-def compression(*others):
-    """The filter before others, which have no query."""
-    together = DocumentCompressorPipeline(transformers=[COMPRESSOR, *others])
-    compressor = together if others else COMPRESSOR
-    return ContextualCompressionRetriever(base_compressor=compressor, base_retriever=Fixed())
-
-
 OTHER = Fixed(found=[Document("other", id="other")])
 
 
@@ -103,8 +96,12 @@ OTHER = Fixed(found=[Document("other", id="other")])
 @pytest.mark.parametrize(
     ("chain", "kept", "above"),
     [
-        (compression(), KEPT, ["ContextualCompressionRetriever"]),
-        (compression(Reversed(), Reversed()), KEPT, ["ContextualCompressionRetriever"]),
+        (COMPRESSION, KEPT, ["ContextualCompressionRetriever"]),
+        (
+            compressing(Fixed(), COMPRESSOR, Reversed(), Reversed()),
+            KEPT,
+            ["ContextualCompressionRetriever"],
+        ),
         (
             EnsembleRetriever(retrievers=[RETRIEVER, OTHER]),
             [*KEPT, "other"],
@@ -153,7 +150,7 @@ def test_as_a_tool_of_an_agent(agent, call):
 @pytest.mark.parametrize("call", CALLS)
 def test_a_handler_that_raises_breaks_none_of_them(agent, call):
     config = {"callbacks": [Broken()]}
-    for chain in (compression(), RETRIEVER):
+    for chain in (COMPRESSION, RETRIEVER):
         assert ids_of(called(chain, call, "q", config)) == KEPT
     result = called(agent, call, {"messages": [("user", "What is near?")]}, config)
     assert result["messages"][-1].content == "done"

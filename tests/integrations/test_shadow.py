@@ -75,8 +75,9 @@ def pairs(found):
 @each_component
 @pytest.mark.parametrize("options", [{}, {"alpha": 0.2}, STRICT])
 async def test_everything_is_returned_in_order_with_whether_it_would_be_kept(of, options):
-    found = await asked(of, TEXTS, CALIBRATION, scorer=SCORER, shadow=True, **options)
-    assert found == [("far", False), ("near", True), ("middle", True)]
+    texts = [*TEXTS, "odd"]
+    found = await asked(of, texts, CALIBRATION, scorer=SCORER, shadow=True, **options)
+    assert found == [("far", False), ("near", True), ("middle", True), ("odd", True)]
 
 
 @each_component
