@@ -166,9 +166,8 @@ def chunks_in_langchain():
 
 
 def chunks_in_llama_index():
-    return VectorStoreIndex(chunked(), embed_model=MiniLMEmbedding()).as_retriever(
-        similarity_top_k=4
-    )
+    index = VectorStoreIndex(chunked(), embed_model=MiniLMEmbedding())
+    return index.as_retriever(similarity_top_k=4)
 
 
 OF_CHUNKS = pytest.mark.parametrize(

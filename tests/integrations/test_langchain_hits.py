@@ -350,8 +350,7 @@ def retrievers_in(documents):
 def test_what_a_hybrid_retriever_found_is_a_plain_document_where_it_is_indexed_again():
     hybrid = HybridRetriever({name: retriever(k=5) for name in ("dense", "bm25")})
     found = hybrid.invoke(QUERY.query)
-    again = InMemoryVectorStore(MiniLMEmbeddings())
-    again.add_documents(found)
+    again = InMemoryVectorStore.from_documents(found, MiniLMEmbeddings())
     for documents in (
         again.similarity_search(QUERY.query, k=5),
         [Document.model_validate_json(d.model_dump_json()) for d in found],

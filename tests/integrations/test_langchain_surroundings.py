@@ -73,6 +73,7 @@ CONFORMAL_FILTER = filter_at(LookupScorer({**SCORES, "other": 0.2}))
 COMPRESSOR = ConformalCompressor(filter=CONFORMAL_FILTER)
 RETRIEVER = ConformalRetriever(retriever=Fixed(), filter=CONFORMAL_FILTER)
 COMPRESSION = compressing(Fixed(), COMPRESSOR)
+PIPELINE = compressing(Fixed(), COMPRESSOR, Reversed(), Reversed())  # which have no query
 
 
 CALLS = ["invoke", "ainvoke", "batch", "abatch"]
@@ -97,11 +98,7 @@ OTHER = Fixed(found=[Document("other", id="other")])
     ("chain", "kept", "above"),
     [
         (COMPRESSION, KEPT, ["ContextualCompressionRetriever"]),
-        (
-            compressing(Fixed(), COMPRESSOR, Reversed(), Reversed()),
-            KEPT,
-            ["ContextualCompressionRetriever"],
-        ),
+        (PIPELINE, KEPT, ["ContextualCompressionRetriever"]),
         (
             EnsembleRetriever(retrievers=[RETRIEVER, OTHER]),
             [*KEPT, "other"],

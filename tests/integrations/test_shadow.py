@@ -147,22 +147,6 @@ def test_llama_indexs_prompts_are_the_same_byte_for_byte(mode):
     assert prompts(POSTPROCESSOR.ask(made, TEXTS)) == prompts(given) != []
 
 
-@pytest.fixture
-def observed(tmp_path, handled):
-    """A function that asks a component with a log, and returns the events and their counts."""
-
-    async def observe(of, texts, given, **options):
-        log = FilterLog(tmp_path / f"{len([*tmp_path.iterdir()])}.jsonl")
-        handlers = ConformalCallbackHandler(log), ConformalEventHandler(log)
-        handled(handlers[1])
-        await asked(of, texts, given, [handlers[0]], **options)
-        get_dispatcher().event_handlers.remove(handlers[1])
-        events = [{**event, "time": None} for event in read_log(log.path)]
-        return events, [handler.observer.counts for handler in handlers]
-
-    return observe
-
-
 @each_component
 @pytest.mark.parametrize(
     ("texts", "given", "options", "characters"),
@@ -174,12 +158,22 @@ def observed(tmp_path, handled):
     ids=["snippets", "behind a gate", "sentences"],
 )
 async def test_events_are_those_of_a_filter_that_cuts_marked_as_in_shadow(
-    of, texts, given, options, characters, observed, caplog
+    of, texts, given, options, characters, handled, tmp_path, caplog
 ):
+    async def observed(name, **more):
+        """Return the events of a component with a log, and their counts."""
+        log = FilterLog(tmp_path / name)
+        handlers = ConformalCallbackHandler(log), ConformalEventHandler(log)
+        handled(handlers[1])
+        await asked(of, texts, given, [handlers[0]], **options, **more)
+        get_dispatcher().event_handlers.remove(handlers[1])
+        events = [{**event, "time": None} for event in read_log(log.path)]
+        return events, [handler.observer.counts for handler in handlers]
+
     caplog.set_level("INFO", "conformal_retrievers")
-    cut, counts = await observed(of, texts, given, **options)
+    cut, counts = await observed("cut.jsonl")
     assert "(in shadow)" not in caplog.text
-    shadow, same = await observed(of, texts, given, shadow=True, **options)
+    shadow, same = await observed("shadow.jsonl", shadow=True)
     marks = {"shadow": True, "characters": characters}
     assert shadow == [event | marks for event in cut] != []
     assert same == counts
