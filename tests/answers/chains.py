@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from conformal_retrievers import JudgedQuery, Snippet
-from conformal_retrievers.scoring import FunctionScorer
+from conformal_retrievers import FunctionScorer, JudgedQuery, Snippet
 
 
 def scored(values: Sequence[float], number: int = 0, **more) -> JudgedQuery:

@@ -1,7 +1,5 @@
 """The tables of a real model's answers and ratings follow from what is in the repository of it."""
 
-from __future__ import annotations
-
 import pytest
 from rich.console import Console
 

@@ -1,7 +1,5 @@
 """What a question needs is found from all snippets downwards."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math
@@ -23,8 +21,7 @@ from conformal_retrievers.answers.same import CONTROLS
 from conformal_retrievers.answers.scan import levels_of
 from conformal_retrievers.data import read_jsonl, write_jsonl
 from conformal_retrievers.llm import LLM, Cache, Reply
-from conformal_retrievers.scoring import FunctionScorer
-from conformal_retrievers.scoring.scorer import score_snippets
+from conformal_retrievers.scoring import FunctionScorer, score_snippets
 from tests.answers.chains import SCORER, Chain, drawn, scored
 
 

@@ -1,7 +1,5 @@
 """Calibrations: what enters, what is kept, and what they are worth."""
 
-from __future__ import annotations
-
 import math
 import pickle
 from dataclasses import replace

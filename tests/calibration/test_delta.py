@@ -1,7 +1,5 @@
 """Calibrations that hold for all calibration samples but a share delta."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from dataclasses import replace
@@ -13,8 +11,7 @@ from calibrations import relevant
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.data.queries import ScoredQuery
+from conformal_retrievers import Calibration, ScoredQuery
 from conformal_retrievers.theory.tolerance import (
     betting_n,
     query_recall_tolerance,

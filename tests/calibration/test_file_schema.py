@@ -3,8 +3,6 @@
 How files are written, and broken envelopes, are tested in tests/data/test_files.py.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -14,9 +12,7 @@ import pytest
 from answerable import drawn
 from calibrations import calibration_of, every_guarantee, relevant
 
-from conformal_retrievers import ConformalFilter
-from conformal_retrievers.calibration import Calibration, calibrate
-from conformal_retrievers.calibration.gating import calibrate_gate
+from conformal_retrievers import Calibration, ConformalFilter, calibrate, calibrate_gate
 from conformal_retrievers.scoring import RankScorer
 
 GOLDEN = Path(__file__).parent / "golden"

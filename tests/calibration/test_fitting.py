@@ -1,7 +1,5 @@
 """The default score: which queries fit it, that no others do, and what is said of it."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from dataclasses import replace
@@ -10,25 +8,13 @@ import numpy as np
 import pytest
 from lookup import LookupScorer
 
-from conformal_retrievers import (
-    Calibration,
-    ConformalFilter,
-    FunctionScorer,
-    JudgedQuery,
-    LearnedScorer,
-    ScoredQuery,
-    Snippet,
-    calibrate,
-    compare,
-    diagnose,
-    evaluate,
-    score_queries,
-)
-from conformal_retrievers.calibration import needed_scorers
+from conformal_retrievers import ConformalFilter, compare, diagnose, evaluate
+from conformal_retrievers.calibration import Calibration, calibrate, needed_scorers
 from conformal_retrievers.calibration.fitting import kept, split
+from conformal_retrievers.data import JudgedQuery, ScoredQuery, Snippet
 from conformal_retrievers.data.hits import fuse
 from conformal_retrievers.data.queries import with_hits
-from conformal_retrievers.scoring import RankScorer
+from conformal_retrievers.scoring import FunctionScorer, LearnedScorer, RankScorer, score_queries
 from conformal_retrievers.scoring.learned.features import columns
 from conformal_retrievers.scoring.learned.prior import prior_of
 from conformal_retrievers.scoring.scorer import query_digest

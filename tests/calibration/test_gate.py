@@ -13,14 +13,8 @@ from gates import query as judged
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from conformal_retrievers import (
-    Calibration,
-    CalibrationMismatch,
-    ConformalFilter,
-    calibrate,
-    calibrate_gate,
-    score_queries,
-)
+from conformal_retrievers import ConformalFilter, calibrate, calibrate_gate, score_queries
+from conformal_retrievers.calibration import Calibration, CalibrationMismatch
 from conformal_retrievers.scoring.hit_features import sources_of
 from conformal_retrievers.scoring.hits import RetrievalScorer
 from conformal_retrievers.scoring.learned.queries import fitted_queries

@@ -10,15 +10,9 @@ from gates import query as judged
 from lookup import QueryFunction
 from scipy.stats import beta
 
-from conformal_retrievers import (
-    CalibrationMismatch,
-    ConformalFilter,
-    FunctionScorer,
-    calibrate,
-)
-from conformal_retrievers.calibration import needed_scorers
+from conformal_retrievers import CalibrationMismatch, ConformalFilter, FunctionScorer, calibrate
+from conformal_retrievers.calibration import Gate, needed_scorers
 from conformal_retrievers.calibration.false_answers import silent_on, sources_of
-from conformal_retrievers.calibration.gate import Gate
 from conformal_retrievers.calibration.gating import JUDGED, calibrate_gate
 from conformal_retrievers.scoring.hits import RetrievalScorer
 from conformal_retrievers.scoring.scorer import query_digest

@@ -1,7 +1,5 @@
 """Groups of queries and missed snippets: by hand."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -9,9 +7,8 @@ import numpy as np
 import pytest
 from calibrations import calibration_of, every_guarantee, relevant
 
-from conformal_retrievers.calibration import Calibration
+from conformal_retrievers import Calibration, ScoredQuery
 from conformal_retrievers.calibration.guarantees import loss
-from conformal_retrievers.data.queries import ScoredQuery
 
 
 def two_groups(alpha=0.2, **options):

@@ -5,8 +5,6 @@ thresholds of the others lose at most a share α. The sums are fractions; the da
 missed snippet has the score +inf, which a threshold of +inf keeps.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

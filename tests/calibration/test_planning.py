@@ -1,7 +1,5 @@
 """What n judged queries give, how many a guarantee needs, and the smallest alpha for n."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,23 +1,11 @@
 """The scorer of a calibration: made again from what the calibration holds, or given."""
 
-from __future__ import annotations
-
 import pytest
 
-from conformal_retrievers import (
-    Calibration,
-    CalibrationMismatch,
-    ConformalFilter,
-    FunctionScorer,
-    JudgedQuery,
-    RetrievalScorer,
-    ScoredQuery,
-    Snippet,
-    calibrate,
-)
-from conformal_retrievers.calibration import needed_scorers
+from conformal_retrievers import ConformalFilter, JudgedQuery, ScoredQuery, Snippet, calibrate
+from conformal_retrievers.calibration import Calibration, CalibrationMismatch, needed_scorers
 from conformal_retrievers.data.queries import with_hits
-from conformal_retrievers.scoring import QueryZScore, RankScorer
+from conformal_retrievers.scoring import FunctionScorer, QueryZScore, RankScorer, RetrievalScorer
 from conformal_retrievers.sentence_filter import open_filter
 
 SNIPPETS = [Snippet(letter * (i + 1), retrieval_score=-i) for i, letter in enumerate("abcdef")]

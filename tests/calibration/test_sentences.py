@@ -1,7 +1,5 @@
 """Calibrations of sentences: what they are made from, what they state, and the theorem."""
 
-from __future__ import annotations
-
 import random
 import warnings
 from dataclasses import replace
@@ -14,12 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pages import NAME, NUMBER, asked
 
-from conformal_retrievers import Calibration, ScoredQuery, calibrate
+from conformal_retrievers import Calibration, ScoredQuery, SentenceFilter, calibrate
 from conformal_retrievers.calibration.subjects import SENTENCES
 from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, with_hits
 from conformal_retrievers.scoring.learned.prior import prior_of
-from conformal_retrievers.sentence_filter import SentenceFilter
 
 JUDGED = [
     asked("one", [[1, 9], [8]], {0: [0]}),

@@ -4,8 +4,6 @@ The data are those of `clustered.py`, which has the exact coverage of each thres
 of correct code fails with probability 1e-4. The fast tier draws fewer calibrations.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

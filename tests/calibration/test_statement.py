@@ -1,7 +1,5 @@
 """Statements: the facts that they must have, for every kind of calibration."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace
@@ -9,9 +7,8 @@ from dataclasses import replace
 import pytest
 from calibrations import calibration_of, every_guarantee, relevant
 
-from conformal_retrievers.calibration import Calibration
+from conformal_retrievers import Calibration, ScoredQuery
 from conformal_retrievers.calibration.subjects import CLAIMS, FLAGS
-from conformal_retrievers.data.queries import ScoredQuery
 
 
 def lines(calibration):

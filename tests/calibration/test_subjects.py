@@ -1,7 +1,5 @@
 """Snippets, claims and flags: one engine, three comparisons, and three filters."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import partial
@@ -17,8 +15,7 @@ from conformal_retrievers.calibration.checks import check_same_scorer
 from conformal_retrievers.calibration.subjects import CLAIMS, FLAGS, SENTENCES, SNIPPETS
 from conformal_retrievers.claims import ClaimFilter, evaluate_claims
 from conformal_retrievers.data.sentences import Splitter
-from conformal_retrievers.lookback.classifier import FactualityClassifier
-from conformal_retrievers.lookback.flag import FactualityFlag
+from conformal_retrievers.lookback import FactualityClassifier, FactualityFlag
 from conformal_retrievers.sentence_filter import SentenceFilter
 
 LINES = Splitter("lines", lambda text: [(0, len(text))])

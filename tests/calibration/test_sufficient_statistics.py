@@ -11,9 +11,8 @@ from calibrations import GUARANTEES, alphas, calibration_of, every_guarantee, th
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from conformal_retrievers import Calibration, ScoredQuery
+from conformal_retrievers import Calibration, ScoredQueries, ScoredQuery
 from conformal_retrievers.calibration.sufficient_statistics import Reduced
-from conformal_retrievers.data.columns import ScoredQueries
 
 SCORES = st.sampled_from([-math.inf, -1.5, 0.0, 0.25, 0.5, 0.75, 1.0, 3.0, math.inf, math.nan])
 quiet = pytest.mark.filterwarnings("ignore:relevant snippets score higher")

@@ -1,7 +1,5 @@
 """The sentences of the packages: each stands once in its file, and is used."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Models over HTTP, and handlers of LlamaIndex, for one test each."""
 
-from __future__ import annotations
-
 import httpx
 import pytest
 from langchain_openai import ChatOpenAI

@@ -1,7 +1,5 @@
 """A chain of either framework calibrates its own filter, against a real server on loopback."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 
@@ -16,9 +14,8 @@ from llama_index.core.response_synthesizers import get_response_synthesizer
 from llama_index.llms.openai_like import OpenAILike
 from llm_server import LLMServer
 
-from conformal_retrievers import Snippet
+from conformal_retrievers import ConformalFilter, Snippet
 from conformal_retrievers.answers import calibrate_answers, evaluate_answers
-from conformal_retrievers.filtering import ConformalFilter
 from langchain_conformal import ConformalRetriever
 from langchain_conformal import answer_queries as langchain_queries
 from llama_index.postprocessor.conformal import ConformalPostprocessor

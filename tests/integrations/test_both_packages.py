@@ -1,7 +1,5 @@
 """What both packages share: survivors, `from_calibration`, `judge_retriever`, names and errors."""
 
-from __future__ import annotations
-
 import gc
 import re
 import threading
@@ -38,18 +36,9 @@ from llama_index.postprocessor import conformal as llama_index_conformal
 from lookup import LookupScorer
 
 import langchain_conformal
-from conformal_retrievers import (
-    Calibration,
-    CalibrationMismatch,
-    ConformalFilter,
-    FunctionScorer,
-    JudgedQuery,
-    LearnedScorer,
-    ScoredQuery,
-    calibrate,
-)
-from conformal_retrievers.calibration import calibrate_gate
-from conformal_retrievers.scoring import BestScore, FusionScorer, RetrievalScorer
+from conformal_retrievers import ConformalFilter, JudgedQuery, LearnedScorer, ScoredQuery, calibrate
+from conformal_retrievers.calibration import Calibration, CalibrationMismatch, calibrate_gate
+from conformal_retrievers.scoring import BestScore, FunctionScorer, FusionScorer, RetrievalScorer
 from langchain_conformal import ConformalCompressor, ConformalRetriever
 from langchain_conformal.documents import to_snippets
 from llama_index.postprocessor.conformal import ConformalPostprocessor

@@ -30,16 +30,9 @@ from llama_index.core.schema import ImageNode, NodeWithScore, QueryBundle, TextN
 from lookup import LookupScorer
 from pydantic import ValidationError
 
-from conformal_retrievers import (
-    Calibration,
-    ConformalFilter,
-    JudgedQuery,
-    RetrievalScorer,
-    ScoredQuery,
-    Snippet,
-)
+from conformal_retrievers import Calibration, ConformalFilter, JudgedQuery, ScoredQuery, Snippet
 from conformal_retrievers.data.hits import RETRIEVER, Hit
-from conformal_retrievers.scoring import score_snippets
+from conformal_retrievers.scoring import RetrievalScorer, score_snippets
 from langchain_conformal import ConformalCompressor, ConformalRetriever, judge_retriever
 from llama_index.postprocessor.conformal import ConformalPostprocessor, as_scorer, embedding_scorer
 from llama_index.postprocessor.conformal.nodes import to_snippets

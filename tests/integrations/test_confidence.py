@@ -28,10 +28,9 @@ from transformers import GenerationConfig
 from conformal_retrievers import Calibration, CalibrationMismatch, ScoredQuery
 from conformal_retrievers.calibration.subjects import FLAGS
 from conformal_retrievers.llm.wire import portable
-from conformal_retrievers.lookback.classifier import FactualityClassifier
+from conformal_retrievers.lookback import FactualityClassifier, RagPrompt
 from conformal_retrievers.lookback.flag import FactualityFlag, calibrate_flag
 from conformal_retrievers.lookback.model import LocalModel
-from conformal_retrievers.lookback.prompt import RagPrompt
 from conformal_retrievers.lookback.ratios import JudgedRatios, lookback_ratios
 from langchain_conformal.confidence import confidence_runnable
 from llama_index.postprocessor.conformal.confidence import ConfidenceQueryEngine

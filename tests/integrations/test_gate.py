@@ -1,7 +1,5 @@
 """The gate in the components of both packages: a query that it silences gets nothing."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re
@@ -29,16 +27,8 @@ from llama_index.core.query_engine import RetrieverQueryEngine
 from lookup import LookupScorer, QueryFunction
 
 import langchain_conformal
-from conformal_retrievers import (
-    Calibration,
-    CalibrationMismatch,
-    ConformalFilter,
-    Gate,
-    JudgedQuery,
-    ScoredQuery,
-    calibrate,
-)
-from conformal_retrievers.calibration import calibrate_gate
+from conformal_retrievers import ConformalFilter, Gate, JudgedQuery, ScoredQuery, calibrate
+from conformal_retrievers.calibration import Calibration, CalibrationMismatch, calibrate_gate
 from conformal_retrievers.data.queries import with_hits
 from conformal_retrievers.llm import openai_options
 from conformal_retrievers.monitoring import FilterLog, read_log

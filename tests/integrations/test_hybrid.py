@@ -31,19 +31,13 @@ from llama_index.postprocessor import conformal as llama_index_conformal
 from pydantic import Field
 
 import langchain_conformal
-from conformal_retrievers import (
-    ConformalFilter,
-    FunctionScorer,
-    JudgedQuery,
-    Snippet,
-    calibrate,
-    calibrate_gate,
-)
+from conformal_retrievers import ConformalFilter, JudgedQuery, Snippet, calibrate, calibrate_gate
 from conformal_retrievers.data.hits import Hit, fusion
 from conformal_retrievers.monitoring import FilterLog, read_log
 from conformal_retrievers.results import Unscorable
 from conformal_retrievers.scoring import (
     BestScore,
+    FunctionScorer,
     FusionScorer,
     LearnedScorer,
     QueryZScore,

@@ -33,8 +33,7 @@ from llama_index.postprocessor import conformal as llama_index_conformal
 from llm_server import fields_of, overlap
 
 import langchain_conformal
-from conformal_retrievers import JudgedQuery, calibrate
-from conformal_retrievers.calibration import calibrate_gate
+from conformal_retrievers import JudgedQuery, calibrate, calibrate_gate
 from conformal_retrievers.llm import Cache, openai_llm
 
 QUESTIONS = all_judged()[:40]

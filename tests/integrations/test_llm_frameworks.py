@@ -1,7 +1,5 @@
 """Chat models of both frameworks as scorers, against the real server, and beside the core's own."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import partial
@@ -22,10 +20,8 @@ from llama_index.postprocessor import conformal as llama_index_conformal
 
 import langchain_conformal
 from conformal_retrievers import LLMScorer, Snippet
-from conformal_retrievers.llm import openai_options
+from conformal_retrievers.llm import Request, openai_llm, openai_options
 from conformal_retrievers.llm.ask import aask, ask
-from conformal_retrievers.llm.openai import openai_llm
-from conformal_retrievers.llm.prompt import Request
 
 by_yes = partial(LLMScorer, by="probability-of-yes")
 

@@ -1,7 +1,5 @@
 """The search tool in agents: a second call returns what a smaller alpha adds, and nothing twice."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json
@@ -24,8 +22,7 @@ from lookup import LookupScorer, QueryFunction
 
 import langchain_conformal
 import llama_index.postprocessor.conformal as llama_index_conformal
-from conformal_retrievers import Calibration, JudgedQuery, ScoredQuery, calibrate
-from conformal_retrievers.calibration import calibrate_gate
+from conformal_retrievers import Calibration, JudgedQuery, ScoredQuery, calibrate, calibrate_gate
 from langchain_conformal import ConformalCallbackHandler, ConformalCompressor, ConformalRetriever
 from llama_index.postprocessor.conformal import ConformalPostprocessor
 

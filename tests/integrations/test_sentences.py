@@ -37,16 +37,9 @@ from llama_index.core.schema import (
 from llama_index.postprocessor import conformal as llama_index_conformal
 
 import langchain_conformal
-from conformal_retrievers import (
-    CalibrationMismatch,
-    Evidence,
-    FunctionScorer,
-    JudgedQuery,
-    RetrievalScorer,
-    calibrate,
-)
+from conformal_retrievers import CalibrationMismatch, FunctionScorer, RetrievalScorer, calibrate
 from conformal_retrievers.cli.docstrings import docstring_corpus
-from conformal_retrievers.data import Hit
+from conformal_retrievers.data import Evidence, Hit, JudgedQuery
 from conformal_retrievers.data.sentences import splitter
 from conformal_retrievers.monitoring import FilterLog, read_log
 from conformal_retrievers.sentence_filter import SentenceFilter

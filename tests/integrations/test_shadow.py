@@ -16,8 +16,7 @@ from lookup import LookupScorer, QueryFunction
 from opentelemetry import trace
 from pydantic import Field
 
-from conformal_retrievers import FunctionScorer, JudgedQuery
-from conformal_retrievers.calibration import calibrate_gate
+from conformal_retrievers import FunctionScorer, JudgedQuery, calibrate_gate
 from conformal_retrievers.data.sentences import splitter
 from conformal_retrievers.monitoring import FilterLog, read_log
 from conformal_retrievers.scoring import RankScorer

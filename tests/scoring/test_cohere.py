@@ -19,8 +19,7 @@ import pytest
 
 from conformal_retrievers import JudgedQuery, Snippet, calibrate
 from conformal_retrievers.data.sentences import cut
-from conformal_retrievers.scoring import ascore_snippets
-from conformal_retrievers.scoring.cohere import CohereScorer
+from conformal_retrievers.scoring import CohereScorer, ascore_snippets
 from conformal_retrievers.sentence_filter import open_filter
 
 MODEL, QUERY = "rerank-v5.0-pro", "red wine"

@@ -1,7 +1,5 @@
 """Z-scores by hand, and scorers that are made of others."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

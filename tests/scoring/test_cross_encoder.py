@@ -1,7 +1,5 @@
 """Models: the real classes with a small model of random weights, plain functions, and attacks."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,7 +1,5 @@
 """Scorers that read hits: by hand, on what is missing, and made again from their provenance."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math
@@ -9,14 +7,13 @@ import math
 import numpy as np
 import pytest
 
+from conformal_retrievers import FunctionScorer, RetrievalScorer
 from conformal_retrievers.data.hits import Hit, fuse
 from conformal_retrievers.data.queries import Snippet, with_hits
 from conformal_retrievers.scoring import (
-    FunctionScorer,
     FusionScorer,
     QueryZScore,
     RankScorer,
-    RetrievalScorer,
     ascore_snippets,
     relative_to_query,
     retrievers_of,

@@ -1,7 +1,5 @@
 """The learned score: its features by hand, its fit against other optimisers, and its provenance."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

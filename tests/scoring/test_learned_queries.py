@@ -1,7 +1,5 @@
 """The learned query score: its features by hand, its fit, its provenance, what it does not know."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

@@ -1,7 +1,5 @@
 """Pruners: how sentences reach OpenProvence's `process`, and how its probabilities come back."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Query scores: one number a query, what they return, read and are made of."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import threading
@@ -13,17 +11,10 @@ import pytest
 from gates import gate_of
 from lookup import QueryFunction
 
-from conformal_retrievers import Gate
+from conformal_retrievers import FunctionScorer, Gate, JudgedQuery, RetrievalScorer, Snippet
 from conformal_retrievers.data.hits import Hit, HitColumns
-from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.snippets import Retrieved
-from conformal_retrievers.scoring import (
-    BestScore,
-    FunctionScorer,
-    RetrievalScorer,
-    ascore_query,
-    score_query,
-)
+from conformal_retrievers.scoring import BestScore, ascore_query, score_query
 from conformal_retrievers.scoring.query_scorer import query_scores
 from conformal_retrievers.scoring.registry import needs, query_scorer_of
 

@@ -1,7 +1,5 @@
 """An LLM's ratings and P(YES) as scores, from canned replies and through HTTP."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 
@@ -9,12 +7,8 @@ import numpy as np
 import pytest
 from llm_server import fields_of
 
-from conformal_retrievers import JudgedQuery, LLMScorer, calibrate
-from conformal_retrievers.llm.ask import LLM
-from conformal_retrievers.llm.cache import Cache
-from conformal_retrievers.llm.openai import openai_llm
-from conformal_retrievers.llm.prompt import Prompt
-from conformal_retrievers.llm.reply import Reply, Unanswered, Usage
+from conformal_retrievers import LLM, JudgedQuery, LLMScorer, calibrate
+from conformal_retrievers.llm import Cache, Prompt, Reply, Unanswered, Usage, openai_llm
 from conformal_retrievers.scoring import LLMVerdict
 
 QUERY = "What is the highest mountain?"

@@ -1,7 +1,5 @@
 """Scorers without an LLM: embeddings, BM25 against its formula, retrieval scores, functions."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import re
@@ -15,17 +13,9 @@ from hypothesis import strategies as st
 from lookup import LookupScorer
 from scipy.spatial.distance import cosine
 
-from conformal_retrievers import (
-    CrossEncoderScorer,
-    EmbeddingScorer,
-    FunctionScorer,
-    JudgedQuery,
-    Scorer,
-    Snippet,
-    score_queries,
-)
+from conformal_retrievers import FunctionScorer, JudgedQuery, Scorer, Snippet, score_queries
 from conformal_retrievers.labels import Labelled
-from conformal_retrievers.scoring import ascore_snippets
+from conformal_retrievers.scoring import CrossEncoderScorer, EmbeddingScorer, ascore_snippets
 from conformal_retrievers.scoring.bm25 import BM25Scorer
 from conformal_retrievers.scoring.scorer import query_digest
 

@@ -1,7 +1,5 @@
 """A model that a filter and its gate both need is asked once for a query."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import pickle

@@ -1,7 +1,5 @@
 """An LLM's verdict on whether snippets answer a query, through HTTP."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
