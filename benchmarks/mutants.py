@@ -443,8 +443,8 @@ MUTANTS = {
             "what a gate silences is kept",
         ),
         (
-            "twin.gate, twin._at, twin._alarm = gate_for(self.calibration, gate), {}, Alarm()",
-            "twin.gate = gate_for(self.calibration, gate)",
+            "vars(twin).update(changed(), _twins={}, _alarm=Alarm())",
+            "vars(twin).update(changed(), _alarm=Alarm())",
             "a filter at another alpha without its gate",
         ),
     ],
