@@ -149,4 +149,4 @@ def annotate_claims_span(filtered: FilteredAnswer) -> None:
     facts = {name: event[name] for name in ("calibration", "alpha", "share", "guaranteed")}
     facts |= {name: len(getattr(claims, name)) for name in ("claims", "kept", "unscorable")}
     facts |= {"threshold": claims.threshold, "undivided": filtered.undivided or ""}
-    events.set_on_span(events.CLAIMS_EVENT, facts)
+    events.set_on_span(events.CLAIMS_EVENT, lambda: facts)

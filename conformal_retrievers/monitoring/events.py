@@ -5,7 +5,7 @@
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Annotated, Any, Literal
 
@@ -91,6 +91,10 @@ def build_event(name: str, decided: Decision, fields: Mapping[str, Any]) -> dict
 
 def annotate_span(filtered: Filtered) -> None:
     """Write the decision onto OpenTelemetry's current span, see `set_on_span`."""
+    set_on_span(EVENT, lambda: _facts(filtered))
+
+
+def _facts(filtered: Filtered) -> dict[str, Any]:
     c, gated = filtered.calibration, filtered.gated
     facts = {name: getattr(filtered, name) for name in ("threshold", "m1", "m2")}
     facts |= {"calibration": c.checksum, "guarantee": c.guarantee, "alpha": c.alpha}
@@ -100,18 +104,19 @@ def annotate_span(filtered: Filtered) -> None:
     if gated:
         facts |= {"gate.p_value": gated.p_value, "gate.decision": gated.decision}
     facts |= {"shadow": True} if filtered.shadow else {}
-    set_on_span(EVENT, facts)
+    return facts
 
 
-def set_on_span(event: str, facts: Mapping[str, str | bool | float]) -> None:
+def set_on_span(event: str, facts: Callable[[], Mapping[str, str | bool | float]]) -> None:
     """Write conformal.* attributes onto OpenTelemetry's current span, if any, and into an event.
 
+    They are made only if there is one, since that takes longer than a decision.
     A span keeps its 128 newest attributes: an instrumentor that writes several for each node can
     crowd these out, but not those of the event.
     """
     trace = sys.modules.get("opentelemetry.trace")  # if it is not loaded, there is no span
     if trace is not None and (span := trace.get_current_span()).is_recording():
-        written = {f"conformal.{name}": fact for name, fact in facts.items()}
+        written = {f"conformal.{name}": fact for name, fact in facts().items()}
         span.set_attributes(written)
         span.add_event(event, written)
 
