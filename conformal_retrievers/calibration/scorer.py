@@ -86,7 +86,7 @@ def _check_none_missing(what: str, missing: Collection[str], given: Collection[s
         raise CalibrationMismatch(
             f"{what} needs {', '.join(map(repr, missing))}, but the scorers given are "
             f"{sorted(given)}. Give the models that were calibrated with (in from_calibration "
-            "scorer=, llm=, embeddings= or embed_model=), or calibrate again"
+            "scorer=, llm=, embeddings= or embed_model=, in load scorers=), or calibrate again"
         )
 
 

@@ -38,7 +38,7 @@ class Hybrid(RootModel[dict[Name, Retrieval]]):
 
     >>> hybrid = Hybrid({"dense": {"retriever": "FAISS", "k": 50}, "bm25": {"retriever": "BM25"}})
     >>> hybrid, hybrid.root["dense"].k
-    (HybridRetriever(bm25: BM25, k = None; dense: FAISS, k = 50), 50)
+    (HybridRetriever(bm25: BM25, k = ?; dense: FAISS, k = 50), 50)
     """
 
     model_config = ConfigDict(frozen=True)
@@ -47,8 +47,8 @@ class Hybrid(RootModel[dict[Name, Retrieval]]):
         return hash(str(self))
 
     def __str__(self) -> str:
-        parts = sorted(self.root.items())
-        named = [f"{name}: {part.retriever}, k = {part.k}" for name, part in parts]
+        parts = [(n, p.retriever or "?", p.k or "?") for n, p in sorted(self.root.items())]
+        named = [f"{name}: {retriever}, k = {k}" for name, retriever, k in parts]
         return f"HybridRetriever({'; '.join(named)})"
 
     __repr__ = __str__
