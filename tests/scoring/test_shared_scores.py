@@ -151,12 +151,16 @@ async def test_a_filter_in_the_scorer_of_another_has_scores_of_its_own(with_a_ga
     assert len(asked) == 1 + with_a_gate
 
 
-def test_snippets_that_a_scorer_is_given_are_a_value_that_can_be_copied_and_sent():
+async def test_snippets_that_a_scorer_is_given_are_a_value_that_can_be_copied_and_sent():
     seen = []
-    scorer = SimpleNamespace(name="s", score=lambda query, given: seen.append(given) or [0.0] * 3)
-    kept = behind(scorer, scorer)("q", TEXTS)
-    assert len(kept.scores) == 3
-    [given] = seen
-    for twin in (given, pickle.loads(pickle.dumps(given)), copy.deepcopy(given)):
-        assert twin == SNIPPETS
-        assert hash(twin) == hash(SNIPPETS)
+
+    async def ascore(query, given):  # while the gate awaits the same scores
+        seen.extend([given, pickle.loads(pickle.dumps(given)), copy.deepcopy(given)])
+        return [0.0] * len(given)
+
+    scorer = SimpleNamespace(name="s", score=len, ascore=ascore)
+    await behind(scorer, scorer).acall("q", TEXTS)
+    for one in seen:
+        assert one == SNIPPETS
+        assert hash(one) == hash(SNIPPETS)
+    assert len(seen) == 3
