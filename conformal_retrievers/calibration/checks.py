@@ -84,8 +84,8 @@ def check_flags(**flags: object) -> None:
 
 def check_scorers(scorer: object) -> None:
     """Raise TypeError unless it may be a scorer, an iterable of scorers or None."""
-    kinds = () if isinstance(scorer, str) else Scorer | Iterable | None
-    check_type(kinds, "a scorer or a list of them, or leave it out to learn one", scorer=scorer)
+    kinds = () if isinstance(scorer, str | type) else Scorer | Iterable | None
+    check_type(kinds, say("no scorer"), scorer=scorer)
 
 
 def check_on_unscorable(on_unscorable: object, subject: Subject) -> None:

@@ -57,16 +57,17 @@ class Scorer(Named, Protocol):
 
 
 def check_scorer(scorer: object) -> None:
-    """Raise TypeError unless `scorer` has a name and a score.
+    """Raise TypeError unless `scorer` has a name and a score, as the object of a class has.
 
     >>> check_scorer(3)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    TypeError: scorer is 3; give an object with a name and score(query, snippets), ...
+    TypeError: scorer is 3; give an object with an attribute name and a method ...
     """
-    if not isinstance(scorer, Scorer):
+    if isinstance(scorer, type) or not isinstance(scorer, Scorer):
         raise TypeError(
-            f"scorer is {scorer!r:.80}; give an object with a name and score(query, snippets), "
-            "such as EmbeddingScorer(embed, name='…') or your package's embedding_scorer(model)"
+            f"scorer is {scorer!r:.80}; give an object with an attribute name and a method "
+            "score(query, snippets), such as EmbeddingScorer(embed, name='…') or your package's "
+            "embedding_scorer(model)"
         )
 
 

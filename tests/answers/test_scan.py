@@ -243,7 +243,7 @@ def test_the_number_of_calls_is_said_before_the_first(caplog):
         ({"chain": "bell\a"}, r"answer: name is 'bell\\x07'"),
         ({"cache": "answers.db"}, "cache is 'answers.db'; give Cache"),
         ({"concurrency": 0}, "concurrency is 0; give a whole number"),
-        ({"scorer": 3}, "scorer is 3; give an object with a name"),
+        ({"scorer": 3}, "scorer is 3; give an object with an attribute name"),
         ({"queries": [scored([0.1])] * 2}, "independent queries"),
         (
             {"queries": [replace(scored([0.1]), split="x")]},

@@ -308,6 +308,8 @@ def test_given_scorers_have_different_names_and_were_not_fitted_on_the_queries()
         ([LearnedScorer.fit(JUDGED)], "fitted"),
         ([3], "scorer"),
         ("learned", "^scorer is 'learned'; .* leave it out"),
+        (LearnedScorer, "^scorer is <class .* an attribute name .* leave it out"),
+        ([LearnedScorer], "^scorer is <class .* an attribute name"),
     ):
         with pytest.raises((TypeError, ValueError), match=match):
             calibrate(JUDGED, given, alpha=0.1)
