@@ -2,21 +2,25 @@
 
 import sys
 import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 from pydantic import JsonValue
 
 from conformal_retrievers.calibration import calibrate as calibrated
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.gate import Gate
+from conformal_retrievers.calibration.scorer import scorer_for
 from conformal_retrievers.calibration.subjects import QUERIES
 from conformal_retrievers.cli import inputs, options
 from conformal_retrievers.cli.scorers import Models, needs_model, score_of_hits
-from conformal_retrievers.cli.show import facts_of
-from conformal_retrievers.cli.terminal import print_json, say
+from conformal_retrievers.cli.show import ALPHAS, facts_of
+from conformal_retrievers.cli.terminal import print_json, print_table, say
 from conformal_retrievers.data.evidence import by_sentence
-from conformal_retrievers.scoring import Scorer
+from conformal_retrievers.data.queries import JudgedQuery
+from conformal_retrievers.scoring.scorer import Scorer, query_digest, score_queries
 
 
 def calibrate(
@@ -59,19 +63,44 @@ def calibrate(
         chosen = models.given()
     else:
         chosen = models.bm25() if scorer == "bm25" else score_of_hits(scorer, queries)
+    behind = None if front is None else Gate.of(front, models.needed(front))
     calibration = calibrated(
         queries,
         chosen,
         alpha=alpha,
         **rule,
-        gate=None if front is None else Gate.of(front, models.needed(front)),
+        gate=behind,
         retrieval=retrieval_of(judged, run),
         labels=inputs.labels_of(judged, synthetic),
         progress=sys.stderr.isatty(),
     )
     if n := calibration.n_without_id:
         warnings.warn(f"{n} queries have no id; evaluate cannot leave them out", stacklevel=1)
-    save(calibration, out, as_json)
+    passing = passing_of(calibration, scorer_for(calibration, chosen, front), behind, queries)
+    save(calibration, out, as_json, passing)
+
+
+def passing_of(
+    calibration: Calibration, scorer: Scorer, gate: Gate | None, judged: Sequence[JudgedQuery]
+) -> dict[str, dict[str, float]]:
+    """Return the mean numbers of snippets and tokens of a query that pass at each alpha.
+
+    A token is counted as four characters. Queries of the fit do not count.
+    """
+    fitted = getattr(scorer, "fitted_on", ())
+    judged = [query for query in judged if query_digest(query.query) not in fitted]
+    scored = score_queries(scorer, judged, gate=gate)
+    passing: dict[str, dict[str, float]] = {"snippets": {}, "tokens": {}}
+    for alpha in calibration.possible_alphas(ALPHAS):
+        at = calibration.at(alpha)
+        kept = [
+            [len(query.snippets[i].text) / 4 for i in np.flatnonzero(at.keep(q.scores, q.group))]
+            for query, q in zip(judged, scored, strict=True)
+            if not q.silenced
+        ]
+        passing["snippets"][f"{alpha:g}"] = sum(map(len, kept)) / len(judged)
+        passing["tokens"][f"{alpha:g}"] = sum(map(sum, kept)) / len(judged)
+    return passing
 
 
 def retrieval_of(judged: Path, run: list[str] | None) -> dict[str, JsonValue] | None:
@@ -82,10 +111,23 @@ def retrieval_of(judged: Path, run: list[str] | None) -> dict[str, JsonValue] | 
     return {"run": names[0]} if len(names) == 1 else {"runs": names} if names else None
 
 
-def save(calibration: Calibration, out: Path, as_json: bool) -> None:
-    """Save a calibration, and print its statement, or its facts as JSON."""
+def save(
+    calibration: Calibration,
+    out: Path,
+    as_json: bool,
+    passing: Mapping[str, Mapping[str, float]] | None = None,
+) -> None:
+    """Save a calibration, and print its statement and what passes, or its facts as JSON."""
     calibration.save(out)
     if as_json:
-        print_json({"file": str(out), **facts_of(calibration)})
-    else:
-        say(f"{calibration.statement}\n\nSaved as {out}")
+        more = {} if passing is None else {"passing": passing}
+        print_json({"file": str(out), **facts_of(calibration), **more})
+        return
+    say(f"{calibration.statement}\n")
+    if passing is not None:
+        say("What would pass of a query like these, on average, by alpha:\n")
+        form = {"snippets": "{:,.1f}", "tokens": "{:,.0f}"}
+        rows = ([name, *map(form[name].format, passing[name].values())] for name in form)
+        print_table(["", *passing["snippets"]], rows)
+        say("")
+    say(f"Saved as {out}")

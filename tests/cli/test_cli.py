@@ -25,6 +25,7 @@ from conformal_retrievers.data.retrieval import Hybrid, Retrieval
 from conformal_retrievers.evaluation.report import html
 from conformal_retrievers.monitoring import FilterLog, event_of
 from conformal_retrievers.scoring import RankScorer, RetrievalScorer, score_queries
+from conformal_retrievers.scoring.scorer import query_digest
 
 SCORER = RetrievalScorer("toy", higher_is_better=True)
 RANK = ("--scorer", "rank")
@@ -88,7 +89,27 @@ def test_a_calibration_of_the_command_line_is_that_of_the_library(files, tmp_pat
     assert found == replace(expected, created=found.created)
     assert retrieval_in(out) == {"retriever": "toy", "k": 5}
     assert done.stdout.split()[-1].endswith("c.json")
-    assert as_json(*command) == as_json("show", out)
+    facts = as_json(*command)
+    del facts["passing"]
+    assert facts == as_json("show", out)
+
+
+def test_a_calibration_shows_how_much_would_pass_at_each_alpha(files, tmp_path):
+    command = ("calibrate", files / "judged.jsonl", "--alpha", 0.15, "--out", tmp_path / "c.json")
+    passing = as_json(*command)["passing"]
+    calibration = Calibration.load(tmp_path / "c.json")
+    filters = ConformalFilter.of(calibration)
+    judged = read_jsonl(files / "judged.jsonl")
+    rest = [q for q in judged if query_digest(q.query) not in filters.scorer.fitted_on]
+    assert 0 < len(rest) < len(judged)
+    for alpha in (0.05, 0.15, 0.4):
+        kept = [filters.at(alpha)(q.query, q.snippets).kept for q in rest]
+        characters = [len(q.snippets[i].text) for q, of in zip(rest, kept, strict=True) for i in of]
+        assert passing["snippets"][f"{alpha:g}"] == sum(map(len, kept)) / len(rest)
+        assert passing["tokens"][f"{alpha:g}"] == pytest.approx(sum(characters) / 4 / len(rest))
+    rows = run(*command).stdout.splitlines()
+    (tokens,) = (row.split() for row in rows if row.startswith("tokens"))
+    assert tokens[1:] == [f"{n:,.0f}" for n in passing["tokens"].values()]
 
 
 def test_evaluate_leaves_out_the_queries_that_were_not_held_out(files):
