@@ -499,7 +499,8 @@ app(["demo"])
     assert done.returncode == 1
     (command,) = re.findall("pip install (.*);", done.stderr.splitlines()[0])
     wanted = "bm25s regex sentencex jinja2 matplotlib langchain-core llama-index-core"
-    assert command == f"{wanted} llama-index-postprocessor-conformal"
+    named = command.replace(" langchain-conformal", "")  # which may be missing, too
+    assert named == f"{wanted} llama-index-postprocessor-conformal"
 
 
 # --- what is refused ------------------------------------------------------------------------------
