@@ -20,7 +20,7 @@ from conformal_retrievers.evaluation import measures
 from conformal_retrievers.evaluation.diagnosis import Diagnosis
 from conformal_retrievers.evaluation.equal_recall import FILTER, EqualRecall
 from conformal_retrievers.evaluation.evaluate import Evaluation
-from conformal_retrievers.evaluation.gate import GateEvaluation
+from conformal_retrievers.evaluation.evaluate_gate import GateEvaluation
 from conformal_retrievers.evaluation.per_query_counts import Observed, alphas_of
 from conformal_retrievers.extras import require
 from conformal_retrievers.theory.intervals import Interval, percent

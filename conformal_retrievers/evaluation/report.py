@@ -34,8 +34,8 @@ from conformal_retrievers.evaluation.diagnose import diagnose
 from conformal_retrievers.evaluation.diagnosis import MEANING, Band, Diagnosis, Finding
 from conformal_retrievers.evaluation.dropped import dropped
 from conformal_retrievers.evaluation.equal_recall import marked
+from conformal_retrievers.evaluation.evaluate_gate import GateEvaluation
 from conformal_retrievers.evaluation.findings import ordered
-from conformal_retrievers.evaluation.gate import GateEvaluation
 from conformal_retrievers.evaluation.measures import Given, checked, guaranteed
 from conformal_retrievers.theory.intervals import Interval, in_percent, percent
 

@@ -10,7 +10,7 @@ from gates import FIRST, drawn, gate_of, query, unanswerable
 from scipy.stats import betabinom
 
 from conformal_retrievers import JudgedQuery, calibrate_gate
-from conformal_retrievers.evaluation.gate import ALPHAS, evaluate_gate
+from conformal_retrievers.evaluation.evaluate_gate import ALPHAS, evaluate_gate
 from conformal_retrievers.scoring.scorer import query_digest
 from conformal_retrievers.theory.tolerance import binomial_interval
 
