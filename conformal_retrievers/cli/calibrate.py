@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 from pydantic import JsonValue
 
 from conformal_retrievers.calibration import calibrate as calibrated
@@ -89,17 +88,13 @@ def passing_of(
     """
     fitted = getattr(scorer, "fitted_on", ())
     judged = [query for query in judged if query_digest(query.query) not in fitted]
-    scored = score_queries(scorer, judged, gate=gate)
+    scored: list[Any] = score_queries(scorer, judged, gate=gate)
     passing: dict[str, dict[str, float]] = {"snippets": {}, "tokens": {}}
     for alpha in calibration.possible_alphas(ALPHAS):
         at = calibration.at(alpha)
-        kept = [
-            [len(query.snippets[i].text) / 4 for i in np.flatnonzero(at.keep(q.scores, q.group))]
-            for query, q in zip(judged, scored, strict=True)
-            if not q.silenced
-        ]
-        passing["snippets"][f"{alpha:g}"] = sum(map(len, kept)) / len(judged)
-        passing["tokens"][f"{alpha:g}"] = sum(map(sum, kept)) / len(judged)
+        kept = [q.tokens[at.keep(q.scores, q.group)] for q in scored if not q.silenced]
+        passing["snippets"][f"{alpha:g}"] = sum(map(len, kept)) / len(scored)
+        passing["tokens"][f"{alpha:g}"] = sum(lengths.sum() for lengths in kept) / 4 / len(scored)
     return passing
 
 
