@@ -13,12 +13,14 @@ from typing import Any, TypeAlias, TypedDict, TypeVar
 import numpy as np
 
 from conformal_retrievers.answers.same import Same, has_answer, llm_same, same_text
+from conformal_retrievers.calibration.checks import check_type
 from conformal_retrievers.data.checks import check_names
 from conformal_retrievers.data.copies import check_copies
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.llm.ask import ENOUGH, announce, check_count, each_in_threads
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.openai import background_loop
+from conformal_retrievers.scoring.scorer import judged_queries
 
 logger = logging.getLogger("conformal_retrievers")
 
@@ -40,7 +42,11 @@ class AskOptions(TypedDict, total=False):
 
 
 class Misuse(TypeError):
-    """A chain or a comparison returns something else than it must, whatever the question."""
+    """A chain or a comparison returns something else than it must.
+
+    It ends the whole scan: a chain that returns None where it does not know would else leave out
+    the very questions that need their snippets.
+    """
 
 
 @dataclass
@@ -50,7 +56,7 @@ class Asked:
     What is given is checked before anything is paid for.
     """
 
-    queries: Sequence[JudgedQuery]
+    given: Iterable[JudgedQuery]
     answer: Answer
     expected: Expected | None = None
     same: Same | None = None
@@ -61,21 +67,19 @@ class Asked:
 
     def __post_init__(self) -> None:
         self._stopped = threading.Event()
+        self.queries = judged_queries(self.given, "queries")
         if not self.queries:
             raise ValueError("queries is empty; give those of judge_retriever(…)")
         for query in self.queries:
             if query.split is not None:
                 raise ValueError(f"{query.name} is cut into sentences; give whole snippets")
         check_copies(self.queries)
-        if not isinstance(self.cache, Cache | None):
-            raise TypeError(f"cache is {self.cache!r:.60}; give Cache(path), or None")
+        check_type(Cache | None, "Cache(path), or None", cache=self.cache)
         self.concurrency = check_count(self.concurrency, "concurrency")
         self.name = name_of("answer", self.answer, self.chain)
-        if self.cache is not None and not (self.chain or getattr(self.answer, "name", None)):
-            raise ValueError(
-                "chain is missing; with a cache, give chain=, a name that changes with the chain: "
-                "its answers are found by it"
-            )
+        if self.cache and not (self.chain or getattr(self.answer, "name", None)):
+            text = "chain is missing; with a cache, give chain=, a name that changes with the chain"
+            raise ValueError(f"{text}: its answers are found by it")
         self.references = references_of(self.queries, self.expected)
         self.will_do: Same = self.same or (has_answer if self.references else same_text)
         self.compared_by = name_of("same", self.will_do)
@@ -92,26 +96,22 @@ class Asked:
         if self._stopped.is_set():
             raise InterruptedError("the chain is no longer asked")
         request = json.dumps([question, [snippet.text for snippet in snippets], first])
-        if self.cache is not None:
-            (known,) = self.cache.replies(self.name, [request])
-            if known is not None:
-                return known
+        known = self.cache.replies(self.name, [request])[0] if self.cache else None
+        if known is not None:
+            return known
         text: Any = self.answer(question, snippets)
         if asyncio.iscoroutine(text):
             text = asyncio.run_coroutine_threadsafe(text, background_loop()).result()
+        returned = f"answer returned {text!r:.60} to {question!r:.60} from {len(snippets)} snippets"
         if not isinstance(text, str):
-            raise Misuse(
-                f"answer returned {text!r:.60} to the question {question!r:.60} from "
-                f"{len(snippets)} snippets; return the text of the answer"
-            )
+            raise Misuse(f"{returned}; return the text of the answer")
         if snippets and not text.strip():  # from none, silence is an answer
-            raise ValueError(f"answer returned {text!r:.20} from {len(snippets)} snippets")
-        if self.cache is not None:
+            raise ValueError(returned)
+        if self.cache:
             self.cache.add_replies(self.name, {request: text})
         return text
 
-    @staticmethod
-    def agrees(same: Same, question: str, answer: str, references: References) -> bool:
+    def agrees(self, same: Same, question: str, answer: str, references: References) -> bool:
         """Return whether an answer is the same as one of the references.
 
         Raises `Misuse` if the comparison returns neither True nor False.
@@ -144,24 +144,25 @@ class Asked:
 
         Raises `Misuse`, and ValueError if all questions fail, or the first 8 that end.
         """
-        causes: list[Exception] = []  # why questions failed, as they end
-        enough, answered = min(ENOUGH, len(self.queries)), threading.Event()
+        ended: list[T | Exception] = []  # of each question, in the order in which they end
+        enough = min(ENOUGH, len(self.queries))
 
         def attempted(query: JudgedQuery) -> T | Exception:
+            outcome: T | Exception
             try:
                 outcome = function(query)
-                answered.set()
-                return outcome
             except Misuse:
                 self._stopped.set()
                 raise
             except Exception as error:
-                causes.append(error)
-                if len(causes) < enough or answered.is_set() or self._stopped.is_set():
-                    return error
-                self._stopped.set()
-                text = f"all of the first {enough} questions failed: {causes[0]!r}"
-                raise ValueError(text) from causes[0]
+                outcome = error
+            ended.append(outcome)
+            failed = [why for why in ended[:enough] if isinstance(why, Exception)]
+            if len(failed) < enough:
+                return outcome
+            self._stopped.set()
+            text = f"all of the first {enough} questions failed: {failed[0]!r}"
+            raise ValueError(text) from failed[0]
 
         background_loop()  # now, before several threads ask for it
         title = "Answering" if self.progress else None
@@ -185,25 +186,19 @@ def name_of(what: str, function: Any, name: str | None = None) -> str:
     >>> name_of("answer", same_text, "gpt, prompt 7"), name_of("same", same_text)
     ('gpt, prompt 7', 'same_text')
     """
-    if not callable(function):
-        raise TypeError(f"{what} is {function!r:.60}; give a function, see scan_answers")
-    check_names(what, name=name)
-    known = name or getattr(function, "name", None) or getattr(function, "__name__", None)
-    if known is None:
-        kind = type(function).__name__
-        raise ValueError(f"{what} is a {kind} without a name; give it an attribute name")
-    return str(known)
+    check_type(Callable, "a function, see scan_answers", **{what: function})
+    named = getattr(function, "__name__", type(function).__name__)
+    known: str = name or getattr(function, "name", None) or named
+    check_names(what, name=known)
+    return known
 
 
 def references_of(queries: Sequence[JudgedQuery], expected: Any) -> dict[str, References]:
     """Return the references of each question; raise, naming it, for none or an empty one."""
-    if expected is None:
-        return {}
-    if not isinstance(expected, Mapping):
-        raise TypeError(f"expected is {expected!r:.60}; give reference answers by question, a dict")
+    check_type(Mapping | None, "reference answers by question, a dict", expected=expected)
     references = dict[str, References]()
-    known = {str(question).strip(): given for question, given in expected.items()}
-    for query in queries:
+    known = {str(question).strip(): given for question, given in (expected or {}).items()}
+    for query in queries if expected is not None else ():
         given: Any = known.get(query.query.strip())
         texts = given if isinstance(given, list | tuple) else [given]
         if not texts or not all(isinstance(text, str) and text.strip() for text in texts):

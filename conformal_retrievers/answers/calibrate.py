@@ -9,7 +9,6 @@ with count_wrong   N of every question, +inf for those that are wrong from all: 
 
 import math
 from collections.abc import Iterable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,8 @@ from conformal_retrievers.calibration.fitting import provenance_with
 from conformal_retrievers.calibration.subjects import ANSWERS
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.queries import JudgedQuery
-from conformal_retrievers.scoring.scorer import Scorer, judged_queries, relative_to_query
+from conformal_retrievers.scoring.hits import RankScorer
+from conformal_retrievers.scoring.scorer import Scorer, relative_to_query
 
 SHOWN = 60  # characters of a question in a file
 
@@ -63,14 +63,13 @@ def calibrate_answers(
         As `scan_answers`, and as `calibrate` for alpha, delta and by_group; for `count_wrong`
         without `expected`; and if no question is right from all snippets.
     """
-    asked = Asked(judged_queries(queries, "queries"), answer, **options)
+    asked = Asked(queries, answer, **options)
     rule: dict[str, Any] = {"alpha": alpha, "delta": delta, "by_group": by_group}
     rule["count_wrong"] = count_wrong
     # Before anything is paid for: refuses what would be refused afterwards.
     needless = (Level(-math.inf, "", True),)
     scans = tuple(Scan(query, np.zeros(0), "", (), needless) for query in asked.queries)
-    scored: Any = SimpleNamespace(name="none yet")
-    calibrate_scans(Scans(scans, scored, "", asked.name, bool(asked.references)), **rule)
+    calibrate_scans(Scans(scans, RankScorer(), "", asked.name, bool(asked.references)), **rule)
     return calibrate_scans(scans_of(asked, scorer), **rule)
 
 
@@ -88,7 +87,7 @@ def calibrate_scans(
         raise ValueError("count_wrong is True without expected answers; give expected, too")
     wrong = [scan for scan in scans.scans if scan.wrong]
     used = [scan for scan in scans.scans if count_wrong or not scan.wrong]
-    if not used or len(wrong) == len(scans.scans):
+    if len(wrong) == len(scans.scans):
         raise ValueError(
             f"the chain is right in none of {len(wrong)} questions, all snippets given; check the "
             "references, the comparison and the chain"

@@ -22,11 +22,10 @@ from conformal_retrievers.answers.asked import Answer, Asked, AskOptions, name_o
 from conformal_retrievers.answers.same import f1, same_text
 from conformal_retrievers.calibration.checks import check_type
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
-from conformal_retrievers.data.text import shortened
+from conformal_retrievers.data.text import aligned, shortened
 from conformal_retrievers.evaluation.bootstrap import Estimate, n_to_tell, resampled, spans
 from conformal_retrievers.evaluation.verdict import UNVERIFIED
 from conformal_retrievers.filtering import RetrievalFilter
-from conformal_retrievers.scoring.scorer import judged_queries
 from conformal_retrievers.sentence_filter import FilteredSentences
 from conformal_retrievers.theory.intervals import check_level
 
@@ -34,20 +33,18 @@ WHOLE = "all snippets"
 OTHERS = re.compile(rf"top \d+|{WHOLE}")  # the names of ways that are no filters
 RESAMPLES = 2000
 SHOWN = ("unchanged", "right", "f1")  # in %
-WIDTH = 20  # characters of a name in the table
-LABELS = {"unchanged": "answers unchanged, %", "right": "right answers, %"}
+WIDTH = 20  # characters of a name below the table
 MARKS = {"all": ("#595959", "X"), "filter": ("#0072b2", "o"), "top": ("#00785a", "s")}
 
 
 @dataclass(frozen=True, eq=False)
 class Way:
-    """A way to cut the context, and what it gives for each question, (n,) each.
+    """What a way to cut the context gives for each question, (n,) each.
 
     The measures are the snippets, tokens and seconds, whether the answer is unchanged and, where
     there are references, right, exact, and its F1. Seconds are 0 where the cache has the answer.
     """
 
-    name: str
     measures: Mapping[str, NDArray[np.float64]] = field(repr=False)
     estimates: Mapping[str, Estimate]  # their means, with intervals
 
@@ -63,7 +60,7 @@ class Gap(NamedTuple):
 class AnswerEvaluation:
     """What a chain answers from the context that each way leaves, on n questions."""
 
-    ways: tuple[Way, ...]
+    ways: Mapping[str, Way]  # by name: all snippets, and each filter before its top k
     n_questions: int
     same: str  # the name of what compares answers
     level: float  # of the intervals
@@ -71,11 +68,8 @@ class AnswerEvaluation:
     failed: Mapping[str, str]  # questions that were left out, and why
 
     def __getitem__(self, name: str) -> Way:
-        """Return a way by its name; raise KeyError, naming those that there are."""
-        for way in self.ways:
-            if way.name == name:
-                return way
-        raise KeyError(f"{name!r} is not among {[way.name for way in self.ways]}")
+        """Return a way by its name."""
+        return self.ways[name]
 
     def compare(self, one: str, other: str, measure: str) -> Gap:
         """Return a measure of one way minus that of another."""
@@ -84,44 +78,43 @@ class AnswerEvaluation:
         return Gap(difference, n_to_tell(drawn[:, 0], len(paired), difference.estimate))
 
     def draw(self, axes: Any) -> None:
-        """Draw the ways into matplotlib's axes, as `plot_answers` does into a figure."""
-        measure = "right" if "right" in self.ways[0].measures else "unchanged"
-        for way in self.ways:
-            share, x = way.estimates[measure], way.estimates["tokens"].estimate
-            above = not OTHERS.fullmatch(way.name)  # a filter and its top k have about equal tokens
-            color, mark = MARKS["filter" if above else way.name[:3]]
-            axes.vlines(x, 100 * share.low, 100 * share.high, color=color, alpha=0.5)
-            axes.plot(x, 100 * share.estimate, mark, color=color)
-            axes.annotate(
-                way.name.replace("$", r"\$"),
-                (x, 100 * (share.high if above else share.low)),
-                xytext=(-4, 3 if above else -11),
-                textcoords="offset points",
-                fontsize=8.5,
-                color=color,
-            )
-        widest = max(way.estimates["tokens"].estimate for way in self.ways)
-        axes.set(xlabel="tokens of context", ylabel=LABELS[measure], xlim=(0, 1.25 * widest))
-        low, high = axes.get_ylim()
-        axes.set_ylim(max(0, low - 5), min(102, high + 5))
+        """Draw the ways into matplotlib's axes; `plot` draws them into a figure.
+
+        Filters are dots, a top k is a square, and the whole context a cross, each with its
+        interval: the higher and the further left, the better. What is shown is right answers if
+        references are known, or else unchanged ones.
+        """
+        measure = "right" if "right" in self[WHOLE].measures else "unchanged"
+        for name, way in self.ways.items():
+            share, tokens = way.estimates[measure], way.estimates["tokens"].estimate
+            above = not OTHERS.fullmatch(name)  # a filter and its top k have about equal tokens
+            color, mark = MARKS["filter" if above else name[:3]]
+            end, side = (share.high, "bottom") if above else (share.low, "top")
+            axes.vlines(tokens, 100 * share.low, 100 * share.high, color=color, alpha=0.5)
+            axes.plot(tokens, 100 * share.estimate, mark, color=color)
+            text = name.replace("$", r"\$")
+            axes.text(tokens, 100 * end, text, va=side, color=color, fontsize=8.5)
+        widest = max(way.estimates["tokens"].estimate for way in self.ways.values())
+        axes.set(xlabel="tokens of context", xlim=(0, 1.25 * widest))
+        axes.set_ylabel(f"{measure} answers, %")
+        axes.margins(y=0.15)
 
     def __str__(self) -> str:
         """Write the ways as a table, a line each, and their differences to the whole context."""
-        known = [name for name in SHOWN if name in self.ways[0].measures]
-        rows = [["", "snippets", "tokens", *(f"{name}, %" for name in known)]]
-        for way in self.ways:
-            snippets, tokens = (way.estimates[name].estimate for name in ("snippets", "tokens"))
-            shares = (_percent(way.estimates[name]) for name in known)
-            rows.append([shortened(way.name, WIDTH), f"{snippets:.1f}", f"{tokens:.0f}", *shares])
-        width = max(len(row[0]) for row in rows)
-        form = f"{{:<{width}}}  {{:>8}}  {{:>6}}" + "  {:<14}" * len(known)
-        lines = [form.format(*row).rstrip() for row in rows]
+        known = [name for name in SHOWN if name in self[WHOLE].measures]
+        rows = []
+        for name, way in self.ways.items():
+            snippets, tokens = (way.estimates[key].estimate for key in ("snippets", "tokens"))
+            shares = (_percent(way.estimates[key]) for key in known)
+            rows.append([name, f"{snippets:.1f}", f"{tokens:.0f}", *shares])
+        lines = aligned(["", "snippets", "tokens", *(f"{key}, %" for key in known)], rows)
         lines += ["", f"{self.n_questions} questions, compared by {shortened(self.same, 50)}."]
         measure = "right" if "right" in known else "unchanged"
-        for way, (name, *_) in zip(self.ways[1:], rows[2:], strict=True):
-            gap, needed = self.compare(way.name, WHOLE, measure)
+        for name in [*self.ways][1:]:
+            gap, needed = self.compare(name, WHOLE, measure)
             unclear = gap.low <= 0 <= gap.high and not math.isnan(needed)
             told = f"; {needed:,.0f} questions would tell" if unclear else ""
+            name = shortened(name, WIDTH)
             lines.append(f"{name} − {WHOLE}, {measure}: {_percent(gap, '+')}{told}.")
         if self.failed:
             lines.append(f"Left out, because a call failed: {len(self.failed)}.")
@@ -161,8 +154,12 @@ def evaluate_answers(
         with the name of another way.
     """
     check_level(level)
-    _check_filters(filters)
-    asked = Asked(judged_queries(queries, "queries"), answer, **options)
+    check_type(Mapping, "filters by name, a dict", filters=filters)
+    for name, filter in filters.items():
+        check_type(RetrievalFilter, "a filter", **{f"filters[{name!r}]": filter})
+        if OTHERS.fullmatch(name):
+            raise ValueError(f"filters has the name {name!r}; give another, as a filter's own")
+    asked = Asked(queries, answer, **options)
     ids = [query.id for query in asked.queries]
     verified = [filter.calibration.held_out(ids) for filter in filters.values()]
     for name, filter in filters.items():
@@ -182,22 +179,14 @@ def evaluate_answers(
         return [of[key] for key in texts]
 
     rows, failed = asked.of_each(measured)
-    made, names = [], rows[0][0].keys()
+    made, names = {}, [*rows[0][0]]
     for name, of_way in zip(ways, zip(*rows, strict=True), strict=True):
-        table = np.array([[*of.values()] for of in of_way])
-        measures = dict(zip(names, table.T, strict=True))
+        table = np.array([[*of.values()] for of in of_way], dtype=np.float64)
         estimates, _ = _estimates(table, level)
-        made.append(Way(name, measures, dict(zip(names, estimates, strict=True))))
+        measures = dict(zip(names, table.T, strict=True))
+        made[name] = Way(measures, dict(zip(names, estimates, strict=True)))
     same = name_of("same", asked.same or same_text)
-    return AnswerEvaluation(tuple(made), len(rows), same, level, all(verified), failed)
-
-
-def _check_filters(filters: Any) -> None:
-    check_type(Mapping, "filters by name, a dict", filters=filters)
-    for name, filter in filters.items():
-        if not isinstance(name, str) or OTHERS.fullmatch(name):
-            raise ValueError(f"filters has the name {name!r}; give another text, as a filter's own")
-        check_type(RetrievalFilter, "a filter", **{f"filters[{name!r}]": filter})
+    return AnswerEvaluation(made, len(rows), same, level, all(verified), failed)
 
 
 def _contexts(
@@ -206,14 +195,14 @@ def _contexts(
     """Return the snippets that each way leaves of each query, by its name."""
     ways: dict[str, list[Sequence[Snippet]]] = {WHOLE: [query.snippets for query in queries]}
     for name, filter in filters.items():
-        decided = [filter(query.query, query.snippets, query.group) for query in queries]
-        ways[name] = [*map(_kept, decided, queries)]
+        ways[name] = [_kept(filter, query) for query in queries]
         k = round(float(np.mean([len(kept) for kept in ways[name]])))
         ways[f"top {k}"] = [query.snippets[:k] for query in queries]
     return ways
 
 
-def _kept(decided: Any, query: JudgedQuery) -> list[Snippet]:
+def _kept(filter: RetrievalFilter[Any], query: JudgedQuery) -> list[Snippet]:
+    decided = filter(query.query, query.snippets, query.group)
     if isinstance(decided, FilteredSentences):
         return [replace(query.snippets[p.document], text=p.text) for p in decided.passages]
     return [query.snippets[i] for i in decided.kept]
@@ -226,14 +215,14 @@ def _measures(
     start = time.perf_counter()
     text = asked(question, context)
     measures = {
-        "snippets": float(len(context)),
+        "snippets": len(context),
         "tokens": tokens_of(context),
         "seconds": time.perf_counter() - start,
-        "unchanged": float(asked.agrees(asked.same or same_text, question, text, (first,))),
+        "unchanged": asked.agrees(asked.same or same_text, question, text, (first,)),
     }
     if references := asked.references.get(question):
-        measures["right"] = float(asked.agrees(asked.will_do, question, text, references))
-        measures["exact"] = float(asked.agrees(same_text, question, text, references))
+        measures["right"] = asked.agrees(asked.will_do, question, text, references)
+        measures["exact"] = asked.agrees(same_text, question, text, references)
         measures["f1"] = max(f1(text, reference) for reference in references)
     return measures
 

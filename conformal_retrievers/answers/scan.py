@@ -28,7 +28,7 @@ from conformal_retrievers.answers.asked import Answer, Asked, AskOptions, Refere
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.scoring.hit_features import sources_of
 from conformal_retrievers.scoring.learned.score import fitted
-from conformal_retrievers.scoring.scorer import Scorer, Scores, judged_queries, score_queries
+from conformal_retrievers.scoring.scorer import Scorer, Scores, score_queries
 
 
 class Level(NamedTuple):
@@ -167,7 +167,7 @@ def scan_answers(
         an object without a name, a cache without one, an `llm_same` whose LLM errs in a plain
         example, or if the first 8 questions fail.
     """
-    return scans_of(Asked(judged_queries(queries, "queries"), answer, **options), scorer)
+    return scans_of(Asked(queries, answer, **options), scorer)
 
 
 def scans_of(asked: Asked, scorer: Scorer | None) -> Scans:
