@@ -21,7 +21,6 @@ from matplotlib.figure import Figure
 
 from benchmarks.answers import REPLIES, one_halving, read_rows
 from conformal_retrievers import ConformalFilter, calibrate, evaluate, score_queries
-from conformal_retrievers.answers.plot import plot_answers
 from conformal_retrievers.evaluation.plot import STYLE, plot
 from conformal_retrievers.evaluation.report import write
 from langchain_conformal import HybridRetriever, judge_retriever
@@ -47,7 +46,7 @@ def main() -> None:
         shown = (f"--screenshot={ASSETS / 'report.png'}", page.as_uri())
         subprocess.run([str(CHROMIUM), *options, *shown], check=True, stderr=subprocess.DEVNULL)
     rows = [row for row in read_rows(REPLIES) if row["set"] == "nq-open" and "1.5B" in row["model"]]
-    figure = plot_answers(one_halving(rows))
+    figure = plot(one_halving(rows))
     figure.savefig(ASSETS / "answers.png", dpi=110, metadata={"Software": None})
 
 

@@ -28,6 +28,7 @@ T = TypeVar("T")
 Answer: TypeAlias = Callable[[str, Sequence[Snippet]], str | Awaitable[str]]
 Expected: TypeAlias = Mapping[str, str | Sequence[str]]  # reference answers, by question
 References: TypeAlias = tuple[str, ...]  # of which one suffices
+Contexts: TypeAlias = Mapping[str, Mapping[Any, Sequence[Snippet]]]  # by question, and by any key
 
 
 class AskOptions(TypedDict, total=False):
@@ -124,33 +125,22 @@ class Asked:
                 return True
         return False
 
-    def announce(self, contexts: Iterable[Sequence[Snippet]]) -> None:
-        """Say how many calls and tokens are needed at most, to ask about each context.
+    def of_each(
+        self, function: Callable[[JudgedQuery, str], T], contexts: Contexts
+    ) -> tuple[list[T], dict[str, str]]:
+        """Return what a function makes of each question and its first answer, and why some failed.
 
-        An LLM that compares answers is asked about each, with the one from all snippets and with
-        each reference.
+        The function asks about the contexts of the question, at most. Raises `Misuse`, and
+        ValueError if all questions fail, or the first 8 that end.
         """
-        tokens = [*map(tokens_of, contexts)]
-        most = 1 + max(map(len, self.references.values()), default=0)
-        calls = len(tokens) * (1 + most * isinstance(self.same, llm_same))
-        text = (
-            f"{len(self.queries):,} questions take at most {calls:,} calls, of {self.name}, with "
-            f"about {int(sum(tokens)):,} tokens of snippets"
-        )
-        announce(text, self.progress)
-
-    def of_each(self, function: Callable[[JudgedQuery], T]) -> tuple[list[T], dict[str, str]]:
-        """Return what a function that asks returns for each question, and why some failed.
-
-        Raises `Misuse`, and ValueError if all questions fail, or the first 8 that end.
-        """
+        self._announce(contexts)
         ended: list[T | Exception] = []  # of each question, in the order in which they end
         enough = min(ENOUGH, len(self.queries))
 
         def attempted(query: JudgedQuery) -> T | Exception:
             outcome: T | Exception
             try:
-                outcome = function(query)
+                outcome = function(query, self(query.query, query.snippets, first=True))
             except Misuse:
                 self._stopped.set()
                 raise
@@ -173,6 +163,22 @@ class Asked:
             text = "%d of %d questions are left out, because a call failed; the last: %s"
             logger.warning(text, len(failed), len(outcomes), [*failed.values()][-1])
         return [of_one for of_one in outcomes if not isinstance(of_one, Exception)], failed
+
+    def _announce(self, contexts: Contexts) -> None:
+        """Say how many calls and tokens it takes at most, to ask about each context.
+
+        An LLM that compares answers is asked about each, with the one from all snippets and with
+        each reference.
+        """
+        every: list[Sequence[Snippet]] = [query.snippets for query in self.queries]
+        every += [context for by_key in contexts.values() for context in by_key.values()]
+        most = 1 + max(map(len, self.references.values()), default=0)
+        calls = len(every) * (1 + most * isinstance(self.same, llm_same))
+        text = (
+            f"{len(self.queries):,} questions take at most {calls:,} calls, of {self.name}, with "
+            f"about {int(sum(map(tokens_of, every))):,} tokens of snippets"
+        )
+        announce(text, self.progress)
 
 
 def tokens_of(snippets: Sequence[Snippet]) -> float:

@@ -95,6 +95,7 @@ def calibrate_scans(
     choice = None
     if getattr(scans.scorer, "prior", None) and not getattr(scans.scorer, "fitted_on", None):
         choice = Choice(chosen=scans.scorer.name, given=[])
+    enough = [scan for scan in scans.scans if scan.needed < math.inf]  # their snippets, or fewer
     finite = [scan.scores[np.isfinite(scan.scores)] for scan in scans.scans]
     others = [] if count_wrong else [scan.query.id for scan in wrong]
     return Calibration(
@@ -119,7 +120,7 @@ def calibrate_scans(
             "n_questions": len(scans.scans),
             "n_wrong": len(wrong),
             "n_contradicting": sum(scan.contradicts for scan in scans.scans),
-            "n_needing_all": sum(scan.needs_all for scan in scans.scans),
+            "n_needing_all": sum(scan.kept == len(scan.scores) > 0 for scan in enough),
             "failed": [question[:SHOWN] for question in scans.failed],
         },
     )

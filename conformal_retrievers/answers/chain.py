@@ -1,6 +1,8 @@
 """Chains: an LLM that answers a question from its snippets by one prompt, or a framework's own."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -54,46 +56,42 @@ class plain_chain:  # noqa: N801, it is called as a function is
 
 @dataclass(frozen=True, eq=False)
 class Chain(Generic[Item]):
-    """A framework's chain as a function of snippets, each of which stands for an item retrieved."""
+    """A framework's chain as a function of snippets, each of which stands for an item retrieved.
+
+    `respond` takes a question and what is kept of its items, and `cut` returns an item with another
+    text. `answer_queries` of both packages makes one.
+    """
 
     name: str
     respond: Callable[[str, list[Item]], str]
     cut: Callable[[Item, str], Item]
-    retrieved: Mapping[str, Sequence[tuple[Snippet, Item]]]
+    # By question, id and hits: not all snippets have an id, but each has a rank.
+    retrieved: dict[tuple[object, ...], tuple[str, Item]] = field(default_factory=dict)
 
     def __call__(self, question: str, snippets: Sequence[Snippet]) -> str:
         """Return the chain's answer."""
-        # Not all have an id, but each has a rank.
-        known = {(s.id, s.hits): (s.text, item) for s, item in self.retrieved.get(question, ())}
         items = []
         for snippet in snippets:
-            if (snippet.id, snippet.hits) not in known:
+            if (key := (question, snippet.id, snippet.hits)) not in self.retrieved:
                 raise ValueError(f"snippet {snippet.id!r} was not retrieved for {question!r:.60}")
-            text, item = known[snippet.id, snippet.hits]
+            text, item = self.retrieved[key]
             items.append(item if text == snippet.text else self.cut(item, snippet.text))
         return self.respond(question, items)
 
-
-def questions_for(
-    questions: Iterable[JudgedQuery] | Iterable[str],
-    retrieve: Callable[[Sequence[str]], tuple[Sequence[Sequence[Item]], Retrieval]],
-    to_snippets: Callable[[Sequence[Item]], Sequence[Snippet]],
-    *,
-    name: str,
-    respond: Callable[[str, list[Item]], str],
-    cut: Callable[[Item, str], Item],
-) -> tuple[list[JudgedQuery], Chain[Item]]:
-    """Return what a retriever returns for questions, with a chain that answers from it.
-
-    `respond` takes a question and what is kept of that, and `cut` returns an item with another
-    text. `answer_queries` of both packages calls it.
-    """
-    asked = with_questions(questions, "questions")
-    documents, retrieval = retrieve([query.query for query in asked])
-    pairs, queries = {}, []
-    for query, items in zip(asked, documents, strict=True):
-        snippets = to_snippets(items)
-        pairs[query.query] = [*zip(snippets, items, strict=True)]
-        facts = {"id": query.id, "group": query.group, **vars(retrieval)}
-        queries.append(JudgedQuery(query.query, snippets, [False] * len(snippets), **facts))
-    return queries, Chain(name, respond, cut, pairs)
+    def with_queries(
+        self,
+        questions: Iterable[JudgedQuery] | Iterable[str],
+        retrieve: Callable[[Sequence[str]], tuple[Sequence[Sequence[Item]], Retrieval]],
+        to_snippets: Callable[[Sequence[Item]], Sequence[Snippet]],
+    ) -> tuple[list[JudgedQuery], Chain[Item]]:
+        """Return what a retriever returns for questions, and the chain, which answers from it."""
+        asked = with_questions(questions, "questions")
+        documents, retrieval = retrieve([query.query for query in asked])
+        queries = []
+        for query, items in zip(asked, documents, strict=True):
+            snippets = to_snippets(items)
+            for snippet, item in zip(snippets, items, strict=True):
+                self.retrieved[query.query, snippet.id, snippet.hits] = snippet.text, item
+            facts = {"id": query.id, "group": query.group, **vars(retrieval)}
+            queries.append(JudgedQuery(query.query, snippets, [False] * len(snippets), **facts))
+        return queries, self

@@ -22,7 +22,7 @@ from conformal_retrievers.answers.asked import Answer, Asked, AskOptions, name_o
 from conformal_retrievers.answers.same import f1, same_text
 from conformal_retrievers.calibration.checks import check_type
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
-from conformal_retrievers.data.text import aligned, shortened
+from conformal_retrievers.data.text import aligned, filled, shortened
 from conformal_retrievers.evaluation.bootstrap import Estimate, n_to_tell, resampled, spans
 from conformal_retrievers.evaluation.verdict import UNVERIFIED
 from conformal_retrievers.filtering import RetrievalFilter
@@ -33,20 +33,6 @@ WHOLE = "all snippets"
 OTHERS = re.compile(rf"top \d+|{WHOLE}")  # the names of ways that are no filters
 RESAMPLES = 2000
 SHOWN = ("unchanged", "right", "f1")  # in %
-WIDTH = 20  # characters of a name below the table
-MARKS = {"all": ("#595959", "X"), "filter": ("#0072b2", "o"), "top": ("#00785a", "s")}
-
-
-@dataclass(frozen=True, eq=False)
-class Way:
-    """What a way to cut the context gives for each question, (n,) each.
-
-    The measures are the snippets, tokens and seconds, whether the answer is unchanged and, where
-    there are references, right, exact, and its F1. Seconds are 0 where the cache has the answer.
-    """
-
-    measures: Mapping[str, NDArray[np.float64]] = field(repr=False)
-    estimates: Mapping[str, Estimate]  # their means, with intervals
 
 
 class Gap(NamedTuple):
@@ -58,64 +44,63 @@ class Gap(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class AnswerEvaluation:
-    """What a chain answers from the context that each way leaves, on n questions."""
+    """What a chain answers from the context that each way to cut it leaves, on n questions.
 
-    ways: Mapping[str, Way]  # by name: all snippets, and each filter before its top k
+    Ways are known by their names: "all snippets", and each filter before its top k. The measures
+    are the snippets, tokens and seconds, whether the answer is unchanged and, where there are
+    references, right, exact, and its F1. Seconds are 0 where the cache has the answer.
+    """
+
+    measures: Mapping[str, Mapping[str, NDArray[np.float64]]] = field(repr=False)  # (n,), by way
+    estimates: Mapping[str, Mapping[str, Estimate]]  # their means, with intervals
     n_questions: int
     same: str  # the name of what compares answers
     level: float  # of the intervals
     held_out_verified: bool  # whether ids prove that no filter was calibrated on a question
     failed: Mapping[str, str]  # questions that were left out, and why
 
-    def __getitem__(self, name: str) -> Way:
-        """Return a way by its name."""
-        return self.ways[name]
-
     def compare(self, one: str, other: str, measure: str) -> Gap:
         """Return a measure of one way minus that of another."""
-        paired = self[one].measures[measure] - self[other].measures[measure]
-        [difference], drawn = _estimates(paired[:, np.newaxis], self.level)
-        return Gap(difference, n_to_tell(drawn[:, 0], len(paired), difference.estimate))
+        return _gap(self.measures[one][measure] - self.measures[other][measure], self.level)
 
     def draw(self, axes: Any) -> None:
         """Draw the ways into matplotlib's axes; `plot` draws them into a figure.
 
-        Filters are dots, a top k is a square, and the whole context a cross, each with its
-        interval: the higher and the further left, the better. What is shown is right answers if
-        references are known, or else unchanged ones.
+        Filters are dots, and a top k or the whole context a square, each with its interval: the
+        higher and the further left, the better. What is shown is right answers if references are
+        known, or else unchanged ones.
         """
-        measure = "right" if "right" in self[WHOLE].measures else "unchanged"
-        for name, way in self.ways.items():
-            share, tokens = way.estimates[measure], way.estimates["tokens"].estimate
-            above = not OTHERS.fullmatch(name)  # a filter and its top k have about equal tokens
-            color, mark = MARKS["filter" if above else name[:3]]
-            end, side = (share.high, "bottom") if above else (share.low, "top")
+        measure = "right" if "right" in self.estimates[WHOLE] else "unchanged"
+        for name, way in self.estimates.items():
+            share, tokens = way[measure], way["tokens"].estimate
+            color, mark, side, end = "#0072b2", "o", "bottom", share.high
+            if OTHERS.fullmatch(name):  # below: a filter and its top k have about equal tokens
+                color, mark, side, end = "#595959", "s", "top", share.low
             axes.vlines(tokens, 100 * share.low, 100 * share.high, color=color, alpha=0.5)
             axes.plot(tokens, 100 * share.estimate, mark, color=color)
-            text = name.replace("$", r"\$")
-            axes.text(tokens, 100 * end, text, va=side, color=color, fontsize=8.5)
-        widest = max(way.estimates["tokens"].estimate for way in self.ways.values())
-        axes.set(xlabel="tokens of context", xlim=(0, 1.25 * widest))
-        axes.set_ylabel(f"{measure} answers, %")
+            label = name.replace("$", r"\$")
+            axes.text(tokens, 100 * end, label, va=side, color=color, fontsize=8.5)
+        widest = max(way["tokens"].estimate for way in self.estimates.values())
+        axes.set(xlabel="tokens of context", ylabel=f"{measure} answers, %")
+        axes.set_xlim(0, 1.25 * widest)
         axes.margins(y=0.15)
 
     def __str__(self) -> str:
         """Write the ways as a table, a line each, and their differences to the whole context."""
-        known = [name for name in SHOWN if name in self[WHOLE].measures]
+        known = [name for name in SHOWN if name in self.estimates[WHOLE]]
         rows = []
-        for name, way in self.ways.items():
-            snippets, tokens = (way.estimates[key].estimate for key in ("snippets", "tokens"))
-            shares = (_percent(way.estimates[key]) for key in known)
+        for name, way in self.estimates.items():
+            shares = (_percent(way[key]) for key in known)
+            snippets, tokens = way["snippets"].estimate, way["tokens"].estimate
             rows.append([name, f"{snippets:.1f}", f"{tokens:.0f}", *shares])
         lines = aligned(["", "snippets", "tokens", *(f"{key}, %" for key in known)], rows)
         lines += ["", f"{self.n_questions} questions, compared by {shortened(self.same, 50)}."]
         measure = "right" if "right" in known else "unchanged"
-        for name in [*self.ways][1:]:
+        for name in [*self.estimates][1:]:
             gap, needed = self.compare(name, WHOLE, measure)
             unclear = gap.low <= 0 <= gap.high and not math.isnan(needed)
             told = f"; {needed:,.0f} questions would tell" if unclear else ""
-            name = shortened(name, WIDTH)
-            lines.append(f"{name} − {WHOLE}, {measure}: {_percent(gap, '+')}{told}.")
+            lines.append(filled(f"{name} − {WHOLE}, {measure}: {_percent(gap, '+')}{told}."))
         if self.failed:
             lines.append(f"Left out, because a call failed: {len(self.failed)}.")
         if not self.held_out_verified:
@@ -155,38 +140,35 @@ def evaluate_answers(
     """
     check_level(level)
     check_type(Mapping, "filters by name, a dict", filters=filters)
+    asked = Asked(queries, answer, **options)
+    ids = [query.id for query in asked.queries]
+    verified = True
     for name, filter in filters.items():
         check_type(RetrievalFilter, "a filter", **{f"filters[{name!r}]": filter})
         if OTHERS.fullmatch(name):
             raise ValueError(f"filters has the name {name!r}; give another, as a filter's own")
-    asked = Asked(queries, answer, **options)
-    ids = [query.id for query in asked.queries]
-    verified = [filter.calibration.held_out(ids) for filter in filters.values()]
-    for name, filter in filters.items():
+        verified &= filter.calibration.held_out(ids)
         if (chain := filter.calibration.details.get("chain", asked.name)) != asked.name:
             text = f"filters[{name!r}] is calibrated on the answers of {chain}, and asked is "
             warnings.warn(f"{text}{asked.name}; if they are the same, give chain=", stacklevel=2)
     ways = _contexts(filters, asked.queries)
-    cuts = zip(*ways.values(), strict=True)
-    contexts = {query.query: of for query, of in zip(asked.queries, cuts, strict=True)}
-    asked.announce(c for query in asked.queries for c in (query.snippets, *contexts[query.query]))
+    cuts = zip(asked.queries, *ways.values(), strict=True)
+    contexts = {query.query: dict(zip(ways, of, strict=True)) for query, *of in cuts}
 
-    def measured(query: JudgedQuery) -> list[dict[str, float]]:
-        first = asked(query.query, query.snippets, first=True)
-        texts = [tuple(s.text for s in context) for context in contexts[query.query]]
-        different = dict(zip(texts, contexts[query.query], strict=True))  # each is asked about once
-        of = {key: _measures(asked, query.query, c, first) for key, c in different.items()}
-        return [of[key] for key in texts]
+    def measured(query: JudgedQuery, first: str) -> list[dict[str, float]]:
+        own = [(tuple(s.text for s in c), c) for c in contexts[query.query].values()]
+        # Each context is asked about once.
+        known = {texts: _measures(asked, query.query, c, first) for texts, c in dict(own).items()}
+        return [known[texts] for texts, _ in own]
 
-    rows, failed = asked.of_each(measured)
-    made, names = {}, [*rows[0][0]]
+    rows, failed = asked.of_each(measured, contexts)
+    measures, estimates = {}, {}
     for name, of_way in zip(ways, zip(*rows, strict=True), strict=True):
-        table = np.array([[*of.values()] for of in of_way], dtype=np.float64)
-        estimates, _ = _estimates(table, level)
-        measures = dict(zip(names, table.T, strict=True))
-        made[name] = Way(measures, dict(zip(names, estimates, strict=True)))
+        measures[name] = {key: np.array([row[key] for row in of_way], float) for key in of_way[0]}
+        gaps = {key: _gap(values, level) for key, values in measures[name].items()}
+        estimates[name] = {key: gap.difference for key, gap in gaps.items()}
     same = name_of("same", asked.same or same_text)
-    return AnswerEvaluation(made, len(rows), same, level, all(verified), failed)
+    return AnswerEvaluation(measures, estimates, len(rows), same, level, verified, failed)
 
 
 def _contexts(
@@ -227,13 +209,11 @@ def _measures(
     return measures
 
 
-def _estimates(
-    table: NDArray[np.float64], level: float
-) -> tuple[list[Estimate], NDArray[np.float64]]:
-    """Return the means of a table's columns (n, c), and those of its resamples (r, c)."""
-    drawn = resampled(table, np.random.default_rng(0), RESAMPLES) / len(table)
-    ends = zip(table.mean(axis=0).tolist(), spans(drawn, level), strict=True)
-    return [Estimate(mean, *span) for mean, span in ends], drawn
+def _gap(values: NDArray[np.float64], level: float) -> Gap:
+    """Return the mean of values (n,) with its interval, and the questions that tell it from 0."""
+    drawn = resampled(values[:, np.newaxis], np.random.default_rng(0), RESAMPLES) / len(values)
+    mean = Estimate(float(values.mean()), *spans(drawn, level)[0])
+    return Gap(mean, n_to_tell(drawn[:, 0], len(values), mean.estimate))
 
 
 def _percent(estimate: Estimate, sign: str = "") -> str:

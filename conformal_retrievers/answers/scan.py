@@ -66,11 +66,6 @@ class Scan:
         return int(np.count_nonzero(~(self.scores > self.needed)))
 
     @property
-    def needs_all(self) -> bool:
-        """Whether an answer that will do takes all of some snippets."""
-        return self.needed < math.inf and self.kept == len(self.scores) > 0
-
-    @property
     def lost(self) -> tuple[bool, ...]:
         """Which snippets (n,) were left out first when the answer changed."""
         changed = math.isfinite(self.needed) and not self.levels[-1].same
@@ -151,7 +146,7 @@ def scan_answers(
         `same`, whether an answer will do, from the question, the answer and a reference:
         `same_text` by default, `has_answer` with `expected`, `llm_same(llm)` for long answers.
         `chain`, what the chain is called in the file, such as its model and prompt; by default the
-        name of the function. A cache needs one: another name finds nothing in it.
+        name of the function or its class. A cache needs one: another name finds nothing in it.
         `concurrency`, 8: so many questions are asked at a time, the levels of one in order.
         `cache`, which keeps the answers, so that an interrupted scan asks for none of them again.
         `progress`, whether to show a progress bar.
@@ -164,8 +159,8 @@ def scan_answers(
     ValueError
         For queries that are not retrieved, or are cut into sentences, for a question that occurs
         twice or that the scorer was fitted on, a question without a reference or with an empty one,
-        an object without a name, a cache without one, an `llm_same` whose LLM errs in a plain
-        example, or if the first 8 questions fail.
+        a cache without a name for the chain, an `llm_same` whose LLM errs in a plain example, or if
+        the first 8 questions fail.
     """
     return scans_of(Asked(queries, answer, **options), scorer)
 
@@ -176,43 +171,36 @@ def scans_of(asked: Asked, scorer: Scorer | None) -> Scans:
         scorer = fitted(sources_of(asked.queries), (), [], "snippets")
     scored = zip(asked.queries, score_queries(scorer, asked.queries), strict=True)
     scores = {query.query: of_query.scores for query, of_query in scored}
-    asked.announce(
-        kept_at(level, query, scores[query.query])
-        for query in asked.queries
-        for level in (math.inf, *levels_of(scores[query.query]))
-    )
-    scans, failed = asked.of_each(lambda query: _scanned(query, scores[query.query], asked))
+    contexts = {query.query: contexts_of(query, scores[query.query]) for query in asked.queries}
     right = bool(asked.references)
+
+    def scanned(query: JudgedQuery, first: str) -> Scan:
+        references = asked.references.get(query.query, (first,))
+
+        def will_do(answer: str) -> bool:
+            return asked.agrees(asked.will_do, query.query, answer, references)
+
+        levels: list[Level] = []
+        wrong = right and not will_do(first)
+        for score, snippets in () if wrong else contexts[query.query].items():
+            answer = asked(query.query, snippets)
+            levels.append(Level(score, answer, will_do(answer)))
+            if not levels[-1].same:
+                break
+        return Scan(query, scores[query.query], first, references, tuple(levels), wrong)
+
+    scans, failed = asked.of_each(scanned, contexts)
     return Scans(tuple(scans), scorer, asked.compared_by, asked.name, right, failed)
 
 
-def levels_of(scores: Scores) -> list[float]:
-    """Return the levels of scores (n,), from the largest to −inf.
+def contexts_of(query: JudgedQuery, scores: Scores) -> dict[float, list[Snippet]]:
+    """Return the snippets with a score of at most each level, or without one, by falling level.
 
-    >>> levels_of(np.array([0.5, np.nan, 0.2, 0.5]))
-    [0.5, 0.2, -inf]
+    >>> query = JudgedQuery("q", ["a", "b", "c"], [False] * 3)
+    >>> contexts = contexts_of(query, np.array([0.5, np.nan, 0.2]))
+    >>> {level: [snippet.text for snippet in context] for level, context in contexts.items()}
+    {0.5: ['a', 'b', 'c'], 0.2: ['b', 'c'], -inf: ['b']}
     """
-    return sorted({*scores[~np.isnan(scores)].tolist(), -math.inf}, reverse=True)
-
-
-def kept_at(level: float, query: JudgedQuery, scores: Scores) -> list[Snippet]:
-    """Return the snippets with a score of at most a level, or without one."""
-    return [query.snippets[i] for i in np.flatnonzero(~(scores > level))]
-
-
-def _scanned(query: JudgedQuery, scores: Scores, asked: Asked) -> Scan:
-    """Return the scan of a question."""
-    first = asked(query.query, query.snippets, first=True)
-    references = asked.references.get(query.query, (first,))
-
-    def will_do(answer: str) -> bool:
-        return asked.agrees(asked.will_do, query.query, answer, references)
-
-    levels: list[Level] = []
-    wrong = bool(asked.references) and not will_do(first)
-    for level in [] if wrong else levels_of(scores):
-        answer = asked(query.query, kept_at(level, query, scores))
-        levels.append(Level(level, answer, will_do(answer)))
-        if not levels[-1].same:
-            break
-    return Scan(query, scores, first, references, tuple(levels), wrong)
+    levels = sorted({*scores[~np.isnan(scores)].tolist(), -math.inf}, reverse=True)
+    kept = {level: np.flatnonzero(~(scores > level)) for level in levels}
+    return {level: [query.snippets[i] for i in places] for level, places in kept.items()}

@@ -1,4 +1,4 @@
-"""Pictures of values that `evaluate`, `diagnose`, `evaluate_gate` and `calibrate` return.
+"""Pictures of what `evaluate`, `diagnose`, `evaluate_gate`, `evaluate_answers`, `calibrate` return.
 
 `plot` draws those that a value has; the report takes its pictures from the same functions. They are
 legible on light and on dark pages, in grey, and without colour vision.
@@ -9,7 +9,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -48,7 +48,16 @@ STYLE: Any = {  # versions of matplotlib differ in how they type its keys
 LONGEST = 34  # characters of a name
 ON_AXIS = {CLAIMS: "relevance", FLAGS: "confidence", QUERIES: "score, lower = more answerable"}
 Draw = Callable[[Any], None]
-Drawn = Evaluation | Diagnosis | Calibration | GateEvaluation
+
+
+class Drawable(Protocol):
+    """What draws itself, such as what `evaluate_answers` returns."""
+
+    def draw(self, axes: Any) -> None:
+        """Draw into axes of matplotlib."""
+
+
+Drawn = Evaluation | Diagnosis | Calibration | GateEvaluation | Drawable
 
 
 class Picture(Figure):
@@ -69,12 +78,13 @@ def plot(value: Drawn, *, axes: Any = None) -> Figure:
     a calibration       the scores that it holds, with the threshold; the threshold over alpha
     a diagnosis         coverage, removal, m1 and m2 over alpha; scores
     a gate's            both errors over alpha
+    that of answers     the share of answers that will do, against the tokens of context
     ==================  ==========================================================================
 
     Parameters
     ----------
     value
-        From `evaluate`, `diagnose`, `evaluate_gate`, or a `Calibration`.
+        From `evaluate`, `diagnose`, `evaluate_gate`, `evaluate_answers`, or a `Calibration`.
     axes
         Axes of matplotlib, one or several, for as many of the pictures. By default all of them are
         drawn side by side in a new figure.
@@ -114,8 +124,11 @@ def _pictures(value: Drawn) -> list[Draw]:
             return list(_of_diagnosis(value))
         case GateEvaluation():
             return [partial(gate_errors, gate=value)]
+        case object(draw=draw):
+            return [draw]
     raise TypeError(
-        f"value is {value!r:.60}; give what evaluate, diagnose, evaluate_gate or calibrate returns"
+        f"value is {value!r:.60}; give what evaluate, diagnose, evaluate_gate, "
+        "evaluate_answers or calibrate returns"
     )
 
 

@@ -11,14 +11,12 @@ import textwrap
 import threading
 import warnings
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
 from conformal_retrievers import calibrate
 from conformal_retrievers.answers import has_answer, llm_same, same_text, scan_answers
 from conformal_retrievers.answers.same import CONTROLS
-from conformal_retrievers.answers.scan import levels_of
 from conformal_retrievers.data import read_jsonl, write_jsonl
 from conformal_retrievers.llm import LLM, Cache, Reply
 from conformal_retrievers.scoring import FunctionScorer, score_snippets
@@ -34,7 +32,7 @@ def brute_force(query, chain, reference):
     """Return the needed score, from the answer at every level, by its definition."""
     scores = score_snippets(SCORER, query.query, query.snippets)
     needed = math.inf
-    for level in levels_of(scores):
+    for level in sorted({*scores[scores == scores].tolist(), -math.inf}, reverse=True):
         kept = [s for s, score in zip(query.snippets, scores, strict=True) if not score > level]
         if not same_text(query.query, chain(query.query, kept), reference):
             break
@@ -156,7 +154,7 @@ def test_a_failing_call_leaves_its_question_out_and_names_it(caplog):
     assert [scan.query.id for scan in scans.scans] == ["q0"]
     assert [*scans.failed] == [queries[1].query, queries[2].query]
     assert "the server sleeps" in scans.failed[queries[1].query]
-    assert "returned ' ' from 1 snippets" in scans.failed[queries[2].query]
+    assert "returned ' ' to " in scans.failed[queries[2].query]
     assert "2 of 3 questions are left out" in caplog.text
 
 
@@ -239,7 +237,6 @@ def test_the_number_of_calls_is_said_before_the_first(caplog):
         ({"expected": {}}, "expected has None for 'What is thing 0"),
         ({"expected": "Paris"}, "expected is 'Paris'; give reference answers by question, a dict"),
         ({"same": "text"}, "same is 'text'; give a function"),
-        ({"same": partial(same_text, "q")}, "same is a partial without a name; give it an attri"),
         ({"chain": "bell\a"}, r"answer: name is 'bell\\x07'"),
         ({"cache": "answers.db"}, "cache is 'answers.db'; give Cache"),
         ({"concurrency": 0}, "concurrency is 0; give a whole number"),
@@ -396,7 +393,5 @@ def test_an_answer_that_is_no_text_stops_the_scan_whatever_failed(returned, conc
         ended.wait()
         raise TimeoutError("the server sleeps")
 
-    with pytest.raises(
-        TypeError, match=f"answer returned {returned} to the question 'What is .* 3"
-    ):
+    with pytest.raises(TypeError, match=f"answer returned {returned} to 'What is .* 3"):
         scan_answers(queries, answer, scorer=SCORER, concurrency=concurrency)

@@ -145,8 +145,8 @@ def test_filters_are_compared_by_what_a_chain_answers(server, calibrations):
     new = in_langchain(server, [query.query for query in judged()[60:]])
     keep = ConformalFilter.of(calibrations[in_langchain])
     found = evaluate_answers({"by answers": keep}, *new)
-    assert found["by answers"].measures["snippets"].mean() < 8
-    assert found["by answers"].estimates["unchanged"].estimate > 0.6
+    assert found.measures["by answers"]["snippets"].mean() < 8
+    assert found.estimates["by answers"]["unchanged"].estimate > 0.6
 
 
 @pytest.mark.parametrize("of", [in_langchain, in_llama_index])

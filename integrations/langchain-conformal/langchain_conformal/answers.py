@@ -10,7 +10,7 @@ from langchain_core.retrievers import RetrieverLike
 from langchain_core.runnables import Runnable
 
 from conformal_retrievers import JudgedQuery
-from conformal_retrievers.answers.chain import Chain, questions_for
+from conformal_retrievers.answers.chain import Chain
 from conformal_retrievers.data.models import with_fields
 from langchain_conformal.documents import to_snippets
 from langchain_conformal.judge import documents_for
@@ -49,8 +49,8 @@ def answer_queries(
     """
     if not isinstance(chain, Runnable):
         raise TypeError(f"chain is {chain!r:.60}; give a Runnable, such as prompt | chat")
-    retrieve, respond = partial(documents_for, retriever), partial(_respond, chain)
-    return questions_for(questions, retrieve, to_snippets, name=name, respond=respond, cut=_cut)
+    asked = Chain(name, partial(_respond, chain), _cut)
+    return asked.with_queries(questions, partial(documents_for, retriever), to_snippets)
 
 
 def _respond(chain: Runnable[Any, Any], question: str, documents: list[Document]) -> str:

@@ -10,7 +10,7 @@ from llama_index.core.response_synthesizers import BaseSynthesizer
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
 from conformal_retrievers import JudgedQuery
-from conformal_retrievers.answers.chain import Chain, questions_for
+from conformal_retrievers.answers.chain import Chain
 from conformal_retrievers.data.models import with_fields
 from llama_index.postprocessor.conformal.judge import nodes_for
 from llama_index.postprocessor.conformal.nodes import to_snippets, with_text
@@ -49,8 +49,8 @@ def answer_queries(
     """
     if not isinstance(chain, BaseSynthesizer | BaseQueryEngine):
         raise TypeError(f"chain is {chain!r:.60}; give a response synthesizer or a query engine")
-    retrieve, respond = partial(nodes_for, retriever), partial(_respond, chain)
-    return questions_for(questions, retrieve, to_snippets, name=name, respond=respond, cut=_cut)
+    asked = Chain(name, partial(_respond, chain), _cut)
+    return asked.with_queries(questions, partial(nodes_for, retriever), to_snippets)
 
 
 def _respond(chain: Any, question: str, nodes: list[NodeWithScore]) -> str:
