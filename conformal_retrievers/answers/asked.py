@@ -126,33 +126,33 @@ class Asked:
         return False
 
     def of_each(
-        self, function: Callable[[JudgedQuery, str], T], contexts: Contexts
+        self, ask: Callable[[JudgedQuery, str], T], contexts: Contexts
     ) -> tuple[list[T], dict[str, str]]:
-        """Return what a function makes of each question and its first answer, and why some failed.
+        """Return what `ask` makes of each question and its first answer, and why some failed.
 
-        The function asks about the contexts of the question, at most. Raises `Misuse`, and
+        It asks about the contexts of the question, at most. Raises `Misuse`, and
         ValueError if all questions fail, or the first 8 that end.
         """
         self._announce(contexts)
-        ended: list[T | Exception] = []  # of each question, in the order in which they end
+        answered: list[JudgedQuery] = []
+        causes: list[Exception] = []  # why the others failed
         enough = min(ENOUGH, len(self.queries))
 
         def attempted(query: JudgedQuery) -> T | Exception:
-            outcome: T | Exception
             try:
-                outcome = function(query, self(query.query, query.snippets, first=True))
+                outcome = ask(query, self(query.query, query.snippets, first=True))
+                answered.append(query)
+                return outcome
             except Misuse:
                 self._stopped.set()
                 raise
             except Exception as error:
-                outcome = error
-            ended.append(outcome)
-            failed = [why for why in ended[:enough] if isinstance(why, Exception)]
-            if len(failed) < enough:
-                return outcome
-            self._stopped.set()
-            text = f"all of the first {enough} questions failed: {failed[0]!r}"
-            raise ValueError(text) from failed[0]
+                causes.append(error)
+                if answered or len(causes) < enough or self._stopped.is_set():
+                    return error
+                self._stopped.set()
+                text = f"all of the first {enough} questions failed: {causes[0]!r}"
+                raise ValueError(text) from causes[0]
 
         background_loop()  # now, before several threads ask for it
         title = "Answering" if self.progress else None
@@ -189,8 +189,11 @@ def tokens_of(snippets: Sequence[Snippet]) -> float:
 def name_of(what: str, function: Any, name: str | None = None) -> str:
     """Return what a chain or a comparison is called.
 
+    >>> from functools import partial
     >>> name_of("answer", same_text, "gpt, prompt 7"), name_of("same", same_text)
     ('gpt, prompt 7', 'same_text')
+    >>> name_of("same", partial(same_text, "Where?"))
+    'partial'
     """
     check_type(Callable, "a function, see scan_answers", **{what: function})
     named = getattr(function, "__name__", type(function).__name__)

@@ -26,8 +26,6 @@ from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.scoring.hits import RankScorer
 from conformal_retrievers.scoring.scorer import Scorer, relative_to_query
 
-SHOWN = 60  # characters of a question in a file
-
 
 def calibrate_answers(
     queries: Iterable[JudgedQuery],
@@ -64,8 +62,7 @@ def calibrate_answers(
         without `expected`; and if no question is right from all snippets.
     """
     asked = Asked(queries, answer, **options)
-    rule: dict[str, Any] = {"alpha": alpha, "delta": delta, "by_group": by_group}
-    rule["count_wrong"] = count_wrong
+    rule: Any = {"alpha": alpha, "delta": delta, "by_group": by_group, "count_wrong": count_wrong}
     # Before anything is paid for: refuses what would be refused afterwards.
     needless = (Level(-math.inf, "", True),)
     scans = tuple(Scan(query, np.zeros(0), "", (), needless) for query in asked.queries)
@@ -121,6 +118,6 @@ def calibrate_scans(
             "n_wrong": len(wrong),
             "n_contradicting": sum(scan.contradicts for scan in scans.scans),
             "n_needing_all": sum(scan.kept == len(scan.scores) > 0 for scan in enough),
-            "failed": [question[:SHOWN] for question in scans.failed],
+            "failed": [f"{question:.60}" for question in scans.failed],
         },
     )

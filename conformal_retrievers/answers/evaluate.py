@@ -24,6 +24,7 @@ from conformal_retrievers.calibration.checks import check_type
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.text import aligned, filled, shortened
 from conformal_retrievers.evaluation.bootstrap import Estimate, n_to_tell, resampled, spans
+from conformal_retrievers.evaluation.equal_recall import Scale
 from conformal_retrievers.evaluation.verdict import UNVERIFIED
 from conformal_retrievers.filtering import RetrievalFilter
 from conformal_retrievers.sentence_filter import FilteredSentences
@@ -80,17 +81,16 @@ class AnswerEvaluation:
             axes.plot(tokens, 100 * share.estimate, mark, color=color)
             label = name.replace("$", r"\$")
             axes.text(tokens, 100 * end, label, va=side, color=color, fontsize=8.5)
-        widest = max(way["tokens"].estimate for way in self.estimates.values())
         axes.set(xlabel="tokens of context", ylabel=f"{measure} answers, %")
-        axes.set_xlim(0, 1.25 * widest)
-        axes.margins(y=0.15)
+        axes.margins(0.25, 0.15)
+        axes.set_xlim(left=0)
 
     def __str__(self) -> str:
         """Write the ways as a table, a line each, and their differences to the whole context."""
-        known = [name for name in SHOWN if name in self.estimates[WHOLE]]
+        known = {key: Scale(key, 0.01, 0) for key in SHOWN if key in self.estimates[WHOLE]}
         rows = []
         for name, way in self.estimates.items():
-            shares = (_percent(way[key]) for key in known)
+            shares = (scale.written(way) for scale in known.values())
             snippets, tokens = way["snippets"].estimate, way["tokens"].estimate
             rows.append([name, f"{snippets:.1f}", f"{tokens:.0f}", *shares])
         lines = aligned(["", "snippets", "tokens", *(f"{key}, %" for key in known)], rows)
@@ -98,9 +98,10 @@ class AnswerEvaluation:
         measure = "right" if "right" in known else "unchanged"
         for name in [*self.estimates][1:]:
             gap, needed = self.compare(name, WHOLE, measure)
-            unclear = gap.low <= 0 <= gap.high and not math.isnan(needed)
-            told = f"; {needed:,.0f} questions would tell" if unclear else ""
-            lines.append(filled(f"{name} − {WHOLE}, {measure}: {_percent(gap, '+')}{told}."))
+            more = known[measure].written({measure: gap}, "+")
+            if gap.low <= 0 <= gap.high and not math.isnan(needed):
+                more += f"; {needed:,.0f} questions would tell"
+            lines.append(filled(f"{name} − {WHOLE}, {measure}: {more}."))
         if self.failed:
             lines.append(f"Left out, because a call failed: {len(self.failed)}.")
         if not self.held_out_verified:
@@ -141,16 +142,15 @@ def evaluate_answers(
     check_level(level)
     check_type(Mapping, "filters by name, a dict", filters=filters)
     asked = Asked(queries, answer, **options)
-    ids = [query.id for query in asked.queries]
-    verified = True
     for name, filter in filters.items():
         check_type(RetrievalFilter, "a filter", **{f"filters[{name!r}]": filter})
         if OTHERS.fullmatch(name):
             raise ValueError(f"filters has the name {name!r}; give another, as a filter's own")
-        verified &= filter.calibration.held_out(ids)
         if (chain := filter.calibration.details.get("chain", asked.name)) != asked.name:
             text = f"filters[{name!r}] is calibrated on the answers of {chain}, and asked is "
             warnings.warn(f"{text}{asked.name}; if they are the same, give chain=", stacklevel=2)
+    ids = [query.id for query in asked.queries]
+    verified = [filter.calibration.held_out(ids) for filter in filters.values()]
     ways = _contexts(filters, asked.queries)
     cuts = zip(asked.queries, *ways.values(), strict=True)
     contexts = {query.query: dict(zip(ways, of, strict=True)) for query, *of in cuts}
@@ -168,7 +168,7 @@ def evaluate_answers(
         gaps = {key: _gap(values, level) for key, values in measures[name].items()}
         estimates[name] = {key: gap.difference for key, gap in gaps.items()}
     same = name_of("same", asked.same or same_text)
-    return AnswerEvaluation(measures, estimates, len(rows), same, level, verified, failed)
+    return AnswerEvaluation(measures, estimates, len(rows), same, level, all(verified), failed)
 
 
 def _contexts(
@@ -214,8 +214,3 @@ def _gap(values: NDArray[np.float64], level: float) -> Gap:
     drawn = resampled(values[:, np.newaxis], np.random.default_rng(0), RESAMPLES) / len(values)
     mean = Estimate(float(values.mean()), *spans(drawn, level)[0])
     return Gap(mean, n_to_tell(drawn[:, 0], len(values), mean.estimate))
-
-
-def _percent(estimate: Estimate, sign: str = "") -> str:
-    middle, low, high = (f"{100 * value:{sign}.0f}" for value in estimate)
-    return f"{middle} [{low}, {high}]"

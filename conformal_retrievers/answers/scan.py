@@ -68,8 +68,7 @@ class Scan:
     @property
     def lost(self) -> tuple[bool, ...]:
         """Which snippets (n,) were left out first when the answer changed."""
-        changed = math.isfinite(self.needed) and not self.levels[-1].same
-        return tuple((changed & (self.scores == self.needed)).tolist())
+        return tuple((math.isfinite(self.needed) & (self.scores == self.needed)).tolist())
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,16 +175,13 @@ def scans_of(asked: Asked, scorer: Scorer | None) -> Scans:
 
     def scanned(query: JudgedQuery, first: str) -> Scan:
         references = asked.references.get(query.query, (first,))
-
-        def will_do(answer: str) -> bool:
-            return asked.agrees(asked.will_do, query.query, answer, references)
-
+        wrong = right and not asked.agrees(asked.will_do, query.query, first, references)
         levels: list[Level] = []
-        wrong = right and not will_do(first)
         for score, snippets in () if wrong else contexts[query.query].items():
             answer = asked(query.query, snippets)
-            levels.append(Level(score, answer, will_do(answer)))
-            if not levels[-1].same:
+            same = asked.agrees(asked.will_do, query.query, answer, references)
+            levels.append(Level(score, answer, same))
+            if not same:
                 break
         return Scan(query, scores[query.query], first, references, tuple(levels), wrong)
 
