@@ -202,11 +202,28 @@ def test_questions_that_a_score_was_fitted_on_are_refused():
         calibrate_answers([scored([0.1])], Chain(), alpha=0.5, scorer=scorer)
 
 
-def test_a_chain_that_is_never_right_is_an_error():
-    queries = [scored([0.1], i) for i in range(5)]
-    expected = {query.query: "Rome" for query in queries}
+@pytest.mark.parametrize("count_wrong", [False, True])
+def test_a_chain_that_is_never_right_is_an_error(count_wrong):
+    scans = scan_answers(
+        pairs(5), Chain(0), scorer=SCORER, expected={query.query: "Rome" for query in pairs(5)}
+    )
     with pytest.raises(ValueError, match="the chain is right in none of 5 questions"):
-        calibrate_answers(queries, Chain(0), alpha=0.5, scorer=SCORER, expected=expected)
+        calibrate_scans(scans, alpha=0.5, count_wrong=count_wrong)
+
+
+def test_only_answered_questions_with_snippets_need_all_of_them():
+    queries = [*pairs(3), scored([], 3)]
+    places = {query.query: place for query, place in zip(queries, (0, 1, 1, 1), strict=True)}
+    chain, asked = Chain(places), []
+
+    def answer(question, snippets):  # contradicts itself on the third question
+        asked.append(question)
+        return (
+            f"{chain(question, snippets)} {asked.count(question) * (question == queries[2].query)}"
+        )
+
+    calibration = calibrate_answers(queries, answer, alpha=0.5, scorer=SCORER)
+    assert "25.0 % of the questions need all their snippets." in calibration.statement
 
 
 def test_relevance_is_not_evaluated_with_it_but_it_is_monitored():

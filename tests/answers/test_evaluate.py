@@ -131,6 +131,7 @@ def test_a_picture_has_a_mark_for_each_way():
     (axes,) = plot(found).axes
     assert axes.get_ylabel() == "unchanged answers, %"
     assert [text.get_text() for text in axes.texts][:2] == ["all snippets", r"my \$filter\$"]
+    assert [line.get_marker() for line in axes.lines] == ["s", "o", "s"]
     expected = {query.query: "Paris" for query in new}
     found = evaluate_answers({"f": conformal}, new, chain, expected=expected)
     assert plot(found).axes[0].get_ylabel() == "right answers, %"

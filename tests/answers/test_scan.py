@@ -68,8 +68,10 @@ def test_snippets_are_in_the_retrievers_order_and_an_unscorable_one_in_every_con
 
 def test_a_question_without_snippets_needs_nothing_unless_the_chain_contradicts_itself():
     assert scan_of(scored([]), Chain()).needed == -math.inf
-    answers = iter(["one thing", "another"])
-    assert scan_of(scored([]), lambda q, s: next(answers), chain="moody").needed == math.inf
+    for query in (scored([]), scored([0.1, math.inf])):
+        answers = iter(["one thing", "another"])
+        scan = scan_of(query, lambda q, s, answers=answers: next(answers), chain="moody")
+        assert (scan.needed, any(scan.lost)) == (math.inf, False)
 
 
 def test_one_of_several_references_suffices_whatever_blanks_are_around_their_question():
@@ -131,6 +133,18 @@ def test_after_eight_failures_and_no_success_nothing_more_is_asked(n, failed):
     with pytest.raises(ValueError, match=text):
         scan_answers(queries, answer, scorer=SCORER, concurrency=2)
     assert len(calls) < 20
+
+
+def test_after_one_success_all_questions_are_asked():
+    queries = [scored([0.1], i) for i in range(12)]
+
+    def answer(question, snippets):
+        if question != queries[0].query:
+            raise TimeoutError("the server sleeps")
+        return "yes"
+
+    scans = scan_answers(queries, answer, scorer=SCORER, concurrency=1)
+    assert [*scans.failed] == [query.query for query in queries[1:]]
 
 
 @pytest.mark.parametrize("verdict", ["no", None, 1])
