@@ -53,6 +53,8 @@ def test_what_the_filter_keeps_is_compared_with_a_top_k_of_as_many():
         for q in new
     ]
     assert found.measures["answers"]["right"].tolist() == by_hand
+    n_kept, k = (found.estimates[way]["snippets"].estimate for way in (ours, top))
+    assert top == f"top {k:.0f}" == f"top {n_kept:.0f}"
     unchanged = [way["unchanged"].estimate for way in found.estimates.values()]
     assert unchanged[:2] == pytest.approx([1, np.mean(by_hand)])
     assert unchanged[1] > unchanged[2] + 0.2
