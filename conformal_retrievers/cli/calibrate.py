@@ -82,19 +82,19 @@ def calibrate(
 def passing_of(
     calibration: Calibration, scorer: Scorer, gate: Gate | None, judged: Sequence[JudgedQuery]
 ) -> dict[str, dict[str, float]]:
-    """Return the mean numbers of snippets and tokens of a query that pass at each alpha.
+    """Return by alpha the mean numbers of snippets, or sentences, and tokens that pass.
 
     A token is counted as four characters. Queries of the fit do not count.
     """
     fitted = getattr(scorer, "fitted_on", ())
     judged = [query for query in judged if query_digest(query.query) not in fitted]
     scored: list[Any] = score_queries(scorer, judged, gate=gate)
-    passing: dict[str, dict[str, float]] = {"snippets": {}, "tokens": {}}
+    n, items, passing = len(scored), f"{calibration.subject.item}s", dict[str, dict[str, float]]()
     for alpha in calibration.possible_alphas(ALPHAS):
         at = calibration.at(alpha)
         kept = [q.tokens[at.keep(q.scores, q.group)] for q in scored if not q.silenced]
-        passing["snippets"][f"{alpha:g}"] = sum(map(len, kept)) / len(scored)
-        passing["tokens"][f"{alpha:g}"] = sum(lengths.sum() for lengths in kept) / 4 / len(scored)
+        each, tokens = sum(map(len, kept)) / n, sum(lengths.sum() for lengths in kept) / 4 / n
+        passing[f"{alpha:g}"] = {items: round(each, 1), "tokens": round(tokens)}
     return passing
 
 
@@ -121,8 +121,7 @@ def save(
     say(f"{calibration.statement}\n")
     if passing is not None:
         say("What would pass of a query like these, on average, by alpha:\n")
-        form = {"snippets": "{:,.1f}", "tokens": "{:,.0f}"}
-        rows = ([name, *map(form[name].format, passing[name].values())] for name in form)
-        print_table(["", *passing["snippets"]], rows)
+        rows = ([alpha, *(f"{n:,}" for n in means.values())] for alpha, means in passing.items())
+        print_table(["alpha", *next(iter(passing.values()))], rows)
         say("")
     say(f"Saved as {out}")

@@ -54,6 +54,18 @@ def shares_of(query: str, texts: Sequence[str], *kinds: Unit) -> list[Scores]:
     return shares
 
 
+def in_words(texts: Sequence[str]) -> bytes:
+    """Return the words of texts in lower case, with spaces between words and " \\0 " around texts.
+
+    >>> in_words(["Red wine!"]).split()
+    [b'\\x00', b'red', b'wine', b'\\x00']
+    """
+    together = " \0 ".join(["", *texts, ""])
+    if together.isascii() and together.count("\0") == len(texts) + 1:
+        return together.encode().translate(LOWER)
+    return b" \0 ".join([b"", *map(_spaced, texts), b""])
+
+
 def _spaced(text: str) -> bytes:
     """Return the words of a text in lower case, with spaces between them."""
     if text.isascii():
@@ -75,12 +87,7 @@ def _units(unit: Unit, words: Sequence[str]) -> list[str]:
 
 def _has(units: Sequence[str], texts: Sequence[str]) -> NDArray[np.bool_]:
     """Return which units the texts have, (units, n)."""
-    together = " \0 ".join(["", *texts, ""])
-    if together.isascii() and together.count("\0") == len(texts) + 1:
-        read = together.encode().translate(LOWER)
-    else:
-        read = b" \0 ".join([b"", *map(_spaced, texts), b""])
-    letters = np.frombuffer(read, np.uint8)
+    letters = np.frombuffer(in_words(texts), np.uint8)
     word = letters != ord(" ")
     letters = letters[1:][word[1:] | word[:-1]]  # one space between words
     joined, ends = letters.tobytes(), np.flatnonzero(letters == 0)

@@ -18,6 +18,7 @@ from conformal_retrievers.data.snippets import as_snippets
 from conformal_retrievers.scoring import relative_to_query
 from conformal_retrievers.scoring.hit_features import Sources, sources_of
 from conformal_retrievers.scoring.learned.features import WORDS, columns, features
+from conformal_retrievers.scoring.learned.feedback import feedback
 from conformal_retrievers.scoring.learned.prior import prior_of
 from conformal_retrievers.scoring.learned.regression import most_probable
 from conformal_retrievers.scoring.learned.score import fitted, table_of, weights_in
@@ -29,7 +30,7 @@ CONTEXTS = ("none", "document", "document+position")
 
 def by_name(sources, scores, snippets, words=((0,),) * 3):
     words = np.array(words) * np.ones(len(snippets))
-    known, table = features(sources, words, [*map(np.array, scores)], as_snippets(snippets))
+    known, table = features(sources, "q", words, [*map(np.array, scores)], as_snippets(snippets))
     names = [*map(str, columns(sources))]
     assert known.all()
     assert len(set(names)) == len(names)
@@ -107,6 +108,14 @@ def test_the_features_of_documents_and_places_by_hand():
     same(documents, {name: found[name] for name in documents})
 
 
+def test_feedback_is_weighed_by_the_mean_z_score_and_is_one_itself():
+    texts = ["a red wine", "red and white", "white bread", "a loaf of bread", "q red"]
+    found = by_name(Sources((), ("s",), "none"), [[0.0, 1, 3, 2, 9]], [Snippet(t) for t in texts])
+    mean = found["scorer's z-score by s"] / 2  # with the stems, which are 0 here
+    own = -feedback("q", texts, mean)
+    same(found, {"feedback": (own - own.mean()) / own.std()})
+
+
 numbers = st.floats(-100, 100).map(lambda x: round(x, 2))
 texts = st.sampled_from(["a", "red ant", "red"])
 row = st.tuples(numbers, st.none() | numbers, st.sampled_from("xyz"), st.integers(0, 4), texts)
@@ -125,7 +134,7 @@ def test_features_do_not_depend_on_the_order_of_snippets(order, rows, context):
         words = -np.array(shares_of("red ants", [s.text for s in snippets], *WORDS))
         scores = [np.array([score for score, *_ in rows])]
         sources = Sources(kinds, ("s",), context)
-        known, found = features(sources, words, scores, as_snippets(snippets))
+        known, found = features(sources, "red ants", words, scores, as_snippets(snippets))
         assert known.all()
         return found.T
 

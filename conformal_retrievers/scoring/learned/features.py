@@ -15,9 +15,10 @@ spread as much. So a short list, as metadata filters give, has the z-scores that
 have in a list of 50, and a threshold keeps its best. Scores on any affine scale, and similarities
 and distances of the same vectors, give the same features.
 
-The words of `overlap.py` that a snippet shares with the query, and its length, are compared with
-those of the query's other snippets. In documents, a snippet is compared by the mean of its
-z-scores. No feature depends on the order of the snippets.
+The words of `overlap.py` that a snippet shares with the query, its length, and how much it
+resembles those that look relevant (`feedback.py`), are compared with those of the query's other
+snippets. There and in documents, a snippet is compared by the mean of its z-scores. No feature
+depends on the order of the snippets.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from numpy.typing import NDArray
 
 from conformal_retrievers.data.snippets import Retrieved
 from conformal_retrievers.scoring.hit_features import Known, Sources, Values, numbers_of
+from conformal_retrievers.scoring.learned.feedback import feedback
 from conformal_retrievers.scoring.learned.layout import Layout, layout_of
 from conformal_retrievers.scoring.overlap import Unit
 
@@ -39,7 +41,7 @@ DEPTH = 50  # of the lists in which z-scores mean the same
 OF_SCORERS = ("z-score", "gap to best", "log rank")
 OF_RETRIEVERS = (*OF_SCORERS, "found")
 WORDS: tuple[Unit, ...] = ("stems", "pairs", "pieces")
-OF_SNIPPETS = ("best z-score", *WORDS, "length", "intercept")
+OF_SNIPPETS = ("best z-score", *WORDS, "length", "feedback", "intercept")
 OF_DOCUMENTS = ("best of document", "mean of document", "size of document")
 STEPS = {"two before": -2, "before": -1, "after": 1, "two after": 2}
 OF_PLACES = (*STEPS, "place", "first", "last")
@@ -72,7 +74,7 @@ def columns(sources: Sources) -> list[Column]:
 
 
 def features(
-    sources: Sources, words: Values, scores: Sequence[Values], snippets: Retrieved
+    sources: Sources, query: str, words: Values, scores: Sequence[Values], snippets: Retrieved
 ) -> tuple[Known, Values]:
     """Return which snippets (n,) can be scored, and the features (d, n) of these.
 
@@ -81,7 +83,7 @@ def features(
     >>> from conformal_retrievers.data.snippets import as_snippets
     >>> sources = Sources((), ("s",), "none")
     >>> scores, snippets = np.array([0.2, np.nan, 0.4]), as_snippets(["a", "b", "c"])
-    >>> known, table = features(sources, np.zeros((3, 3)), [scores], snippets)
+    >>> known, table = features(sources, "q", np.zeros((3, 3)), [scores], snippets)
     >>> known, table[1]  # the gaps to the best
     (array([ True, False,  True]), array([0., 2.]))
     """
@@ -96,19 +98,20 @@ def features(
     z, gap = standing(np.concatenate([numbers.values, words[::2]]), lengths)
     z[:m] -= np.log(DEPTH / np.where(lengths[:m] > 0, lengths[:m], DEPTH))[:, np.newaxis]
     numbers.ranks[lengths[:m] == 0] = n  # of a retriever that found nothing, behind all others
-    of_each, of_all = np.empty((m, 4, n)), np.ones((6, n))
+    of_each, of_all = np.empty((m, 4, n)), np.ones((7, n))
     of_each[:, 0], of_each[:, 1], of_each[:, 2] = z[:m], gap[:m], np.log1p(numbers.ranks)
     of_each[:r, 3], of_all[0] = numbers.found, z[: r or m].min(axis=0) if m else 0.0
-    length = np.log1p(np.fromiter(map(len, compress(snippets.texts, known)), np.float64, n))
+    texts, mean = [*compress(snippets.texts, known)], np.sort(z[: m + 1], axis=0).mean(axis=0)
+    length = np.log1p(np.fromiter(map(len, texts), np.float64, n))
     of_all[1], of_all[2], of_all[3] = z[m], words[1], z[m + 1]
     of_all[4] = length - np.sort(length).sum() / n
+    of_all[5] = standing(-feedback(query, texts, mean)[np.newaxis], lengths[m : m + 1])[0]
     rows = [of_each[:r].reshape(-1, n), of_each[r:, :3].reshape(-1, n), of_all]
     if sources.context != "none":
         places: list[Sequence[Any]] = [snippets.documents]
         if sources.context == "document+position":
             places.append(snippets.positions)
         layout = layout_of(*[[*compress(of_each, known)] for of_each in places])
-        mean = np.sort(z[: m + 1], axis=0).mean(axis=0)
         rows += in_documents(mean, layout)
         if sources.context == "document+position":
             rows += in_places(mean, layout)
