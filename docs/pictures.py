@@ -39,7 +39,7 @@ def main() -> None:
         page = Path(folder, "report.html")
         diagnosis = write(page, calibration, scored)
         evaluation = evaluate(calibration, scored)
-        draw("equal-recall", evaluation.equal_recall)
+        draw("equal-recall", evaluation)  # the first of its pictures
         draw("evaluation", evaluation, rows=2)
         draw("diagnosis", diagnosis, rows=2, columns=2)
         options = ("--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=900,1000")
