@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
 
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.retrieval import Retrieval
@@ -66,7 +66,7 @@ class Chain(Generic[Item]):
     respond: Callable[[str, list[Item]], str]
     cut: Callable[[Item, str], Item]
     # By question, id and hits: not all snippets have an id, but each has a rank.
-    retrieved: dict[tuple[object, ...], tuple[str, Item]] = field(default_factory=dict)
+    retrieved: Mapping[Any, tuple[str, Item]] = field(default_factory=dict)
 
     def __call__(self, question: str, snippets: Sequence[Snippet]) -> str:
         """Return the chain's answer."""
@@ -87,11 +87,11 @@ class Chain(Generic[Item]):
         """Return what a retriever returns for questions, and the chain, which answers from it."""
         asked = with_questions(questions, "questions")
         documents, retrieval = retrieve([query.query for query in asked])
-        queries = []
+        queries, retrieved = [], {}
         for query, items in zip(asked, documents, strict=True):
             snippets = to_snippets(items)
             for snippet, item in zip(snippets, items, strict=True):
-                self.retrieved[query.query, snippet.id, snippet.hits] = snippet.text, item
+                retrieved[query.query, snippet.id, snippet.hits] = snippet.text, item
             facts = {"id": query.id, "group": query.group, **vars(retrieval)}
             queries.append(JudgedQuery(query.query, snippets, [False] * len(snippets), **facts))
-        return queries, self
+        return queries, replace(self, retrieved=retrieved)

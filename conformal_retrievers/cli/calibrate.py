@@ -19,7 +19,7 @@ from conformal_retrievers.cli.show import ALPHAS, facts_of
 from conformal_retrievers.cli.terminal import print_json, print_table, say
 from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.queries import JudgedQuery
-from conformal_retrievers.scoring.scorer import Scorer, query_digest, score_queries
+from conformal_retrievers.scoring.scorer import Scorer, fitted_on, query_digest, score_queries
 
 
 def calibrate(
@@ -84,9 +84,9 @@ def passing_of(
 ) -> dict[str, dict[str, float]]:
     """Return by alpha the mean numbers of snippets, or sentences, and tokens that pass.
 
-    A token is counted as four characters. Queries of the fit do not count.
+    A token is counted as four characters. Queries of a fit, also of the gate's, do not count.
     """
-    fitted = getattr(scorer, "fitted_on", ())
+    fitted = fitted_on(scorer) | (fitted_on(gate.scorer) if gate else set())
     judged = [query for query in judged if query_digest(query.query) not in fitted]
     scored: list[Any] = score_queries(scorer, judged, gate=gate)
     n, items, passing = len(scored), f"{calibration.subject.item}s", dict[str, dict[str, float]]()

@@ -78,7 +78,8 @@ def features(
 ) -> tuple[Known, Values]:
     """Return which snippets (n,) can be scored, and the features (d, n) of these.
 
-    From the scores by each of `WORDS`, (3, n), and by each scorer, (n,). Raises as `numbers_of`.
+    From the text of the query, the scores by each of `WORDS`, (3, n), and by each scorer, (n,).
+    Raises as `numbers_of`.
 
     >>> from conformal_retrievers.data.snippets import as_snippets
     >>> sources = Sources((), ("s",), "none")
