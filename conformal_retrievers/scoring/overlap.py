@@ -4,10 +4,12 @@
 
 Units are pairs of words that stand side by side in the snippet; stems, the first five letters of a
 word, which forgive endings; and pieces, four letters of a word in a row, which forgive compounds
-too and take longer. English stop words of the query do not count. Pairs weigh the same. A stem or
-piece weighs log(1 + (n − m + ½) / (m + ½)) if m of the query's n snippets have it, as a word does
-in BM25, and nothing if none has it. Alone these shares are poor scores; `LearnedScorer` makes much
-of them.
+too and take longer. Underscores part words, as in names of code. Each Chinese or Japanese character
+is a word, since no spaces part theirs; two words of one character are no pair, since many texts
+share them. English stop words of the query do not count. Pairs weigh the same. A stem or piece
+weighs log(1 + (n − m + ½) / (m + ½)) if m of the query's n snippets have it, as a word does in
+BM25, and nothing if none has it. Alone these shares are poor scores; `LearnedScorer` makes much of
+them.
 """
 
 import re
@@ -21,7 +23,8 @@ from numpy.typing import NDArray
 from conformal_retrievers.scoring.scorer import Scores
 
 Unit = Literal["pairs", "stems", "pieces"]
-WORD = re.compile(r"\w+")
+# A kana or Chinese character, or other letters and digits.
+WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_\u3040-\u30ff\u3400-\u9fff]+")
 LOWER = bytes(ord(c.lower() if WORD.match(c) or c == "\0" else " ") for c in map(chr, range(256)))
 BITS = 14
 STOP_WORDS = frozenset(
@@ -76,7 +79,7 @@ def _spaced(text: str) -> bytes:
 def _units(unit: Unit, words: Sequence[str]) -> list[str]:
     """Return the query's units as they stand in a text of words with spaces around each."""
     if unit == "pairs":
-        units = {f" {word} {other} " for word, other in pairwise(words)}
+        units = {f" {word} {other} " for word, other in pairwise(words) if len(word + other) > 2}
     elif unit == "stems":
         units = {f" {word[:5]}" for word in words}
     else:  # a word of fewer letters is a piece with the spaces around it

@@ -12,9 +12,13 @@ from hypothesis import strategies as st
 from conformal_retrievers.scoring.learned.feedback import feedback
 
 
+def words_of(text):
+    words = re.findall(r"\w+", re.sub("([赤い])", r" \1 ", text.lower().replace("_", " ")))
+    return [word.encode()[:8] for word in words]
+
+
 def by_hand(query, texts, scores):
-    words = [Counter(w.encode()[:8] for w in re.findall(r"\w+", t.lower())) for t in texts]
-    asked = {w.encode()[:8] for w in re.findall(r"\w+", query.lower())}
+    words, asked = [Counter(words_of(text)) for text in texts], {*words_of(query)}
     n, m = len(texts), Counter(w for of_text in words for w in of_text)
     vectors = []
     for of_text in words:
@@ -38,7 +42,7 @@ def by_hand(query, texts, scores):
 
 
 words = st.sampled_from(
-    ["red", "Red", "designed", "designer", "Überraschung", "überraschend", "赤い", "3.5", "\0", ""]
+    ["red", "Red", "designed", "designer", "Überraschung", "überraschend", "赤い", "3_5", "\0", ""]
 )
 text = st.lists(words, max_size=6).map(" ".join)
 pair = st.tuples(text, st.floats(-2, 2))

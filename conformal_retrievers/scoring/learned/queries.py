@@ -37,7 +37,7 @@ from conformal_retrievers.scoring.query_scorer import (
 )
 from conformal_retrievers.scoring.scorer import Scorer, query_digest, score_snippets
 
-FORMAT, VERSION = "conformal-retrievers/learned-query-score", 2
+FORMAT, VERSION = "conformal-retrievers/learned-query-score", 3
 
 
 class StoredQueryScorer(Stored):

@@ -29,7 +29,7 @@ from conformal_retrievers.scoring.overlap import shares_of
 from conformal_retrievers.scoring.scorer import Scorer, query_digest, score_snippets
 from conformal_retrievers.scoring.shared_scores import once
 
-FORMAT, VERSION = "conformal-retrievers/learned-scorer", 6
+FORMAT, VERSION = "conformal-retrievers/learned-scorer", 7
 
 
 class Stored(pydantic.BaseModel):
