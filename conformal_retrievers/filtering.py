@@ -138,18 +138,16 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         return cast(Self, twin)
 
     def __call__(
-        self,
-        query: str,
-        snippets: Iterable[Snippet | str],
-        group: str | None = None,
+        self, query: str, snippets: Iterable[Snippet | str], group: str | None = None
     ) -> AFiltered:
         """Score the snippets of a query and decide which to keep.
 
         If one of the retrievers that the scorer reads failed, no snippet can be scored; a gate that
         reads it lets the query pass. None can be scored either in a list clearly shorter than any
         that was calibrated, if the scorer compares the snippets of a list. Warns of that, of more
-        snippets than the retriever was asked for, if none can be scored, and if far more queries
-        keep none, or all, than of those that calibrated.
+        snippets than the retriever was asked for, of less than half as many as in nearly all lists
+        that calibrated, if none can be scored, and if far more queries keep none, or all, than of
+        those that calibrated.
         """
         given, n, decide = self._opened(snippets)
         group = self._checked(query, n, group)
@@ -157,10 +155,7 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         return self._with_characters(decide(scores, group, gated=gated), given)
 
     async def acall(
-        self,
-        query: str,
-        snippets: Iterable[Snippet | str],
-        group: str | None = None,
+        self, query: str, snippets: Iterable[Snippet | str], group: str | None = None
     ) -> AFiltered:
         """Filter without blocking the event loop."""
         given, n, decide = self._opened(snippets)
@@ -203,8 +198,7 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
             return await self._ascore(query, snippets, group), None
         async with ashared(snippets) as given:
             scores, gated = await at_once(
-                self._ascore(query, given, group),
-                self.gate.acall(query, given, group),
+                self._ascore(query, given, group), self.gate.acall(query, given, group)
             )
         return scores, gated
 
@@ -216,7 +210,10 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
     def _meant(self, scores: Scores, snippets: Retrieved, group: str | None) -> Scores:
         """Return scores (n,), NaN where they mean something else than those of the calibration."""
         c = self.calibration
-        if not self._needs_length or c.fewest is None or (n := snippets.depth) >= c.fewest:
+        if c.fewest is None or (n := snippets.depth) >= c.fewest:
+            return scores
+        if not self._needs_length:
+            checks.warn_if_shallow(n, c.fewest)
             return scores
         short = c.is_short(n, passes=bool(c.keep(scores, group).any()))
         return np.full(len(scores), np.nan) if short else scores

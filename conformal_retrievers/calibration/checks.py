@@ -102,6 +102,12 @@ def warn_if_deeper(n: int, k: int | None) -> None:
         warnings.warn(say("deeper", k=k), stacklevel=1)  # the same text: Python shows it once
 
 
+def warn_if_shallow(n: int, fewest: int) -> None:
+    """Warn of some snippets, but less than half of those in nearly all lists that calibrated."""
+    if 0 < 2 * n < fewest:
+        warnings.warn(say("shallow", fewest=fewest, half=-(-fewest // 2)), stacklevel=1)
+
+
 def check_unique_ids(ids: Iterable[str | None], unit: str = "query") -> None:
     """Raise ValueError for an id that occurs twice; None is not an id."""
     given = [id for id in ids if id is not None]

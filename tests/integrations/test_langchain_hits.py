@@ -472,7 +472,7 @@ def test_judged_queries_carry_the_retrievers_name_and_depth(retriever, name, k):
     [
         (retriever(3), {}, None, None),
         (retriever(2), {}, None, "the retriever is asked for 2 documents"),
-        (retriever(3), {"k": 1}, None, "the retriever is asked for 1 documents"),
+        (retriever(3), {"k": 2}, None, "the retriever is asked for 2 documents"),
         (retriever(4), {}, None, "more snippets than k = 3"),
         (retriever(3, search_type="mmr"), {}, None, "the retriever is Normalised"),
         (Words(), {}, None, "the retriever is Words"),
