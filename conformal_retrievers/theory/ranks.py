@@ -32,13 +32,14 @@ from numpy.typing import ArrayLike, NDArray
 def check_probability(name: str, value: float, meaning: str) -> float:
     """Return a probability in (0, 1) as written; raise TypeError or ValueError for anything else.
 
-    >>> check_probability("delta", 10, "a share of calibrations")
+    >>> check_probability("alpha", 20, "a risk")
     Traceback (most recent call last):
-    ValueError: delta is 10; give a share of calibrations strictly between 0 and 1
+    ValueError: alpha is 20; give a risk strictly between 0 and 1, for 20 % give 0.2
     """
     _check_number(name, value)
     if not 0 < value < 1:  # NaN fails every comparison
-        raise ValueError(f"{name} is {value!r}; give {meaning} strictly between 0 and 1")
+        as_share = f", for {value:g} % give {value / 100:g}" if 1 <= value < 100 else ""
+        raise ValueError(f"{name} is {value!r}; give {meaning} strictly between 0 and 1{as_share}")
     return float(str(value))  # as written, at any precision
 
 
