@@ -198,10 +198,7 @@ def _all(given: Sequence[JudgedQuery], sources: Queries) -> list[JudgedQuery]:
 
 
 def _fit_part(
-    given: Sequence[JudgedQuery],
-    sources: Queries,
-    needed: int,
-    groups: Sequence[str | None] | None,
+    given: Sequence[JudgedQuery], sources: Queries, needed: int, groups: Sequence[str | None] | None
 ) -> set[str]:
     """Return the digests of the questions that fit the score.
 
@@ -230,10 +227,7 @@ def _fit_part(
 
 
 def _learned(
-    given: Sequence[JudgedQuery],
-    sources: Queries,
-    fit: Collection[str],
-    scorer: Any,
+    given: Sequence[JudgedQuery], sources: Queries, fit: Collection[str], scorer: Any
 ) -> tuple[LearnedQueryScorer, Choice]:
     """Return the score that is learned on the fit part, or, without one, the prior alone."""
     if isinstance(scorer, Scorer):

@@ -29,6 +29,16 @@ Known = NDArray[np.bool_]
 Context = Literal["none", "document", "document+position"]
 Kind = Literal["similarity", "distance", "rank"]  # which scores a retriever's hits have
 RANKS, SCORES = 0, 1  # in an array of hits
+STATED_BY = {  # in LangChain's metadata, and by a node of LlamaIndex
+    "document": ("source", "ref_doc_id, that of its source"),
+    "position": ("start_index", "start_char_idx"),
+}
+LOST = (  # the same text for all queries: Python shows it once
+    "the score reads the {0} of each snippet, and {1}. State it as in the calibration (LangChain: "
+    "metadata['{2}']; LlamaIndex: {3}), or calibrate with snippets like these"
+)
+SOME_LOST = "some snippets of a query have none: these cannot be scored, and are kept"
+ALL_LOST = "no snippet of a query has one: scores are less exact, and coverage may fall below 1 − α"
 
 
 class Sources(NamedTuple):
@@ -104,11 +114,7 @@ def context_of(snippets: Sequence[Snippet]) -> Context:
 
 
 def numbers_of(
-    sources: Sources,
-    scores: Sequence[Values],
-    snippets: Retrieved,
-    *,
-    only_compared: bool = False,
+    sources: Sources, scores: Sequence[Values], snippets: Retrieved, *, only_compared: bool = False
 ) -> tuple[Known, Numbers]:
     """Return which snippets (n,) can be scored, and the sources' numbers of these.
 
@@ -116,7 +122,8 @@ def numbers_of(
     scorer, (n,) each, and what the context needs. Raises ValueError, naming the retrievers, if no
     snippet has the hits that are needed, as `check_found`, and for a list whose scores go the other
     way, unless scores are `only_compared` with those of the same list. If what a retriever found
-    has ranks and no scores, this warns, and no snippet can be scored, as if it had failed.
+    has ranks and no scores, this warns, and no snippet can be scored, as if it had failed. It warns
+    as well of snippets without what the context needs; if none has it, all can be scored.
 
     >>> sources, scores = Sources((), ("s",), "none"), [np.array([0.5, np.nan])]
     >>> known, numbers = numbers_of(sources, scores, Retrieved([Snippet("a"), Snippet("b")]))
@@ -126,16 +133,19 @@ def numbers_of(
     n, r = len(snippets), len(sources.retrievers)
     of_scorers = np.array(scores, np.float64).reshape(len(scores), n)
     known: Known = np.asarray(np.isfinite(of_scorers).all(axis=0))
-    places: list[Sequence[str | int | None]] = []
-    if sources.context != "none":
-        places.append(snippets.documents)
-    if sources.context == "document+position":
-        places.append(snippets.positions)
-    for of_each in places:
-        # None of another framework's may be stated: then each is a document of its own.
-        if None in of_each and any(stated := [place is not None for place in of_each]):
-            known &= stated
     hits = _of_hits(sources.retrievers, snippets, only_compared)
+    places: dict[str, Sequence[str | int | None]] = {}
+    if sources.context != "none":
+        places["document"] = snippets.documents
+    if sources.context == "document+position":
+        places["position"] = snippets.positions
+    for name, of_each in places.items():
+        if None in of_each:
+            # None of another framework's may be stated: then each is a document of its own.
+            if some := any(stated := [place is not None for place in of_each]):
+                known &= stated
+            effect = SOME_LOST if some else ALL_LOST
+            warnings.warn(LOST.format(name, effect, *STATED_BY[name]), stacklevel=1)
     found = hits[RANKS] < np.inf
     complete = np.isfinite(hits).all()  # all retrievers found, and scored, all snippets
     if not complete:

@@ -2,6 +2,8 @@
 
 import json
 import math
+import warnings
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -284,13 +286,16 @@ def test_a_snippet_that_cannot_be_scored_changes_no_other_score_and_no_fit(chang
         scores = {**SCORERS[1].scores, query.snippets[0].text: change}
         scorers = [SCORERS[0], LookupScorer(scores, "two")]
     shorter = replace(query, snippets=query.snippets[1:], relevant=query.relevant[1:])
-    found = replace(LEARNED, scorers=tuple(scorers)).score(query.query, query.snippets)
+    unstated = isinstance(change, dict) and "hits" not in change
+    warned = pytest.warns(UserWarning, match="some snippets") if unstated else nullcontext()
+    with warned:
+        found = replace(LEARNED, scorers=tuple(scorers)).score(query.query, query.snippets)
+        fits = [
+            fitted(LEARNED.sources, parts, [one], "snippets").coefficients
+            for parts, one in ((scorers, query), (SCORERS, shorter))
+        ]
     assert np.isnan(found).tolist() == [True] + [False] * 11
     assert found[1:].tolist() == LEARNED.score(query.query, shorter.snippets).tolist()
-    fits = [
-        fitted(LEARNED.sources, parts, [one], "snippets").coefficients
-        for parts, one in ((scorers, query), (SCORERS, shorter))
-    ]
     assert fits[0] == fits[1]
 
 
@@ -311,11 +316,16 @@ def test_snippets_of_which_none_states_a_document_are_documents_of_their_own():
     assert learned.sources.context == "document+position"
     bare = [replace(s, document=None, position=None) for s in snippets]
     own = [replace(s, document=f"own {i}", position=0) for i, s in enumerate(bare)]
-    scores = learned.score("q", bare)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")  # as Python shows them: each text and place once
+        scores, _ = (learned.score("q", bare[n:]) for n in range(2))
+    assert ["no snippet of a query has one" in str(one.message) for one in caught] == [True] * 2
+    assert "(LangChain: metadata['source']; LlamaIndex: ref_doc_id" in str(caught[0].message)
     assert np.isfinite(scores).all()
     assert scores.tolist() == learned.score("q", own).tolist()
     assert scores.tolist() != learned.score("q", snippets).tolist()
-    some = learned.score("q", [own[0], *bare[1:]])
+    with pytest.warns(UserWarning, match="of each snippet, and some snippets"):
+        some = learned.score("q", [own[0], *bare[1:]])
     assert np.isnan(some).tolist() == [False] + [True] * (len(bare) - 1)
 
 
