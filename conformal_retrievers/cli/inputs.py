@@ -1,7 +1,6 @@
 """What the commands read: calibrations, judged queries of any format, filter logs."""
 
 import sys
-import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +21,7 @@ from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.data.readers.reading import read, takes_runs
 from conformal_retrievers.data.retrieved import check_retrieved
 from conformal_retrievers.data.sentences import splitter
+from conformal_retrievers.evaluation.measures import warn_if_retrieved_otherwise
 from conformal_retrievers.labels.record import read_labels
 from conformal_retrievers.monitoring.log import read_log
 from conformal_retrievers.monitoring.logged import Savings, logged
@@ -202,19 +202,6 @@ def cut_as(calibration: Calibration, judged: Iterable[JudgedQuery]) -> list[Judg
             "does not have; give queries that are cut, as write_jsonl(by_sentence(judged, split))"
         )
     return queries
-
-
-def warn_if_retrieved_otherwise(queries: Iterable[JudgedQuery], calibration: Calibration) -> None:
-    """Warn if queries name another retriever or depth than the calibration."""
-    for name in ("retriever", "k"):
-        calibrated = getattr(calibration, name)
-        others = {getattr(query, name) for query in queries} - {None, calibrated}
-        if calibrated is not None and others:
-            warnings.warn(
-                f"judged queries have {name} {', '.join(sorted(map(repr, others)))}, but the "
-                f"calibration has {calibrated!r}; its guarantee is for that {name} only",
-                stacklevel=2,
-            )
 
 
 def logged_queries(path: Path, calibration: Calibration) -> New:

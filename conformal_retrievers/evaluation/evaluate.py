@@ -139,7 +139,7 @@ class Evaluation:
         ]
         notes = [str(self.verdict)] if self.verdict else []
         if self.verdict and self.verdict.fails:
-            notes.append(f"If `diagnose` finds that the scores look alike, {verdicts.UNLUCKY}")
+            notes.append(f"If `diagnose` finds that the scores look alike, and {verdicts.UNLUCKY}")
         if self.out_of_reach:
             notes.append(self.subject.worded(verdicts.OUT_OF_REACH))
         elif self._calibration.keeps_everything:
@@ -175,7 +175,8 @@ def evaluate(
     counted, give what `score_queries` returns in their place. `level` is the confidence of every
     interval. Raises ValueError for no query, for an id that occurs twice or
     belongs to the calibration, and for a level outside (0, 1); CalibrationMismatch for a scorer
-    that is missing, and unless snippets are cut, and queries silenced, as in the calibration.
+    that is missing, and unless snippets are cut, and queries silenced, as in the calibration. Warns
+    of judged queries with another retriever or depth than the calibration's.
     """
     check_subject(calibration, *RETRIEVED)
     queries = measures.checked(judged, calibration, "judged")

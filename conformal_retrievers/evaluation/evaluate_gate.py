@@ -27,6 +27,7 @@ from conformal_retrievers.calibration.subjects import QUERIES
 from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.data.text import WIDTH, aligned, filled, visible
+from conformal_retrievers.evaluation.measures import warn_if_retrieved_otherwise
 from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.verdict import UNVERIFIED, Verdict, verdict_on, worst_of
 from conformal_retrievers.scoring.query_scorer import query_scores
@@ -223,6 +224,7 @@ def evaluate_gate(
     check_unique_ids(query.id for query in given)
     for queries in (given, *sources.values()):
         _check_new(gate, queries)
+        warn_if_retrieved_otherwise(queries, gate.calibration)
     c = gate.calibration
 
     def decided(name: str, queries: Sequence[JudgedQuery]) -> list[Decided]:

@@ -131,7 +131,7 @@ def _scores(d: Diagnosis) -> Iterator[Finding]:
         sentence = f"{(d.few_scores or say('scores alike'))[:-1]} ({tested})."
         verdict = d.evaluation.verdict
         if verdict and verdict.p_value <= 1 - d.level and not d.few_scores:
-            sentence += f" So {verdicts.UNLUCKY}"
+            sentence += f" So if {verdicts.UNLUCKY}"
         yield Finding("scores", "notice" if d.few_scores else "fine", sentence)
         return
     direction, share = ("higher" if c.higher > 0.5 else "lower"), max(c.higher, 1 - c.higher)

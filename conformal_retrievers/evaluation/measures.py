@@ -18,6 +18,7 @@ judged from what was retrieved.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -35,12 +36,15 @@ from conformal_retrievers.calibration.checks import (
 from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.scorer import needed_scorers
 from conformal_retrievers.calibration.subjects import at_most
+from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.column_checks import Objects
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.hits import HitColumns
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
+from conformal_retrievers.data.retrieval import INDEX
 from conformal_retrievers.evaluation.share import Share
 
+say = wording(__package__)
 Given = Iterable[ScoredQuery | JudgedQuery]
 Column = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -107,6 +111,20 @@ def checked(given: Given, calibration: Calibration, name: str = "scored") -> Sco
     return queries
 
 
+def warn_if_retrieved_otherwise(queries: Iterable[JudgedQuery], calibration: Calibration) -> None:
+    """Warn of another depth or retriever than the calibration's.
+
+    The names that LlamaIndex and LangChain give are not compared with each other.
+    """
+    for name in ("retriever", "k"):
+        known: Any = getattr(calibration, name)
+        others = {getattr(query, name) for query in queries} - {None, known}
+        others = {one for one in others if (INDEX in str(one)) == (INDEX in str(known))}
+        if known is not None and others:
+            had = ", ".join(sorted(map(repr, others)))
+            warnings.warn(say("retrieved otherwise", name=name, had=had, known=known), stacklevel=2)
+
+
 def _scored(given: Iterable[Any], calibration: Calibration) -> Iterable[ScoredQuery]:
     if isinstance(given, ScoredQueries | ScoredQuery):
         return given
@@ -118,6 +136,7 @@ def _scored(given: Iterable[Any], calibration: Calibration) -> Iterable[ScoredQu
             f"the calibration needs {', '.join(map(repr, needed))}, which its file does not hold; "
             "give score_queries(scorer, judged) in the place of judged queries"
         )
+    warn_if_retrieved_otherwise(queries, calibration)
     return score_as_calibrated(calibration, queries)
 
 

@@ -55,10 +55,7 @@ def _cdf_of_kept(calibration: Calibration, m: int, group: str | None) -> NDArray
 
 
 def n_to_tell(
-    calibration: Calibration,
-    coverage: Share,
-    group: str | None = None,
-    level: float = SIGNIFICANT,
+    calibration: Calibration, coverage: Share, group: str | None = None, level: float = SIGNIFICANT
 ) -> float:
     """Return how many units distinguish the target from 5 points less; inf if none do.
 

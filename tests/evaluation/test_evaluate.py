@@ -1,6 +1,7 @@
 """What is measured on judged queries: by hand, at the limits, and against simulations."""
 
 import math
+from contextlib import nullcontext
 from dataclasses import replace
 
 import drawn
@@ -60,6 +61,26 @@ def test_judged_queries_are_scored_as_the_filter_does():
     by_hand = evaluate(calibration, score_queries(scorer, judged[8:]))
     assert evaluate(calibration, judged[8:]).shares == by_hand.shares
     assert diagnose(calibration, judged[8:]).evaluation.shares == by_hand.shares
+
+
+@pytest.mark.parametrize(
+    ("calibrated", "new", "warns"),
+    [
+        ({"k": 20}, {"k": 60}, "judged queries have k 60, but the calibration has 20"),
+        ({"retriever": "store(a)"}, {"retriever": "store(b)"}, r"retriever 'store\(b\)'"),
+        ({"retriever": "FAISS(m, similarity)"}, {"retriever": "VectorIndexRetriever(m)"}, None),
+        ({}, {"k": 60}, None),
+    ],
+)
+@pytest.mark.parametrize("measure", [evaluate, diagnose])
+def test_queries_that_were_retrieved_otherwise_are_warned_of(calibrated, new, warns, measure):
+    judged = [JudgedQuery(f"q{i}", with_hits(["a", "b c"]), [True, False]) for i in range(8)]
+    calibration = calibrate([replace(query, **calibrated) for query in judged], alpha=0.5)
+    warned = pytest.warns(UserWarning, match=warns) if warns else nullcontext()
+    with warned:  # without one, a warning is an error
+        measure(
+            calibration, [replace(query, query=f"new {query.query}", **new) for query in judged]
+        )
 
 
 def test_judged_queries_whose_score_the_file_does_not_hold_are_to_be_scored():
