@@ -90,6 +90,15 @@ def split(
     return Parts([judged[i] for i in fit], [judged[i] for i in calibration])
 
 
+def n_that_fit(n: int, needed: int) -> int:
+    """Return how many of n judged queries fit the score, each with a relevant snippet.
+
+    >>> [n_that_fit(n, needed=9) for n in (10, 20, 40, 1000)]
+    [0, 5, 10, 200]
+    """
+    return min(n // SHARE, MOST, max(0, n - needed)) if n >= FEWEST else 0
+
+
 @dataclass(frozen=True)
 class Chosen:
     """A scorer, the queries that calibrate it, and how it was made."""

@@ -121,12 +121,7 @@ class Gate:
         """Return the same gate at another alpha, see `Calibration.at`."""
         return Gate(self.scorer, self.calibration.at(alpha))
 
-    def __call__(
-        self,
-        query: str,
-        snippets: Sequence[Snippet],
-        group: str | None = None,
-    ) -> Gated:
+    def __call__(self, query: str, snippets: Sequence[Snippet], group: str | None = None) -> Gated:
         """Score a query by what was retrieved for it, and decide.
 
         The score is unknown if one of the retrievers that it reads failed, or for a list that is
@@ -137,10 +132,7 @@ class Gate:
         return self._meant(score_query(self.scorer, query, given), given, group)
 
     async def acall(
-        self,
-        query: str,
-        snippets: Sequence[Snippet],
-        group: str | None = None,
+        self, query: str, snippets: Sequence[Snippet], group: str | None = None
     ) -> Gated:
         """Decide without blocking the event loop."""
         if lacks(self.scorer, given := as_snippets(snippets)):

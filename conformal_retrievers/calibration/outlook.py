@@ -18,6 +18,7 @@ class Outlook:
     """What calibrations with n units give."""
 
     n: int
+    fit: int  # of these, which fit the score and do not calibrate
     coverage: Interval  # on average over calibrations, and the ends of 8 in 10 of them
     as_alpha: float | None  # without delta, it keeps as much as delta does; None: all is kept
 
@@ -47,7 +48,8 @@ class Plan:
         if first.n < self.feasible:
             return f"{say('keeps all', n=first.n, unit=self.unit)} {least}"
         mean = f"{self.about}{first.coverage}"
-        text = say("mean coverage", n=first.n, unit=self.unit, mean=mean)
+        parts = say("parts", fit=first.fit, rest=first.n - first.fit) if first.fit else ""
+        text = say("mean coverage", n=first.n, unit=self.unit, parts=parts, mean=mean)
         if self.guarantee == "snippet":
             text += say("fewer")
         return f"{text}. {least}"

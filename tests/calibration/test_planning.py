@@ -68,12 +68,17 @@ def test_delta_raises_the_coverage_of_eight_in_ten_calibrations_to_its_target():
 
 
 def test_what_delta_costs_by_hand():
-    """Of 22 queries, delta takes the largest score, which covers 22/23 on average."""
+    """Of 22 queries, delta takes the largest score, which covers 22/23 on average.
+
+    None fits the score: delta needs 22. Of 44, 11 do, and 33 calibrate.
+    """
     assert plan(0.1, 21, guarantee="all").outlooks[0].as_alpha is None
     of_22, of_44, of_88 = plan(0.1, 22, guarantee="all").outlooks
     assert of_22.as_alpha == pytest.approx(1 / 23)
     assert (of_22.n, of_44.n, of_88.n) == (22, 44, 88)
-    assert of_22.as_alpha < of_44.as_alpha < of_88.as_alpha < 0.1
+    assert (of_22.fit, of_44.fit, of_88.fit) == (5, 11, 22)  # without delta
+    assert of_44.as_alpha == pytest.approx(1 / 34)
+    assert of_22.as_alpha < of_88.as_alpha < 0.1
     assert plan(0.1, 24).outlooks[0].as_alpha is None  # its bound needs 25
     assert plan(0.1, 1000, guarantee="snippet").outlooks[0].as_alpha is None
 
@@ -81,6 +86,11 @@ def test_what_delta_costs_by_hand():
 def test_a_plan_says_what_it_knows():
     assert "about" not in plan(0.1, 50, guarantee="all").sentences
     assert "everything is kept" in plan(0.1, 8).sentences
+    of_40 = "With 40 judged queries, of which 10 fit the score and 30 calibrate, "
+    assert of_40 in plan(0.1, 40).sentences.replace("\n", " ")
+    assert plan(0.1, 40).outlooks[0].coverage == coverage_of(30, 0.1)
+    assert [plan(0.1, n).outlooks[0].fit for n in (15, 20, 10**4)] == [0, 5, 200]
+    assert plan(0.1, 40, guarantee="snippet").outlooks[0].fit == 0
     assert "With" not in plan(0.1).sentences  # nothing is known of n
 
 
