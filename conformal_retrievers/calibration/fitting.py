@@ -44,6 +44,7 @@ FEWEST = 20  # judged queries with a relevant snippet, of which some fit
 SHARE = 4  # the fit part is one of so many
 MOST = 200  # queries in the fit part
 FOLDS = 5
+COMPARED = 10  # queries of the fit with a relevant snippet: what fewer keep misleads
 RESAMPLES, SURE = 100, 0.9  # of queries; in this share a top k must keep fewer, too
 
 
@@ -227,7 +228,7 @@ def _scored(
     By what is learned with all scorers, and without each, by cross-validation, and by a top k of
     each retriever and of their fusion.
     """
-    if sum(any(query.relevant) for query in fit) < FOLDS:
+    if sum(any(query.relevant) for query in fit) < COMPARED:
         return
     yield LEARNED, _cross_validated(sources, given, fit, item)
     for scorer in given:

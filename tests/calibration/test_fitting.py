@@ -213,6 +213,14 @@ def test_what_it_keeps_is_found_by_fits_that_did_not_see_the_query(judged):
     assert [*choice.costs][1:] == ["top k of bm25", "top k of dense", "top k of the fusion"]
 
 
+def test_what_fewer_than_ten_queries_of_the_fit_keep_is_left_out():
+    few, enough = (calibrate(JUDGED[:n], alpha=0.1) for n in (39, 40))
+    assert (few.choice.n_fit, few.choice.costs, few.choice.best) == (9, {}, None)
+    assert "fitted to 9 judged queries" in few.statement
+    assert "cross-validation" not in few.statement
+    assert "On these 10, by cross-validation, it keeps" in enough.statement
+
+
 def ranked(retriever="retriever"):
     """Queries with a relevant snippet among the first five: nothing but its rank is of use."""
     rng, judged = np.random.default_rng(0), []
@@ -255,7 +263,7 @@ def test_the_statement_says_how_much_one_retriever_counts_beside_another():
 def test_by_rank_alone_the_filter_is_a_calibrated_top_k():
     calibration = calibrate(ranked(), RankScorer(), alpha=0.02)
     assert "calibrated top k of 'retriever', k = 5." in calibration.statement
-    assert len(ConformalFilter.of(calibration)("new", with_hits(list("abcdef"))).kept) == 5
+    assert len(ConformalFilter.of(calibration)("new", with_hits(list("abcdefghij"))).kept) == 5
 
 
 def test_a_threshold_that_keeps_everything_is_warned_of_and_stated():

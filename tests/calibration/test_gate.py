@@ -61,6 +61,7 @@ units = st.tuples(
 )
 
 
+@pytest.mark.filterwarnings("ignore:a retriever returned fewer")  # these lists are short ones
 @given(
     st.lists(units, min_size=2, max_size=9),
     st.sampled_from([(0.1, 0.2), (0.1, 0.3), (0.2, 0.3), (0.2, 0.5), (0.4, 0.5)]),

@@ -145,7 +145,7 @@ def worded(i, rng, n_documents=4):
     )
 
 
-@pytest.mark.parametrize("n", [30, 120])
+@pytest.mark.parametrize("n", [40, 120])
 def test_the_default_tells_sentences_of_a_document_apart(n):
     rng = random.Random(0)
     judged = [worded(i, rng) for i in range(n + 40)]
