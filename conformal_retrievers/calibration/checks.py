@@ -110,12 +110,9 @@ def warn_if_shallow(n: int, fewest: int) -> None:
 
 def check_unique_ids(ids: Iterable[str | None], unit: str = "query") -> None:
     """Raise ValueError for an id that occurs twice; None is not an id."""
-    given = [id for id in ids if id is not None]
-    if len(set(given)) == len(given):
-        return
-    times = Counter(given)
-    id = next(id for id, count in times.items() if count > 1)
-    raise ValueError(say("repeated", unit=unit, id=id, times=times[id]))
+    for id, times in Counter(id for id in ids if id is not None).most_common(1):
+        if times > 1:
+            raise ValueError(say("repeated", unit=unit, id=id, times=times))
 
 
 def check_new(ids: Iterable[str | None], calibrated: frozenset[str], subject: Subject) -> None:

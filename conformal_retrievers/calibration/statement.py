@@ -14,7 +14,8 @@ from conformal_retrievers.calibration.false_answers import false_speech, sources
 from conformal_retrievers.calibration.file_schema import Choice
 from conformal_retrievers.calibration.guarantees import Units
 from conformal_retrievers.calibration.label_provenance import judged_by
-from conformal_retrievers.calibration.subjects import ANSWERS, QUERIES, RETRIEVED
+from conformal_retrievers.calibration.planning import smallest_alpha
+from conformal_retrievers.calibration.subjects import ANSWERS, FILTERED, QUERIES, RETRIEVED
 from conformal_retrievers.calibration.thresholds import Thresholds
 from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.scoring.learned.score import weights_in
@@ -64,6 +65,11 @@ def _guarantee(c: Thresholds) -> str:
         return f"Out of reach {at}: no threshold {text}."
     if c.by_group:
         text = say("by group", text=text)
+    if c.keeps_everything and c.subject in FILTERED:
+        n = max(c.n_units.values())
+        least = math.ceil(1e4 * smallest_alpha(n, delta=c.delta, guarantee=c.guarantee)) / 1e4
+        facts = {"lacking": _units(c, c.n_needed - n), "alpha": c.alpha, "least": least}
+        text = say("drops nothing yet" if n < c.n_needed else "drops nothing", text=text, **facts)
     return f"{text[0].upper()}{text[1:]}."
 
 

@@ -59,6 +59,10 @@ class Scale(NamedTuple):
         )
         return estimate, "[–]" if "nan" in low else f"[{low}, {high}]"
 
+    def shown(self, estimates: Mapping[str, Estimate]) -> float:
+        """Return a number as precisely as it is written."""
+        return self.unit * round(estimates[self.measure].estimate / self.unit, self.digits)
+
     def written(self, estimates: Mapping[str, Estimate], sign: str = "") -> str:
         """Write a number with its interval."""
         return " ".join(self.parts(estimates, sign))
@@ -151,12 +155,18 @@ class EqualRecall:
             return say("no top k", at=at, passed=every)
         leads = [say("in unit", unit=u, passed=p) for u, p in zip(units, passed, strict=True)]
         leads[0] = say("best top k", at=at, passed=f"{passed[0]} {units[0]}", of=best.source)
+        more = {  # as the printed numbers differ
+            s.measure: best.more[s.measure]._replace(
+                estimate=s.shown(best.measured) - s.shown(ours)
+            )
+            for s in scales
+        }
         return " ".join(
             say(
                 "difference",
                 lead=lead,
                 passed=scale.parts(best.measured)[0],
-                more=scale.written(best.more, "+"),
+                more=scale.written(more, "+"),
                 tested=self._tested(best, scale.measure),
             )
             for lead, scale in zip(leads, scales, strict=True)
@@ -174,7 +184,7 @@ class EqualRecall:
         if math.isnan(low):
             return say("too few to test", n=self.n_queries, fewest=FEWEST)
         if low > EQUAL or high < -EQUAL:
-            return "is significant"
+            return "is significant" + (": the filter passes more" if high < -EQUAL else "")
         takes = measure == "snippets" and row.needed < MANY
         return f"is not significant{'. ' + say('takes', n=row.needed) if takes else ''}"
 

@@ -69,11 +69,7 @@ class Monitor:
         self._lock = threading.RLock()
 
     def observe(
-        self,
-        scores: ArrayLike,
-        group: str | None = None,
-        *,
-        silenced: bool | None = None,
+        self, scores: ArrayLike, group: str | None = None, *, silenced: bool | None = None
     ) -> MonitorStatus:
         """Observe the scores (n,) of all snippets that were retrieved for a new query of a group.
 

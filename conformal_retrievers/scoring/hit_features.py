@@ -134,13 +134,8 @@ def numbers_of(
     of_scorers = np.array(scores, np.float64).reshape(len(scores), n)
     known: Known = np.asarray(np.isfinite(of_scorers).all(axis=0))
     hits = _of_hits(sources.retrievers, snippets, only_compared)
-    places: dict[str, Sequence[str | int | None]] = {}
-    if sources.context != "none":
-        places["document"] = snippets.documents
-    if sources.context == "document+position":
-        places["position"] = snippets.positions
-    for name, of_each in places.items():
-        if None in of_each:
+    for name in STATED_BY:
+        if name in sources.context and None in (of_each := getattr(snippets, f"{name}s")):
             # None of another framework's may be stated: then each is a document of its own.
             if some := any(stated := [place is not None for place in of_each]):
                 known &= stated

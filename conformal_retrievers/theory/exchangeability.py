@@ -67,9 +67,7 @@ class Comparison:
 
 
 def two_sample_test(
-    reference: NDArray[np.float64],
-    new: NDArray[np.float64],
-    passed: tuple[int, int] | None,
+    reference: NDArray[np.float64], new: NDArray[np.float64], passed: tuple[int, int] | None
 ) -> Comparison:
     """Compare the lowest scores of reference (N,) and new queries (n,), N, n ≥ 1.
 

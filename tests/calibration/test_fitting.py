@@ -272,6 +272,7 @@ def test_a_threshold_that_keeps_everything_is_warned_of_and_stated():
         none = calibrate(JUDGED, infinite, alpha=0.1)
     fitted = calibrate(JUDGED, alpha=0.1)
     none = replace(none, scorer_provenance=fitted.scorer_provenance)
+    assert none.statement.startswith("Drops nothing: no threshold is finite, as the next line")
     texts = [one.statement.count("every snippet is kept") for one in (none, fitted)]
     assert texts == [2, 0]
 

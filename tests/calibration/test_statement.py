@@ -92,7 +92,13 @@ def test_the_basis_of_three_queries():
 @every_guarantee
 def test_too_few_units_are_stated_with_how_many_more_are_needed(guarantee):
     unit, n = ("relevant snippets", 5) if guarantee == "snippet" else ("judged queries", 3)
-    _, threshold, *_ = lines(calibration_of(alpha=0.05, guarantee=guarantee))
+    first, threshold, *_ = lines(calibration_of(alpha=0.05, guarantee=guarantee))
+    least = {3: 0.25, 5: 0.1667}[n]
+    assert first.startswith(
+        f"Drops nothing yet: it lacks {19 - n} {unit} at alpha = 0.05, and none from alpha = "
+        f"{least:g} on. Once there are enough: keeps "
+    )
+    assert "Drops" not in calibration_of(alpha=least, guarantee=guarantee).statement
     assert "none, so every snippet is kept" in threshold
     assert f"at least 19 {unit} are needed, and {n} calibrate: {19 - n} too few" in threshold
 

@@ -12,6 +12,7 @@ from conformal_retrievers import ScoredQueries, ScoredQuery
 from conformal_retrievers.data.hits import HitColumns
 from conformal_retrievers.evaluation import baselines
 from conformal_retrievers.evaluation import equal_recall as module
+from conformal_retrievers.evaluation.bootstrap import Estimate
 from conformal_retrievers.evaluation.equal_recall import FILTER, equal_recall
 
 NONE = math.inf
@@ -94,6 +95,16 @@ def test_the_filter_and_the_best_top_k_are_compared_in_words():
     assert "of early, 2.00: a difference of +1.00 [+1.00, +1.00], which is significant." in str(
         " ".join(clear.comparison.split())
     )
+    worse, _ = of([replace(query, scores=[0.1] * 4, hits={"r": hits(range(4))})] * 10, 0.5)
+    assert "-3.00 [-3.00, -3.00], which is significant: the filter passes more." in " ".join(
+        worse.comparison.split()
+    )
+    estimates = [{"snippets": Estimate(n, 5, 9)} for n in (10.46, 18.04, 7.58)]  # as 18.0 − 10.5
+    row = replace(clear.filter, measured={**clear.filter.measured, **estimates[0]})
+    top = replace(clear.best_top_k, measured={**row.measured, **estimates[1]}, more=estimates[2])
+    printed = replace(clear, rows=(top, row)).comparison
+    assert "the filter passes 10.5 snippets" in printed
+    assert "18.0: a difference of +7.5 [+5.0, +9.0]" in printed
     same, _ = of([replace(query, hits={"r": hits(range(4))})] * 10, 0.5)
     assert "+0.00 [+0.00, +0.00], which is not significant." in same.comparison
     # The filter passes 1 of 25 queries and 3 of 15, and top 2 has its recall: differences of 1 and
