@@ -278,7 +278,8 @@ def test_what_can_be_refused_is_refused_before_anything_is_asked():
 def test_too_few_questions_are_said_to_be_too_few():
     calibration = calibrate_answers(pairs(3), Chain(1), alpha=0.1, scorer=SCORER)
     assert not calibration.out_of_reach
-    assert calibration.statement.startswith("Keeps snippets from which")
+    assert calibration.statement.startswith("Drops nothing yet: it lacks 6 answered questions")
+    assert "Once there are enough: keeps snippets from which" in calibration.statement
     assert "at least 9 answered questions are needed, and 3 calibrate: 6" in calibration.statement
 
 
