@@ -1,7 +1,9 @@
 """The Python code of the README, of docs/ and of the packages' READMEs runs as it stands.
 
-`reader.py` has what a reader has already. A block that cannot run here has a comment on the line
-before it: `<!-- not run: why -->`. A block of text below one is what it prints on Python 3.11.
+`reader.py` has what a reader has already. A page that says "continues the README's for LangChain",
+or LlamaIndex, runs with the names that this section leaves, and with those that its prose gives in
+backticks: as one pastes it. A block that cannot run here has a comment on the line before it:
+`<!-- not run: why -->`. A block of text below one is what it prints on Python 3.11.
 """
 
 import contextlib
@@ -24,14 +26,16 @@ PAGES = sorted([*ROOT.glob("docs/*.md"), *PACKAGES])
 BLOCK = re.compile(
     r"^(?:<!-- (not run: .+) -->\n)?```python\n(.*?)^```(?:\n\n```text\n(.*?)^```)?", re.S | re.M
 )
+CONTINUES = re.compile(r"continues\s+the\s+README's\s+for\s+(LangChain|LlamaIndex)")
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e-?\d+)?")
 
 
-def run(page: Path, names: dict[str, object]) -> dict[str, object]:
-    """Run the blocks of a page one after the other, and return the names that they leave."""
+def run(page: Path, names: dict[str, object], section: str = "") -> dict[str, object]:
+    """Run the blocks of a page, or of a section, in order, and return the names that they leave."""
     text = page.read_text(encoding="utf-8")
     for block in BLOCK.finditer(text):
-        if not block[1]:
+        above = text[: block.start()].rpartition("\n## ")[2]
+        if not block[1] and above.startswith(section):
             above = "\n" * (text.count("\n", 0, block.start(2)))  # for the lines of a traceback
             printed = io.StringIO()
             with contextlib.redirect_stdout(printed):
@@ -61,6 +65,12 @@ def near(shown: str, printed: str) -> bool:
     return float(shown) == pytest.approx(float(printed), 0.02, min(0.2, 2.001 * 10**-digits))
 
 
+def given(page: Path) -> dict[str, object]:
+    """Return what the prose of a page says that its reader has, in backticks."""
+    prose = BLOCK.sub("", page.read_text(encoding="utf-8"))
+    return {name: value for name, value in reader.before().items() if f"`{name}`" in prose}
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _handlers_stay_here():
     root = get_dispatcher()
@@ -71,17 +81,18 @@ def _handlers_stay_here():
 
 @pytest.fixture(scope="module")
 def readme(tmp_path_factory):
-    """The names that a reader of the README has for the pages, and the folder that it ran in."""
+    """The names that the README leaves, by section and all, and the folder that it ran in."""
     folder = tmp_path_factory.mktemp("readme")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        names = run(README, dict(reader.before()))
-        return names | reader.after(names["filtered"].retriever), folder
+        left = {s: run(README, given(README), f"{s}\n") for s in ("LangChain", "LlamaIndex")}
+        names = reader.before() | left["LangChain"] | left["LlamaIndex"]
+        return left | {"": names | reader.after(names["filtered"].retriever)}, folder
 
 
 @pytest.mark.slow
 def test_the_code_of_the_readme_keeps_some_snippets_and_drops_others_in_both_frameworks(readme):
-    names, folder = readme
+    names, folder = readme[0][""], readme[1]
     kept = names["filtered"].invoke(names["question"])
     assert 0 < len(kept) < len(names["retriever"].invoke(names["question"]))
     nodes = names["engine"].query(names["question"]).source_nodes
@@ -114,8 +125,9 @@ def test_the_code_of_a_page_runs_after_that_of_the_readme(page, readme, tmp_path
     names, folder = readme
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Settings, "_llm", names["llm"])
-    left = run(page, dict(names))
+    monkeypatch.setattr(Settings, "_llm", names[""]["llm"])
+    continued = CONTINUES.search(page.read_text(encoding="utf-8"))
+    left = run(page, names[continued[1]] | given(page) if continued else dict(names[""]))
     for instrumentor in ("LlamaIndexInstrumentor", "LangChainInstrumentor"):
         if instrumentor in left:  # they would trace the other pages too
             left[instrumentor]().uninstrument()
