@@ -8,6 +8,7 @@
 Ids that are in nothing retrieved are reported with those that are most like them.
 """
 
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -55,9 +56,9 @@ def retrieve_and_judge(
     snippets are recognised by, see above; `split` cuts them into sentences, see `by_sentence`.
 
     Raises ValueError if no metadata have the field; if a query lacks what the key compares; if all
-    relevant ids, ten or more, are in nothing that was retrieved for any query. Warns if more than
-    half of ten or more relevant ids, or all of fewer, are, and if an id is that of several snippets
-    of a query.
+    relevant ids, ten or more, are in nothing that was retrieved for any query. Warns if all of
+    fewer are, more than half of ten or more, or each one of a third of the queries; if one differs
+    in case or punctuation only; and if an id is that of several snippets of a query.
     """
     split = None if split is None else splitter(split)
     queries = with_questions(judged)
@@ -84,11 +85,9 @@ def _check_key(key: str | None, fields: Mapping[str, set[str]]) -> None:
     if not isinstance(key, str | None):
         raise TypeError(f"key is {key!r:.60}; give the name of a field of the metadata, or None")
     if fields and key not in (None, "evidence", *fields):
-        near = get_close_matches(key or "", fields, 1)
-        raise ValueError(
-            f"key is {key!r}, which no metadata of what was retrieved have; give "
-            f"{' or '.join(map(repr, near or (*sorted(fields), 'evidence')))}"
-        )
+        near = get_close_matches(key or "", fields, 1) or [*sorted(fields), "evidence"]
+        text = f"key is {key!r}, which no metadata of what was retrieved have"
+        raise ValueError(f"{text}; give {' or '.join(map(repr, near))}")
 
 
 def _judged(
@@ -99,17 +98,13 @@ def _judged(
         return by_chunk(query, snippets)
     names = _names(query, key)
     if query.evidence and not names and split is None:
-        raise ValueError(
-            f"{query.name} has evidence, but neither relevant snippets nor relevant_ids; give "
-            "key='evidence', or split='sentences'"
-        )
+        text = f"{query.name} has evidence, but neither relevant snippets nor relevant_ids"
+        raise ValueError(f"{text}; give key='evidence', or split='sentences'")
     if key is None:
         return query.retrieved_as(snippets)
     if not all(names):
-        raise ValueError(
-            f"{query.name}: a relevant snippet has no id, which key={key!r} compares; give "
-            "JudgedQuery.from_ids(query, relevant_ids)"
-        )
+        text = f"{query.name}: a relevant snippet has no id, which key={key!r} compares"
+        raise ValueError(f"{text}; give JudgedQuery.from_ids(query, relevant_ids)")
     return query.retrieved_as(snippets, values=[_value(fields, key) for _, fields in found])
 
 
@@ -133,11 +128,8 @@ def _warn_of_documents(
 ) -> None:
     """Warn once if a relevant id is that of several snippets, of which `missed` counts none."""
     for query, returned in zip(results, retrieved, strict=True):
-        ids = [
-            _value(metadata, key)
-            for (_, metadata), r in zip(returned, query.relevant, strict=True)
-            if r
-        ]
+        pairs = zip(returned, query.relevant, strict=True)
+        ids = [_value(metadata, key) for (_, metadata), relevant in pairs if relevant]
         if len({*ids}) < len(ids):
             ((id, n),) = Counter(ids).most_common(1)
             warnings.warn(
@@ -176,43 +168,53 @@ def _report(
     values["document"] = ids | {s.document for s in snippets if s.document is not None}
     known = {(kind, name) for kind, names in values.items() for name in names}
     unknown = [(query, names) for query, names in relevant if known.isdisjoint(names)]
-    all_are = len(unknown) == len(relevant)
+    spelt = {(kind, _spelt(name)) for kind, name in known}
+    alike = [(q, names) for q, names in unknown if (names[0][0], _spelt(names[0][1])) in spelt]
+    asked = {query for query, _ in relevant}
+    lost = asked - {query for query, names in relevant if not known.isdisjoint(names)}
+    all_are, enough = len(unknown) == len(relevant), len(relevant) >= LEAST
     # Retrievers do miss some.
-    many = len(relevant) >= LEAST and len(unknown) > len(relevant) / 2
-    if not unknown or not (all_are or many):
+    many = len(unknown) > len(relevant) / 2 or 3 * len(lost) >= len(asked)
+    if not unknown or not (all_are or alike or (many and enough)):
         return
-    shown = ", ".join(_nearest(query, names, known) for query, names in unknown[:SHOWN])
+    shown = ", ".join(_nearest(q, names, known) for q, names in (alike or unknown)[:SHOWN])
+    remedy = f"{len(alike)} of them differ in case or punctuation alone: write them as stored"
+    if not alike:
+        remedy = _remedy([names[0][1] for _, names in unknown], fields, key)
     message = (
         f"{len(unknown)} of {len(relevant)} relevant {unknown[0][1][0][0]}s are in nothing that "
-        f"was retrieved, such as {shown}. "
-        f"{_remedy([names[0][1] for _, names in unknown], fields, key)}"
+        f"was retrieved, and {len(lost)} of {len(asked)} queries have no others, such as {shown}. "
+        f"{remedy}"
     )
-    if all_are and len(unknown) >= LEAST:
+    if all_are and enough:
         raise ValueError(message)
-    warnings.warn(f"{message}; as it is, they count as missed", stacklevel=4)
+    after = "; if they are right, the retriever misses them, and they count as missed"
+    warnings.warn(message + after * (not alike), stacklevel=4)
+
+
+def _spelt(name: str) -> str:
+    """Return a name in one case and punctuation, as those of "HALO_PARTS" and "halo-parts"."""
+    return re.sub(r"[\W_]+", "-", name.casefold())
 
 
 def _nearest(query: str, names: Names, known: Iterable[tuple[str, str]]) -> str:
     kind, name = names[0]
     # Long ids, such as addresses, often differ at their ends.
     part = slice(PREFIX) if kind == "text" else slice(-PREFIX, None)
-    near = get_close_matches(name[part], sorted({v[part] for k, v in known if k == kind}), 1)
-    return f"{name[part]!r} of {query}" + "".join(f" (nearest: {value!r})" for value in near)
+    values = {v[part].casefold(): v[part] for k, v in sorted(known) if k == kind}
+    near = get_close_matches(name[part].casefold(), values, 1)
+    return f"{name[part]!r} of {query}" + "".join(f" (nearest: {values[n]!r})" for n in near)
 
 
 def _remedy(unknown: Sequence[str], fields: Mapping[str, set[str]], key: str | None) -> str:
     """Return what to do about names that nothing has where they were looked for."""
     if key == "evidence":
-        return (
-            "Check them: evidence names a document by the id of what is retrieved, or of what that "
-            "was cut from, metadata['source'] in LangChain"
-        )
+        id = "the id of what is retrieved, or what it was cut from, metadata['source'] in LangChain"
+        return f"Check them: evidence names a document by {id}"
     shares = {field: sum(name in values for name in unknown) for field, values in fields.items()}
     field = max(shares, key=shares.__getitem__, default="")
     if not shares.get(field):
         return "No field of what was retrieved has them; check them"
     other = "leave key out" if field == "id" else f"give key={field!r}"
-    return (
-        f"{shares[field]} of them are the {field} of what was retrieved: give "
-        f"JudgedQuery.from_ids(query, ids), and {other}"
-    )
+    text = f"{shares[field]} of them are the {field} of what was retrieved"
+    return f"{text}: give JudgedQuery.from_ids(query, ids), and {other}"

@@ -209,15 +209,25 @@ def test_fewer_ids_that_nothing_has_are_a_warning_as_retrievers_miss_some():
     assert (first.relevant, first.missed) == ((False,), 1)
 
 
-def test_a_warning_counts_the_ids_that_nothing_has_if_they_are_more_than_half():
+def test_a_warning_counts_the_ids_that_nothing_has_if_they_are_many():
     judged = queries(24)
-    retrieved = lists(11) + lists(13, "other-{}")
-    with pytest.warns(UserWarning, match="13 of 24") as record:
-        judge_retrieved(judged, retrieved)
+    with pytest.warns(UserWarning, match=r"8 of 24 .*, and 8 of 24 queries .* misses") as record:
+        judge_retrieved(judged, lists(16) + lists(8, "other-{}"))
     assert len(record) == 1
-    judge_retrieved(judged, lists(12) + lists(12, "other-{}"))  # a warning is an error
+    judge_retrieved(judged, lists(17) + lists(7, "other-{}"))  # a warning is an error
+    of_both = [JudgedQuery.from_ids(f"q{i}", [f"doc-{i}", f"a{i}", f"b{i}"]) for i in range(8)]
+    with pytest.warns(UserWarning, match="16 of 24 .*, and 0 of 8 queries"):  # more than half
+        judge_retrieved(of_both, lists(8))
     judge_retrieved(judged, lists(24)[::-1])  # all are in the store, and none is found
     judge_retrieved(judged, [[] for _ in judged])  # which a calibration tells
+
+
+def test_one_id_in_another_case_or_punctuation_is_a_warning_with_the_one_that_is_meant():
+    for name in ("DOC-{}", "Doc_{}"):
+        judged = queries(1, name) + queries(8)[1:]
+        text = f"1 of 8 .*'{name.format(0)}' of query 'q0' .nearest: 'doc-0'.*1 of them differ"
+        with pytest.warns(UserWarning, match=text):
+            judge_retrieved(judged, lists(8))
 
 
 def test_long_ids_are_compared_and_shown_by_their_ends():

@@ -82,8 +82,9 @@ def judge_retriever(
     Warns
     -----
     UserWarning
-        If nothing retrieved has more than half of ten relevant ids or more, or any of fewer; and if
-        an id is that of several snippets, so that `missed` counts documents.
+        If nothing retrieved has more than half of ten relevant ids or more, those of a third of the
+        queries, or any of fewer than ten; if one differs in case or punctuation only; and if an id
+        is that of several snippets, so that `missed` counts documents.
     """
     return retrieve_and_judge(judged, partial(retrieve, retriever), **options)
 
