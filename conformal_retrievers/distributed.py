@@ -161,9 +161,7 @@ def _score(todo: Sequence[Part], actors: list[Any]) -> None:
                 why = f"its actor died {MOST} times, perhaps out of memory ({error})"
             if why:
                 where = f"the part of {part.file} from line {part.line}"
-                raise RuntimeError(
-                    f"{where} failed: {why}. Run it again to continue with this part"
-                )
+                raise RuntimeError(f"{where} failed: {why}. Run again to continue with this part")
             del busy[ended]
             actors.append(actor)
             logger.info("%d of %d parts are left", len(waiting) + len(busy), len(todo))

@@ -153,7 +153,7 @@ def choose(
     learned = fitted(sources, given, fit, item)
     scored = dict(_scored(sources, given, fit, item))
     costs = {name: float(kept(queries, alpha).mean()) for name, queries in scored.items()}
-    top = [name for name in costs if name.startswith("top k of")]
+    top = [name for name, n in costs.items() if name.startswith("top k of") and n < np.inf]
     better = [name for name in top if _better(scored[name], scored[LEARNED], alpha)]
     choice = Choice(
         chosen=learned.name,
@@ -226,7 +226,7 @@ def _scored(
     """Yield the scores of the fit part's queries, if enough of them have a relevant snippet.
 
     By what is learned with all scorers, and without each, by cross-validation, and by a top k of
-    each retriever and of their fusion.
+    each retriever and of their fusion; +inf for a snippet that a retriever did not return.
     """
     if sum(any(query.relevant) for query in fit) < COMPARED:
         return
@@ -246,8 +246,8 @@ def _scored(
     for name, scorer in ranked.items():
         if name == "the fusion" or all(name in names for names in lists):
             scores = (score_snippets(scorer, query.query, query.retrieved) for query in fit)
-            places = (np.argsort(np.argsort(own, kind="stable")).astype(float) for own in scores)
-            yield f"top k of {name}", [*map(_with_scores, fit, places)]
+            ks = [np.where(s < np.inf, s.argsort(kind="stable").argsort(), np.inf) for s in scores]
+            yield f"top k of {name}", [*map(_with_scores, fit, ks)]
 
 
 def _cross_validated(
@@ -272,7 +272,8 @@ def kept(scored: Sequence[ScoredQuery], alpha: float) -> Values:
     """Return how many snippets of each query have a score up to t, (n,).
 
     t is the lowest score at which a share 1 − alpha of the relevant snippets have one, on average
-    over queries that have any. One without a score, NaN, is kept.
+    over queries that have any. One without a score, NaN, is kept. All are +inf if t is: what has
+    the score +inf was not returned, so no t keeps that share.
     """
     known = [np.where(np.isnan(query.scores), -np.inf, query.scores) for query in scored]
     relevant = [scores[query.relevant] for scores, query in zip(known, scored, strict=True)]
@@ -281,4 +282,4 @@ def kept(scored: Sequence[ScoredQuery], alpha: float) -> Values:
     order = np.argsort(pooled, kind="stable")
     reached = np.searchsorted(np.cumsum(masses[order]), (1 - alpha - 1e-9) * masses.sum())
     t = pooled[order][min(int(reached), len(pooled) - 1)] if len(pooled) else -np.inf
-    return np.array([np.count_nonzero(scores <= t) for scores in known], dtype=np.float64)
+    return np.array([np.count_nonzero(s <= t) if t < np.inf else np.inf for s in known])

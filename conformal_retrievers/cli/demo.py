@@ -31,6 +31,14 @@ from llama_index.postprocessor.conformal import ConformalPostprocessor
 from llama_index.postprocessor.conformal import HybridRetriever as HybridNodeRetriever
 
 FILE, PAGE = Path("calibration.json"), Path("report.html")
+WHY = {
+    "text": "Both are BM25, of texts and of the names they document: MiniLM is not installed.",
+    "dense": "MiniLM is installed, so dense compares its embeddings; bm25 compares words.",
+}
+WORDS = (
+    "\nHits are what the retrievers know of a snippet: ranks and scores. Prior and fit name what "
+    "the score learned from. Of alike snippets, as many as the design effect count as one."
+)
 
 
 def run(alpha: float) -> None:
@@ -46,8 +54,7 @@ def run(alpha: float) -> None:
     searches = searches_in(corpus)
     first, other = searches
     say(f"\n2 Ask two retrievers for {K} snippets per question: {first} and {other}")
-    if first == "text":
-        say("Both are BM25 searches: of the snippets' texts, and of the names they document.")
+    say(WHY[first])
     hybrid = HybridRetriever({name: DocumentRetriever(search=s) for name, s in searches.items()})
     judged = judge_retriever(hybrid, corpus.questions)
     say(
@@ -65,7 +72,7 @@ def run(alpha: float) -> None:
         labels={"source": "the docstring that the question comes from"},
     )
     calibration.save(FILE)
-    say(calibration.statement)
+    say(calibration.statement + "\n" + WORDS)
 
     say(f"\n4 Filter what is retrieved for the other {len(other_half)} questions")
     in_llama_index = HybridNodeRetriever({n: NodeRetriever(s) for n, s in searches.items()})
@@ -138,5 +145,6 @@ def _print_example(conformal: ConformalFilter, judged: Sequence[JudgedQuery]) ->
     )
     say(
         f"\nKept: {len(filtered.kept)} of {len(query.snippets)} snippets, those with p > "
-        f"{filtered.calibration.alpha:g}. A lower score is more relevant.\n"
+        f"{filtered.calibration.alpha:g}. A lower score is more relevant; the other dropped ones "
+        "have higher scores.\n"
     )

@@ -116,10 +116,8 @@ def _by_minilm(corpus: DocstringCorpus) -> Search:
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # of loading weights
     model = SentenceTransformer(str(get_model_path()), device="cpu")
     texts, asked = [s.text for s in corpus.snippets], [q.query for q in corpus.questions]
-    vectors, of_questions = (
-        model.encode(part, normalize_embeddings=True) for part in (texts, asked)
-    )
-    by_question: Mapping[str, Scores] = dict(zip(asked, of_questions, strict=True))
+    vectors, questions = (model.encode(part, normalize_embeddings=True) for part in (texts, asked))
+    by_question: Mapping[str, Scores] = dict(zip(asked, questions, strict=True))
     return lambda query: _best(vectors @ by_question[query], corpus.snippets)
 
 

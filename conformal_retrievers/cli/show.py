@@ -89,6 +89,4 @@ def _share(interval: Mapping[str, float]) -> str:
 
 
 def _cell(threshold: float | str) -> str:
-    if isinstance(threshold, str):
-        return threshold.removeprefix("keep_")
-    return f"{threshold:.4g}"
+    return threshold.removeprefix("keep_") if isinstance(threshold, str) else f"{threshold:.4g}"

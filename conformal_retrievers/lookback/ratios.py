@@ -143,9 +143,7 @@ def check_digests(answers: Sequence[JudgedRatios], used: Mapping[str, Iterable[s
     for i, answer in enumerate(answers):
         digest = answer.ratios.digest
         if digest in uses:
-            raise ValueError(
-                f"answers[{i}] was used to {uses[digest]}; give answers that are new to it"
-            )
+            raise ValueError(f"answers[{i}] was used to {uses[digest]}; give answers new to it")
         if places.setdefault(digest, i) != i:
             raise ValueError(
                 f"answers[{i}] is the same answer to the same prompt as answers[{places[digest]}]; "

@@ -84,9 +84,7 @@ class FusionScorer(Rebuilt):
         given: Any = retrievers
         names = [given] if isinstance(given, str) or not isinstance(given, Iterable) else [*given]
         if not all(isinstance(name, str) for name in names):
-            raise TypeError(
-                f"retrievers is {retrievers!r:.60}; give names, such as ['dense', 'bm25']"
-            )
+            raise TypeError(f"retrievers is {retrievers!r:.60}; give names, like ['dense', 'bm25']")
         if not names or len(set(names)) < len(names):
             raise ValueError(f"retrievers is {names!r}; give one or more names, each once")
         check_names("FusionScorer", retrievers=", ".join(names))
@@ -258,6 +256,4 @@ def check_found(scorer: str, retrievers: Sequence[str], known: Collection[str]) 
         if missing != [RETRIEVER]:
             names = ", ".join(f"{name!r}: …" for name in retrievers)
             remedy = f"put HybridRetriever({{{names}}}) in front, as in the calibration"
-    raise ValueError(
-        f"{scorer} needs hits of {named(retrievers)}, but the snippets {those}; {remedy}"
-    )
+    raise ValueError(f"{scorer} needs hits of {named(retrievers)}, but snippets {those}; {remedy}")

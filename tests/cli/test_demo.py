@@ -42,6 +42,11 @@ def test_the_demo_calibrates_filters_and_fits_into_80_columns(before, searches, 
     for row in ("the filter", r"top [\d.]+ of the fusion", rf"(?:top [\d.]+|all) of {one}"):
         assert re.search(rf"^{row}(?: \*)? +{number} +{number} +{number}$", done.stdout, re.M)
     assert re.search(r"kept +yes +-?\d+\.\d\d +\d\.\d\d\d ", done.stdout)
+    said = " ".join(done.stdout.split())
+    assert ("MiniLM is not installed" in said) == (one == "text")
+    assert all(float(k) <= 20 for k in re.findall(rf"top k of (?:{one}|{other}) ([\d.]+\d)", said))
+    assert "design effect count as one" in said
+    assert "the other dropped ones have higher scores" in said
     assert "<!doctype html>" in (tmp_path / "report.html").read_text()
 
 
