@@ -100,9 +100,15 @@ class Asked:
         known = self.cache.replies(self.name, [request])[0] if self.cache else None
         if known is not None:
             return known
-        text: Any = self.answer(question, snippets)
-        if asyncio.iscoroutine(text):
-            text = asyncio.run_coroutine_threadsafe(text, background_loop()).result()
+        try:
+            text: Any = self.answer(question, snippets)
+            if asyncio.iscoroutine(text):
+                text = asyncio.run_coroutine_threadsafe(text, background_loop()).result()
+        except Exception as error:
+            if snippets:
+                raise
+            why = "asked with 0 snippets: the chain must accept an empty context"
+            raise RuntimeError(f"{error!r} ({why})") from error
         returned = f"answer returned {text!r:.60} to {question!r:.60} from {len(snippets)} snippets"
         if not isinstance(text, str):
             raise Misuse(f"{returned}; return the text of the answer")

@@ -64,9 +64,7 @@ def evaluate(
     new = [answer for answer in given if answer.id not in tested.ids]
     left_out = len(given) - len(new)
     if left_out and not new:
-        raise ValueError(
-            f"{answers}: all {left_out} answers belong to the calibration; give other answers"
-        )
+        raise ValueError(f"{answers}: all {left_out} answers are of the calibration; give others")
     measured = evaluate_claims(tested, new)
     if as_json:
         tests = {"fails": measured.fails, "untested": measured.untested}

@@ -157,7 +157,20 @@ def test_a_blank_reply_is_no_answer_in_either_framework(of, server, monkeypatch)
 
 
 def test_what_is_no_chain_is_named():
-    with pytest.raises(TypeError, match="chain is 3; give a Runnable, such as prompt | chat"):
-        langchain_queries(langchain_retriever(), QUESTIONS, 3, name="c")
+    for chain in (3, str.upper):
+        with pytest.raises(TypeError, match=r"give a Runnable, .* or RunnableLambda\(function\)"):
+            langchain_queries(langchain_retriever(), QUESTIONS, chain, name="c")
     with pytest.raises(TypeError, match="chain is 3; give a response synthesizer or a query"):
         llama_index_queries(index_retriever(), QUESTIONS, 3, name="c")
+
+
+def test_a_chain_that_does_not_take_what_it_is_given_is_told_what_that_is(caplog):
+    def calibrated(function):
+        chain = RunnableLambda(function)
+        asked = langchain_queries(langchain_retriever(), QUESTIONS[:8], chain, name="c")
+        return calibrate_answers(*asked, alpha=0.5)
+
+    with pytest.raises(ValueError, match="no attribute 'upper'; the chain is given {'question': "):
+        calibrated(lambda text: text.upper())
+    calibrated(lambda given: f"{len(given['context'])} of {given['context'][0].id}"[2:])
+    assert "asked with 0 snippets: the chain must accept an empty context" in caplog.text

@@ -66,9 +66,7 @@ class Judging:
         drawn = draw(self.queries, share, int(digest[:8], 16))  # the same for a second person
         journal = beside(out, "marks.sqlite")
         if self.out.exists() and not journal.exists():
-            raise FileExistsError(
-                f"{out} exists, and {journal.name} is not beside it; give another --out"
-            )
+            raise FileExistsError(f"{out} exists, and {journal.name} does not; give another --out")
         about: dict[str, JsonValue] = {"by": by}
         self.journal = Journal(journal, {"queries": digest, **about, **vars(drawn)})
         if share is not None:

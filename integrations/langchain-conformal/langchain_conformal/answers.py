@@ -37,7 +37,7 @@ def answer_queries(
         Different questions; queries that are judged keep their ids and groups alone.
     chain
         The part after the retriever. It takes {"question": the text, "context": the Documents that
-        are kept}, and returns a text, a message, or a dict with the key "answer".
+        are kept}, also none, and returns a text, a message, or a dict with the key "answer".
     name
         What the chain is called in the file, such as its model and the version of its prompt. A
         cache finds its answers by this name.
@@ -48,13 +48,18 @@ def answer_queries(
         As `judge_retriever`; TypeError for a chain that is no Runnable.
     """
     if not isinstance(chain, Runnable):
-        raise TypeError(f"chain is {chain!r:.60}; give a Runnable, such as prompt | chat")
+        remedy = "give a Runnable, such as prompt | chat, or RunnableLambda(function)"
+        raise TypeError(f"chain is {chain!r:.60}; {remedy}")
     asked = Chain(name, partial(_respond, chain), _cut)
     return asked.with_queries(questions, partial(documents_for, retriever), to_snippets)
 
 
 def _respond(chain: Runnable[Any, Any], question: str, documents: list[Document]) -> str:
-    found = chain.invoke({"question": question, "context": documents})
+    try:
+        found = chain.invoke({"question": question, "context": documents})
+    except (AttributeError, TypeError) as error:
+        given = "the chain is given {'question': the text, 'context': documents}"
+        raise TypeError(f"{error}; {given}") from error
     if isinstance(found, Mapping):
         if "answer" not in found:
             raise ValueError(f"the chain returned the keys {[*found]}, and not 'answer'")

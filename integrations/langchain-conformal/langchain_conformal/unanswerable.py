@@ -62,21 +62,19 @@ def without_answers(
         If some lists are shorter, as those of a small corpus are.
     """
     judge = partial(judge_retriever, **options)
-    return unanswerable.judged_without_answers(
-        retriever, judged, judge, _fused_in, _deepened, deeper
-    )
+    return unanswerable.judged_without_answers(retriever, judged, judge, _fused, _deepened, deeper)
 
 
-def _fused_in(runnable: object, config: RunnableConfig | None = None) -> str | None:
+def _fused(runnable: object, config: RunnableConfig | None = None) -> str | None:
     """Return the name of a class in a retriever, as it is configured, that fuses lists."""
     if isinstance(runnable, DynamicRunnable):
-        return _fused_in(*runnable.prepare(config))
+        return _fused(*runnable.prepare(config))
     if isinstance(runnable, RunnableBindingBase):
         config = merge_configs(runnable.config, config)
     if any(one.__name__ == FUSES for one in type(runnable).__mro__):
         return type(runnable).__name__
     parts = unanswerable.parts_of(runnable, Runnable)
-    return next((found for part in parts if (found := _fused_in(part, config))), None)
+    return next((found for part in parts if (found := _fused(part, config))), None)
 
 
 def _deepened(retriever: RetrieverLike, more: int) -> RetrieverLike:

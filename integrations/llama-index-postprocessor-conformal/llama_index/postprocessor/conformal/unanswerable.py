@@ -57,17 +57,15 @@ def without_answers(
         If some lists are shorter, as those of a small corpus are.
     """
     judge = partial(judge_retriever, **options)
-    return unanswerable.judged_without_answers(
-        retriever, judged, judge, _fused_in, _deepened, deeper
-    )
+    return unanswerable.judged_without_answers(retriever, judged, judge, _fused, _deepened, deeper)
 
 
-def _fused_in(retriever: object) -> str | None:
+def _fused(retriever: object) -> str | None:
     """Return the name of a class in a retriever that fuses lists."""
     if isinstance(retriever, QueryFusionRetriever):
         return type(retriever).__name__
     parts = unanswerable.parts_of(retriever, BaseRetriever)
-    return next((found for part in parts if (found := _fused_in(part))), None)
+    return next((found for part in parts if (found := _fused(part))), None)
 
 
 def _deepened(retriever: BaseRetriever, more: int) -> BaseRetriever:
