@@ -20,7 +20,7 @@ from typing_extensions import Unpack
 
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.gate import Gated, scorer_and_gate
+from conformal_retrievers.calibration.gate import Gate, Gated, scorer_and_gate
 from conformal_retrievers.calibration.scorer import needed_scorers
 from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
 from conformal_retrievers.data.sentences import (
@@ -187,6 +187,8 @@ def open_filter(
         As `ConformalFilter.of`, `SentenceFilter`, `Calibration.load` and `Calibration.at`; and for
         `neighbours` without `split`.
     """
+    if isinstance(calibration, Gate):  # which is refused below, as its file is
+        calibration = calibration.calibration
     if not isinstance(calibration, Calibration):
         calibration = Calibration.load(calibration)
     if alpha is not None:

@@ -35,6 +35,8 @@ def with_questions(
             f"{name} is {judged!r:.60}; give a list of questions, or of judged queries such as "
             "JudgedQuery.from_ids(query, relevant_ids)"
         )
+    if hasattr(judged, "invoke") or hasattr(judged, "retrieve"):
+        raise TypeError(f"retriever and {name} are swapped; give the retriever first")
     given: list[Any] = list(judged)
     places: dict[str, int] = {}
     for i, question in enumerate(given):

@@ -339,3 +339,14 @@ class MoreNodes(LlamaIndexRetriever):
 def test_a_retriever_that_returns_more_than_it_is_asked_for_is_asked_for_so_many(package, make):
     [judged] = package.judge_retriever(make(), ["q"])
     assert (judged.k, len(judged.snippets)) == (3, 3)
+
+
+def test_a_retriever_of_the_other_framework_or_in_the_wrong_place_is_named():
+    with pytest.raises(TypeError, match="retriever and judged are swapped"):
+        langchain_conformal.judge_retriever([], langchain_retriever())
+    with pytest.raises(TypeError, match="retriever and judged are swapped"):
+        llama_index_conformal.judge_retriever([], index_retriever())
+    with pytest.raises(TypeError, match=r"import from llama_index\.postprocessor\.conformal"):
+        langchain_conformal.judge_retriever(index_retriever(), [])
+    with pytest.raises(TypeError, match="import from langchain_conformal"):
+        llama_index_conformal.judge_retriever(langchain_retriever(), [])

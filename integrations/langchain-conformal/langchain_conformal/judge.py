@@ -172,7 +172,8 @@ def check_retriever(retriever: object) -> None:
     if not isinstance(retriever, Runnable):
         raise TypeError(
             f"retriever is a {type(retriever).__name__}; give a retriever, such as "
-            "store.as_retriever(search_kwargs={'k': 20}), or RunnableLambda(function)"
+            "store.as_retriever(search_kwargs={'k': 20}), or RunnableLambda(function). For one of "
+            "LlamaIndex, import from llama_index.postprocessor.conformal"
         )
 
 
@@ -241,10 +242,7 @@ def unbound(retriever: RetrieverLike) -> tuple[RetrieverLike, Mapping[str, Any]]
         else:
             within, config = within.prepare(config)
     if parts := parts_of(within):  # which are configured as it is
-        configured = RunnableConfig(configurable=config.get("configurable", {}))
-        parts = {
-            k: RunnableBinding(bound=one, kwargs=bound, config=configured)
-            for k, one in parts.items()
-        }
+        own = RunnableConfig(configurable=config.get("configurable", {}))
+        parts = {k: RunnableBinding(bound=r, kwargs=bound, config=own) for k, r in parts.items()}
         within = within.model_copy(update={"retrievers": parts})
     return within, bound

@@ -139,7 +139,8 @@ def nodes_for(
     if not isinstance(retriever, BaseRetriever):
         raise TypeError(
             f"retriever is a {type(retriever).__name__}; give the retriever that the engine or "
-            "tool asks, such as index.as_retriever(similarity_top_k=20)"
+            "tool asks, such as index.as_retriever(similarity_top_k=20). For one of LangChain, "
+            "import from langchain_conformal"
         )
 
     def ask(text: str) -> list[NodeWithScore]:
