@@ -211,6 +211,12 @@ def test_what_is_no_gate_is_refused(of, given):
         gated(of, gate=given)
 
 
+@each_component
+def test_a_gate_in_the_place_of_a_calibration_is_refused_as_its_file_is(of):
+    with pytest.raises(CalibrationMismatch, match="is of a gate, about queries.*Give it as gate="):
+        of.component.from_calibration(gate_of(), scorer=[SCORER, LAST])
+
+
 def in_langchain(k):
     store = InMemoryVectorStore.from_texts(TEXTS, MiniLMEmbeddings())
     return store.as_retriever(search_kwargs={"k": k})
