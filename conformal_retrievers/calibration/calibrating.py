@@ -118,17 +118,6 @@ def calibrate(
     The threshold is the smallest calibration score v with Σ_{A_i ≤ v} m_i ≥ (1 − α)(Σ m_i + 1), see
     `theory/ranks.py` (Angelopoulos et al. 2024, arXiv 2208.02814).
     """
-    if gate is not None:
-        check_gate(gate)
-    checks.check_scorers(scorer)
-    judged = judged_queries(judged)
-    if not judged:
-        raise ValueError("judged is empty; give judged queries, such as judge_retriever returns")
-    if split is not None:
-        judged = by_sentence(judged, split)
-    check_not_only_relevant(judged)
-    if not any(query.snippets for query in judged):
-        raise ValueError(say("nothing returned", n=len(judged)))
     rule: dict[str, Any] = {
         "alpha": alpha,
         "guarantee": guarantee,
@@ -136,28 +125,17 @@ def calibrate(
         "by_group": by_group,
         "count_missed": count_missed,
         "on_unscorable": on_unscorable,
-        "retrieval": checks.with_retrieval(judged, retrieval),
+        "retrieval": retrieval,
         "labels": labels,
-        "gate": None if gate is None else gate.calibration,
     }
-    # Before anything is paid for: refuses what would be refused after scoring.
-    unpaid = score_queries(FunctionScorer(lambda _, texts: [0.0] * len(texts), "none yet"), judged)
-    if gate is not None:
-        unpaid = [replace(scored, silenced=False) for scored in unpaid]
-    unscored = Calibration.from_scores(unpaid, scorer="none yet", **rule)
-    check_copies(judged)
-    if gate is not None:
-        check_same_retrieval(gate.calibration, unscored, "judged")
-    if isinstance(scorer, Scorer):
-        check_relative(guarantee, relative_to_query(scorer), scorer.name)
-        check_not_fitted_on(scorer, judged)
+    queries, rule = _checked(judged, scorer, split, gate, rule)
     chosen = choose(
-        judged,
+        queries,
         scorer,
         guarantee=guarantee,
         alpha=alpha,
         needed=n_needed(guarantee, alpha, delta),
-        groups=[query.group for query in judged] if by_group else None,
+        groups=[query.group for query in queries] if by_group else None,
         progress=progress,
     )
     calibrating = chosen.calibration
@@ -166,14 +144,44 @@ def calibrate(
         check_not_fitted_on(gate.scorer, calibrating)
         check_same_queries(gate.calibration, calibrating, alpha, by_group=by_group)
     scored = score_queries(chosen.scorer, calibrating, gate=gate, progress=progress)
+    provenance = provenance_with(chosen.scorer, chosen.choice)
     calibration = Calibration.from_scores(
-        scored,
-        scorer=chosen.scorer,
-        scorer_provenance=provenance_with(chosen.scorer, chosen.choice),
-        **rule,
+        scored, scorer=chosen.scorer, scorer_provenance=provenance, **rule
     )
     _warn_if_nothing_drops(calibration, scored)
     return calibration
+
+
+def _checked(
+    judged: Iterable[JudgedQuery], scorer: Any, split: Split | None, gate: Gate | None, rule: Any
+) -> tuple[list[JudgedQuery], dict[str, Any]]:
+    """Return the queries, and the rule of `Calibration.from_scores`, before anything is paid for.
+
+    Raises what scoring them, or `from_scores` after it, would raise, but for the scores themselves.
+    """
+    if gate is not None:
+        check_gate(gate)
+    checks.check_scorers(scorer)
+    queries = judged_queries(judged)
+    if not queries:
+        raise ValueError("judged is empty; give judged queries, such as judge_retriever returns")
+    if split is not None:
+        queries = by_sentence(queries, split)
+    check_not_only_relevant(queries)
+    if not any(query.snippets for query in queries):
+        raise ValueError(say("nothing returned", n=len(queries)))
+    retrieval = checks.with_retrieval(queries, rule["retrieval"])
+    rule = {**rule, "retrieval": retrieval, "gate": gate and gate.calibration}
+    unpaid = score_queries(FunctionScorer(lambda _, texts: [0.0] * len(texts), "none yet"), queries)
+    unpaid = [replace(query, silenced=None if gate is None else False) for query in unpaid]
+    unscored = Calibration.from_scores(unpaid, scorer="none yet", **rule)
+    check_copies(queries)
+    if gate is not None:
+        check_same_retrieval(gate.calibration, unscored, "judged")
+    if isinstance(scorer, Scorer):
+        check_relative(rule["guarantee"], relative_to_query(scorer), scorer.name)
+        check_not_fitted_on(scorer, queries)
+    return queries, rule
 
 
 def _warn_if_nothing_drops(calibration: Calibration, scored: Sequence[ScoredQuery]) -> None:

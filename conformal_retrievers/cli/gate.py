@@ -71,8 +71,7 @@ def evaluated_gate(
             "give other queries, or calibrate with --hold-out 0.5"
         )
     progress = sys.stderr.isatty()
-    result = evaluate_gate(gate, judged, new, progress=progress)
-    return MeasuredGate(result, left_out)
+    return MeasuredGate(evaluate_gate(gate, judged, new, progress=progress), left_out)
 
 
 def gate(
