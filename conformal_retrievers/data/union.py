@@ -66,7 +66,7 @@ def check_retrievers(retrievers: Any, on_error: object, kind: type, example: str
     """Raise TypeError or ValueError unless there are retrievers by name, and a known on_error."""
     if not isinstance(retrievers, Mapping) or not retrievers:
         given = "empty" if isinstance(retrievers, Mapping) else f"a {type(retrievers).__name__}"
-        raise TypeError(f"retrievers is {given}; give retrievers by name, such as {{'dense': …}}")
+        raise TypeError(f"retrievers is {given}; give a dict, such as {{'dense': …, 'bm25': …}}")
     for name, retriever in retrievers.items():
         check_names("retrievers", name=name)
         if not name:
