@@ -255,17 +255,11 @@ def test_a_top_k_that_keeps_fewer_on_ten_queries_by_chance_is_rarely_warned_of()
 
 
 def test_a_top_k_that_cannot_keep_enough_as_its_retriever_returns_too_few_is_left_out():
-    hits = [
-        [
-            tuple(hit for hit in s.hits if hit.retriever == "bm25" or hit.rank < 1)
-            for s in q.snippets
-        ]
-        for q in JUDGED
-    ]
-    short = [
-        replace(q, snippets=[replace(s, hits=h) for s, h in zip(q.snippets, of, strict=True)])
-        for q, of in zip(JUDGED, hits, strict=True)
-    ]
+    def cut(snippet):
+        some = (hit for hit in snippet.hits if hit.retriever == "bm25" or hit.rank < 1)
+        return replace(snippet, hits=tuple(some))
+
+    short = [replace(query, snippets=[*map(cut, query.snippets)]) for query in JUDGED]
     costs = calibrate(short, alpha=0.1).choice.costs
     assert [*costs] == ["learned", "top k of bm25", "top k of the fusion"]
 
