@@ -238,7 +238,7 @@ def check_found(scorer: str, retrievers: Sequence[str], known: Collection[str]) 
 
     >>> check_found("'rank(bm25)'", ["bm25"], {})  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    ValueError: 'rank(bm25)' needs hits of 'bm25', but the snippets have none; ...
+    ValueError: 'rank(bm25)' needs hits of 'bm25', but snippets have none; ...
     """
     missing = [name for name in retrievers if name not in known]
     unknown = [name for name in known if name not in retrievers]

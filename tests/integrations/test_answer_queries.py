@@ -172,5 +172,6 @@ def test_a_chain_that_does_not_take_what_it_is_given_is_told_what_that_is(caplog
 
     with pytest.raises(ValueError, match="no attribute 'upper'; the chain is given {'question': "):
         calibrated(lambda text: text.upper())
-    calibrated(lambda given: f"{len(given['context'])} of {given['context'][0].id}"[2:])
+    first = QUESTIONS[0]  # is answered: if all fail, that is an error
+    calibrated(lambda given: "x" if given["question"] == first else given["context"][0].id)
     assert "asked with 0 snippets: the chain must accept an empty context" in caplog.text
