@@ -155,22 +155,25 @@ class EqualRecall:
             return say("no top k", at=at, passed=every)
         leads = [say("in unit", unit=u, passed=p) for u, p in zip(units, passed, strict=True)]
         leads[0] = say("best top k", at=at, passed=f"{passed[0]} {units[0]}", of=best.source)
-        more = {  # as the printed numbers differ
-            s.measure: best.more[s.measure]._replace(
-                estimate=s.shown(best.measured) - s.shown(ours)
-            )
-            for s in scales
-        }
         return " ".join(
             say(
                 "difference",
                 lead=lead,
                 passed=scale.parts(best.measured)[0],
-                more=scale.written(more, "+"),
+                more=scale.written(self.more(best), "+"),
                 tested=self._tested(best, scale.measure),
             )
             for lead, scale in zip(leads, scales, strict=True)
         )
+
+    def more(self, row: Row) -> dict[str, Estimate]:
+        """Return how much more a row passes than the filter, as the printed numbers differ."""
+        return {
+            s.measure: row.more[s.measure]._replace(
+                estimate=s.shown(row.measured) - s.shown(self.filter.measured)
+            )
+            for s in self.scales[1:]
+        }
 
     @property
     def at_recall(self) -> str:

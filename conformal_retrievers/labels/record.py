@@ -24,8 +24,7 @@ def beside(path: str | Path, ending: str) -> Path:
     >>> beside("folder/judged.jsonl.gz", "labels.json").name
     'judged.jsonl.gz.labels.json'
     """
-    name = Path(path).name.removesuffix(".jsonl")
-    return Path(path).with_name(f"{name}.{ending}")
+    return Path(path).with_name(f"{Path(path).name.removesuffix('.jsonl')}.{ending}")
 
 
 def write_labelled(
