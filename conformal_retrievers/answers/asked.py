@@ -104,7 +104,7 @@ class Asked:
             text: Any = self.answer(question, snippets)
             if asyncio.iscoroutine(text):
                 text = asyncio.run_coroutine_threadsafe(text, background_loop()).result()
-        except Exception as error:
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             if snippets:
                 raise
             why = "asked with 0 snippets: the chain must accept an empty context"
