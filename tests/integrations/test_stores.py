@@ -201,6 +201,7 @@ async def test_a_store_that_needs_another_client_for_async_keeps_the_same(
         assert [await asked.akept(path, query.query) for query in queries] == expected
 
 
+@pytest.mark.filterwarnings("ignore:a retriever returned fewer")  # as tenants do
 def test_a_tenant_has_its_own_snippets_and_its_short_lists_are_filtered(asked, path):
     if (asked.framework, asked.name) in NO_FILTERS:
         pytest.skip("it has no filters on metadata")
@@ -230,7 +231,7 @@ def test_one_file_serves_both_frameworks(calibrated, hybrid, server, tmp_path):
         {*one.kept(path, q.query, hybrid)} == {*other.kept(path, q.query, hybrid)} for q in new
     ]
     assert sum(alike) / len(alike) >= (0.7 if bends else 1)
-    assert recall(other, path, new[:20])[0] > 0.75 if not hybrid else True
+    assert hybrid or recall(other, path, new)[0] > 0.75
 
 
 @cache
