@@ -172,6 +172,8 @@ def test_a_chain_that_does_not_take_what_it_is_given_is_told_what_that_is(caplog
 
     with pytest.raises(ValueError, match="no attribute 'upper'; the chain is given {'question': "):
         calibrated(lambda text: text.upper())
-    first = QUESTIONS[0]  # is answered: if all fail, that is an error
-    calibrated(lambda given: "x" if given["question"] == first else given["context"][0].id)
+    # One is answered: if all fail, that is an error.
+    calibrated(lambda given: "x" if given["question"] == QUESTIONS[0] else given["context"][0].id)
     assert "asked with 0 snippets: the chain must accept an empty context" in caplog.text
+    with pytest.raises(ValueError, match=r"failed: OSError\(\)$"):  # as of a server that is down
+        calibrated(lambda given: "a" if given["context"] else (_ for _ in ()).throw(OSError()))

@@ -20,6 +20,7 @@ def scores(unit, query, *texts):
 def test_pairs_are_shared_in_any_case_and_stop_words_of_the_query_do_not_count():
     texts = "The river bank.", "RIVER, banks! River-Bank", "riverbanks", ""
     assert scores("pairs", "Where is the river bank of the Rhine?", *texts) == [-0.5, -0.5, 0, 0]
+    assert scores("pairs", "x 1 of 10", "x 1", "1 10", "x 1 10") == [0, -1, -1]  # no pair: x 1
 
 
 @pytest.mark.parametrize("unit", ["pairs", "stems", "pieces"])
