@@ -14,6 +14,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from conformal_retrievers.data.checks import check_count
 from conformal_retrievers.extras import require
 
 require("ray", "fsspec", "pyarrow", "ray")
@@ -24,7 +25,6 @@ from conformal_retrievers.cluster.tasks import Done, facts_of, score_part
 from conformal_retrievers.data import parts
 from conformal_retrievers.data.parts import Folder, Part
 from conformal_retrievers.evaluation.evaluate import Evaluation
-from conformal_retrievers.llm.ask import check_count
 from conformal_retrievers.scoring.scorer import Scorer, check_scorer
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before ray is imported: it asks outside

@@ -1,7 +1,11 @@
-"""The one message about optional dependencies that are not installed."""
+"""Optional dependencies: the one message about those that are not installed, and a progress bar."""
 
 import re
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 def require(extra: str, *modules: str) -> None:
@@ -28,3 +32,12 @@ def installed(module: str) -> bool:
         return find_spec(module) is not None
     except ModuleNotFoundError:  # the package that it is in
         return False
+
+
+def with_bar(items: Sequence[T], description: str) -> Iterable[T]:
+    """Return the items with a progress bar on stderr, which needs the extra `cli`."""
+    require("cli", "rich")
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(items, description, console=Console(stderr=True), transient=True)

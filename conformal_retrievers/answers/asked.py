@@ -14,10 +14,10 @@ import numpy as np
 
 from conformal_retrievers.answers.same import Same, has_answer, llm_same, same_text
 from conformal_retrievers.calibration.checks import check_type
-from conformal_retrievers.data.checks import check_names
+from conformal_retrievers.data.checks import check_count, check_names
 from conformal_retrievers.data.copies import check_copies
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
-from conformal_retrievers.llm.ask import ENOUGH, announce, check_count, each_in_threads
+from conformal_retrievers.llm.ask import ENOUGH, announce, each_in_threads
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.openai import background_loop
 from conformal_retrievers.scoring.scorer import judged_queries

@@ -22,7 +22,7 @@ from conformal_retrievers.calibration.file_schema import Added, Choice
 from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
-from conformal_retrievers.llm.ask import with_bar
+from conformal_retrievers.extras import with_bar
 from conformal_retrievers.scoring.hit_features import Sources, Values, sources_of
 from conformal_retrievers.scoring.hits import FusionScorer, RankScorer, RetrievalScorer
 from conformal_retrievers.scoring.learned.prior import Item

@@ -14,7 +14,7 @@ from conformal_retrievers.calibration.gate import Gate
 from conformal_retrievers.calibration.scorer import scorer_for
 from conformal_retrievers.calibration.subjects import QUERIES
 from conformal_retrievers.cli import inputs, options
-from conformal_retrievers.cli.scorers import Models, needs_model, score_of_hits
+from conformal_retrievers.cli.scorers import Models, needs_model
 from conformal_retrievers.cli.show import ALPHAS, facts_of
 from conformal_retrievers.cli.terminal import print_json, print_table, say
 from conformal_retrievers.data.evidence import by_sentence
@@ -25,7 +25,6 @@ from conformal_retrievers.scoring.scorer import Scorer, fitted_on, query_digest,
 def calibrate(
     judged: options.Judged,
     alpha: options.Alpha,
-    scorer: options.Scorer = None,
     out: options.Out = Path("calibration.json"),
     run: options.Run = None,
     k: options.Depth = None,
@@ -57,15 +56,11 @@ def calibrate(
         raise ValueError("--hold-out needs an id for each query; give those without id one")
     if split is not None:
         queries = by_sentence(queries, split)
-    chosen: Scorer | list[Scorer]
-    if scorer is None:
-        chosen = models.given()
-    else:
-        chosen = models.bm25() if scorer == "bm25" else score_of_hits(scorer, queries)
     behind = None if front is None else Gate.of(front, models.needed(front))
+    beside = models.given()
     calibration = calibrated(
         queries,
-        chosen,
+        beside,
         alpha=alpha,
         **rule,
         gate=behind,
@@ -75,7 +70,7 @@ def calibrate(
     )
     if n := calibration.n_without_id:
         warnings.warn(f"{n} queries have no id; evaluate cannot leave them out", stacklevel=1)
-    passing = passing_of(calibration, scorer_for(calibration, chosen, front), behind, queries)
+    passing = passing_of(calibration, scorer_for(calibration, beside, front), behind, queries)
     save(calibration, out, as_json, passing)
 
 

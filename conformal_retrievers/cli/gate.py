@@ -84,7 +84,7 @@ def gate(
     run: options.Run = None,
     k: options.Depth = None,
     min_score: options.MinScore = None,
-    corpus: options.ListedCorpus = None,
+    corpus: options.Corpus = None,
     split: options.Split = None,
     delta: options.Delta = None,
     by_group: options.ByGroup = False,

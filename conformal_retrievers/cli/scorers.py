@@ -1,10 +1,9 @@
-"""The scores of the commands: the one that --scorer names, and those that a calibration needs.
+"""The scores of the commands: those that a calibration needs, and BM25 beside the hits.
 
 A name in a file never decides which model is loaded: that is --model's.
 """
 
 import re
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -14,16 +13,12 @@ import typer
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.scorer import needed_scorers
 from conformal_retrievers.data.beir import read_corpus
-from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.extras import require
 from conformal_retrievers.scoring import (
     EmbeddingScorer,
-    FusionScorer,
-    RankScorer,
     RetrievalScorer,
     Scorer,
 )
-from conformal_retrievers.scoring.hit_features import sources_of
 
 
 class Models(NamedTuple):
@@ -68,24 +63,6 @@ class Models(NamedTuple):
 def needs_model(calibration: Calibration) -> bool:
     """Return whether a calibration needs an embedding model, with what it holds."""
     return any(name.startswith("cosine(") for name in needed_scorers(calibration))
-
-
-def score_of_hits(name: str, judged: Sequence[JudgedQuery]) -> Scorer:
-    """Return the scorer of the ranks, `rank` of one retriever or `fusion` of all."""
-    retrievers = [retriever for retriever, _ in sources_of(judged).retrievers]
-    if not retrievers:
-        raise ValueError(
-            f"the scorer {name} needs hits, but the snippets have none; write the file with "
-            "judge_retriever and write_jsonl, or give a BEIR folder and its runs"
-        )
-    if name == "fusion":
-        return FusionScorer(retrievers)
-    if len(retrievers) > 1:
-        raise typer.BadParameter(
-            f"the snippets have hits of {', '.join(retrievers)}; give --scorer fusion, or queries "
-            "with hits of one retriever"
-        )
-    return RankScorer(retrievers[0])
 
 
 @cache

@@ -18,7 +18,7 @@ def try_splits(
     run: options.Run = None,
     k: options.Depth = None,
     min_score: options.MinScore = None,
-    corpus: options.ListedCorpus = None,
+    corpus: options.Corpus = None,
     split: options.Split = None,
     as_json: options.Json = False,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import Any, TypeVar
 
 import numpy as np
@@ -127,6 +128,13 @@ def as_count(where: str, name: str, value: Any, *, least: int) -> int | None:
             f"{MAX_COUNT}"
         )
     return int(value)
+
+
+def check_count(count: object, name: str) -> int:
+    """Return a whole number of at least 1; raise ValueError, naming it, for anything else."""
+    if isinstance(count, bool) or not isinstance(count, Integral) or count < 1:
+        raise ValueError(f"{name} is {count!r}; give a whole number of at least 1")
+    return int(count)
 
 
 def as_scores(scores: ArrayLike | Sequence[float | None], name: str) -> NDArray[np.float64]:

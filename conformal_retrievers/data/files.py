@@ -107,6 +107,11 @@ def envelope_text(fields: Mapping[str, Any], *, rows: str | None = None) -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
+def short_hash(value: object) -> str:
+    """Return the first twelve hexadecimal digits of the SHA-256 of a value's JSON."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
+
+
 def checksum(fields: Mapping[str, Any]) -> str:
     """Return the SHA-256 of the fields as JSON with sorted keys and without white space."""
     digest = hashlib.sha256()

@@ -8,14 +8,14 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from numbers import Integral
 from typing import Any, TypeVar
 
-from conformal_retrievers.extras import require
+from conformal_retrievers.data.checks import check_count
+from conformal_retrievers.extras import require, with_bar
 from conformal_retrievers.llm.cache import Cache, lock_of_process
 from conformal_retrievers.llm.prompt import Request
 from conformal_retrievers.llm.reply import Reply, Unanswered, Usage, failure_of, verdict_of
@@ -305,15 +305,6 @@ def announce(text: str, progress: bool) -> None:
         logger.info(text)
 
 
-def with_bar(items: Sequence[T], description: str) -> Iterable[T]:
-    """Return the items with a progress bar on stderr, which needs the extra `cli`."""
-    require("cli", "rich")
-    from rich.console import Console
-    from rich.progress import track
-
-    return track(items, description, console=Console(stderr=True), transient=True)
-
-
 def check_llm(llm: object, name: str = "llm") -> None:
     """Raise TypeError, naming the argument, if it is not an LLM."""
     if not isinstance(llm, LLM):
@@ -321,10 +312,3 @@ def check_llm(llm: object, name: str = "llm") -> None:
             f"{name} is a {type(llm).__name__}; give an LLM, such as openai_llm(model) or "
             "as_llm(model) of langchain_conformal or llama_index.postprocessor.conformal"
         )
-
-
-def check_count(count: object, name: str) -> int:
-    """Return a whole number of at least 1; raise ValueError, naming it, for anything else."""
-    if isinstance(count, bool) or not isinstance(count, Integral) or count < 1:
-        raise ValueError(f"{name} is {count!r}; give a whole number of at least 1")
-    return int(count)

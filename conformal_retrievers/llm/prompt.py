@@ -5,7 +5,6 @@ What fills the fields of a prompt is not trusted. It enters the user's message a
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
+from conformal_retrievers.data.files import short_hash
 from conformal_retrievers.data.text import UNSEEN, VARIATIONS
 
 
@@ -94,11 +94,6 @@ def check_fields(prompt: Prompt, *fields: str) -> None:
             f"prompt has the fields {sorted(given)}; its user's message needs exactly "
             f"{', '.join(f'${name}' for name in fields)}"
         )
-
-
-def short_hash(value: object) -> str:
-    """Return the first twelve hexadecimal digits of the SHA-256 of a value's JSON."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _fields(text: str) -> frozenset[str]:

@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, PlainValidator, TypeAdapter, ValidationError
 
-from conformal_retrievers.data.checks import as_scores
+from conformal_retrievers.data.checks import as_scores, check_count
 from conformal_retrievers.data.files import Kind, explain, read_envelope, write_envelope
-from conformal_retrievers.llm.ask import check_count
 from conformal_retrievers.lookback.ratios import (
     JudgedRatios,
     LookbackRatios,

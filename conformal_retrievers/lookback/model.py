@@ -17,8 +17,8 @@ from itertools import takewhile
 import numpy as np
 from numpy.typing import NDArray
 
+from conformal_retrievers.data.checks import check_count
 from conformal_retrievers.extras import require
-from conformal_retrievers.llm.ask import check_count
 from conformal_retrievers.llm.wire import portable
 from conformal_retrievers.lookback.attention import Recorder, recording
 from conformal_retrievers.lookback.prompt import PromptTokens, RagPrompt, check_plain, prompt_tokens

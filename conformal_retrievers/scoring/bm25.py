@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from conformal_retrievers.data.files import short_hash
 from conformal_retrievers.data.queries import Snippet, as_snippets
 from conformal_retrievers.extras import require
-from conformal_retrievers.llm.prompt import short_hash
 from conformal_retrievers.scoring.scorer import Scores
 
 require("text", "bm25s")

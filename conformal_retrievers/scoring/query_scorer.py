@@ -18,7 +18,7 @@ import numpy as np
 
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, as_scores, as_snippets
 from conformal_retrievers.data.snippets import Retrieved
-from conformal_retrievers.llm.ask import with_bar
+from conformal_retrievers.extras import with_bar
 from conformal_retrievers.scoring.hits import retrievers_of
 from conformal_retrievers.scoring.scorer import (
     Named,

@@ -14,10 +14,12 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
+from conformal_retrievers.data.checks import check_count
+from conformal_retrievers.data.files import short_hash
 from conformal_retrievers.data.queries import Snippet, as_snippets
-from conformal_retrievers.llm.ask import LLM, aask, ask, check_count, check_llm
+from conformal_retrievers.llm.ask import LLM, aask, ask, check_llm
 from conformal_retrievers.llm.cache import Cache
-from conformal_retrievers.llm.prompt import Prompt, Request, check_fields, short_hash
+from conformal_retrievers.llm.prompt import Prompt, Request, check_fields
 from conformal_retrievers.llm.reply import Reply, Unanswered, Usage, object_schema, reply_fields
 from conformal_retrievers.scoring.scorer import Scores
 

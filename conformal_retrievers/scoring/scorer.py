@@ -29,7 +29,7 @@ from pydantic import JsonValue
 from conformal_retrievers.data.copies import folded
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet, as_scores
 from conformal_retrievers.data.retrieved import check_retrieved, queries_to_judge
-from conformal_retrievers.llm.ask import with_bar
+from conformal_retrievers.extras import with_bar
 from conformal_retrievers.scoring.shared_scores import aonce, once
 
 Scores = NDArray[np.float64]  # (n,), one for each snippet

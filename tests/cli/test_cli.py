@@ -17,6 +17,7 @@ from lookup import LookupScorer
 
 from conformal_retrievers import Calibration, ConformalFilter, calibrate, diagnose, evaluate
 from conformal_retrievers.calibration.planning import plan, smallest_alpha
+from conformal_retrievers.calibration.scorer import needed_scorers
 from conformal_retrievers.claims import AnnotatedAnswer, calibrate_claims
 from conformal_retrievers.cli.inputs import held_out
 from conformal_retrievers.data.jsonl import read_jsonl, write_jsonl
@@ -24,11 +25,10 @@ from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet,
 from conformal_retrievers.data.retrieval import Hybrid, Retrieval
 from conformal_retrievers.evaluation.report import html
 from conformal_retrievers.monitoring import FilterLog, event_of
-from conformal_retrievers.scoring import RankScorer, RetrievalScorer, score_queries
+from conformal_retrievers.scoring import RetrievalScorer, score_queries
 from conformal_retrievers.scoring.scorer import query_digest
 
 SCORER = RetrievalScorer("toy", higher_is_better=True)
-RANK = ("--scorer", "rank")
 
 
 def test_try_measures_halves_of_the_judged_queries_against_top_k(tmp_path):
@@ -80,12 +80,12 @@ def new_scored(files, name="new.jsonl", calibration=None):
 def test_a_calibration_of_the_command_line_is_that_of_the_library(files, tmp_path):
     out = tmp_path / "c.json"
     options = ("--guarantee", "all", "--count-missed", "--by-group", "--out", out)
-    command = ("calibrate", files / "judged.jsonl", "--alpha", "0.1", *RANK, *options)
+    command = ("calibrate", files / "judged.jsonl", "--alpha", "0.1", *options)
     done = run(*command)
     found = Calibration.load(out)
     given = {"alpha": 0.1, "guarantee": "all", "count_missed": True, "by_group": True}
     given["labels"] = {"source": "judged.jsonl"}
-    expected = calibrate(read_jsonl(files / "judged.jsonl"), RankScorer("toy"), **given)
+    expected = calibrate(read_jsonl(files / "judged.jsonl"), **given)
     assert found == replace(expected, created=found.created)
     assert retrieval_in(out) == {"retriever": "toy", "k": 5}
     assert done.stdout.split()[-1].endswith("c.json")
@@ -148,7 +148,7 @@ def test_retrievers_and_depths_are_not_mixed_and_a_threshold_that_drops_nothing_
     files, tmp_path
 ):
     first, *others = read_jsonl(files / "judged.jsonl")
-    command = ("calibrate", tmp_path / "judged.jsonl", *RANK, "--out", tmp_path / "c.json")
+    command = ("calibrate", tmp_path / "judged.jsonl", "--out", tmp_path / "c.json")
     for field, other in (("retriever", "another"), ("k", 7)):
         write_jsonl([replace(first, **{field: other}), *others], tmp_path / "judged.jsonl")
         assert field in error_of(*command, "--alpha", "0.1")
@@ -188,7 +188,7 @@ def beir(tmp_path_factory):
 
 def test_a_beir_folder_is_read_with_its_run_to_the_depth_of_the_calibration(beir, tmp_path):
     out = tmp_path / "c.json"
-    options = ("--alpha", "0.2", *RANK, "--hold-out", "0.5", "--out", out)
+    options = ("--alpha", "0.2", "--hold-out", "0.5", "--out", out)
     run("calibrate", beir, "--run", "run.tsv", "--k", "3", *options)
     assert retrieval_in(out) == {"run": "run.tsv", "k": 3}
     found = as_json("evaluate", out, beir, "--run", "run.tsv")
@@ -198,16 +198,14 @@ def test_a_beir_folder_is_read_with_its_run_to_the_depth_of_the_calibration(beir
     assert warned.startswith("Warning: judged queries have k 2, but the calibration has 3")
 
 
-def test_bm25_takes_the_corpus_of_the_folder_or_a_given_one(beir, files, tmp_path):
-    options = ("--alpha", "0.2", "--scorer", "bm25", "--hold-out", "0.5", "--out")
-    run("calibrate", beir, "--run", "run.tsv", *options, tmp_path / "folder.json")
+def test_bm25_of_a_corpus_is_one_more_scorer_and_is_asked_for(beir, files, tmp_path):
+    judged, out = files / "judged.jsonl", tmp_path / "c.json"
     corpus = ("--corpus", beir / "corpus.jsonl")
-    run("calibrate", files / "judged.jsonl", *corpus, *options, tmp_path / "given.json")
-    names = {Calibration.load(tmp_path / f"{name}.json").scorer for name in ("folder", "given")}
-    assert len(names) == 1
-    assert names.pop().startswith("bm25s(")
-    judged = files / "judged.jsonl"
-    assert "--corpus" in error_of("evaluate", tmp_path / "given.json", judged, code=2)
+    run("calibrate", judged, *corpus, "--alpha", "0.2", "--hold-out", "0.5", "--out", out)
+    (needed,) = needed_scorers(Calibration.load(out))
+    assert needed.startswith("bm25s(")
+    assert "--corpus" in error_of("evaluate", out, judged, code=2)
+    run("evaluate", out, judged, *corpus)
 
 
 @pytest.mark.slow
@@ -302,7 +300,7 @@ def test_evaluate_and_diagnose_exit_alike(calibration, judged, code, files):
 def test_queries_without_ids_are_evaluated_but_cannot_be_held_out(files, tmp_path):
     without = [replace(query, id=None) for query in read_jsonl(files / "judged.jsonl")]
     write_jsonl(without, tmp_path / "without.jsonl")
-    command = ("calibrate", tmp_path / "without.jsonl", "--alpha", "0.1", *RANK)
+    command = ("calibrate", tmp_path / "without.jsonl", "--alpha", "0.1")
     assert "200 queries have no id" in run(*command, "--out", tmp_path / "c.json").stderr
     found = as_json("evaluate", tmp_path / "c.json", files / "new.jsonl")
     assert not found["evaluation"]["held_out_verified"]
@@ -509,7 +507,7 @@ app(["demo"])
 def test_no_command_writes_over_what_it_reads(files, tmp_path):
     judged, link = files / "judged.jsonl", tmp_path / "link"
     link.symlink_to(judged)
-    calibrate = ("calibrate", judged, "--alpha", "0.2", *RANK)
+    calibrate = ("calibrate", judged, "--alpha", "0.2")
     report = ("diagnose", files / "plain.json", files / "new.jsonl")
     claims = ("claims", "calibrate", judged, "--alpha", "0.2", "--scorer", "s")
     gate = ("gate", judged, "--alpha", "0.2", "--unanswerable", files / "new.jsonl")
@@ -530,7 +528,7 @@ def test_bad_data_gives_one_line_with_file_and_field(line, field, files, tmp_pat
     bad = tmp_path / "bad.jsonl"
     bad.write_text(line)
     for command in (
-        ("calibrate", bad, "--alpha", "0.1", *RANK, "--out", tmp_path / "c.json"),
+        ("calibrate", bad, "--alpha", "0.1", "--out", tmp_path / "c.json"),
         ("evaluate", files / "plain.json", bad),
     ):
         message = error_of(*command)
@@ -542,7 +540,7 @@ def test_bad_data_gives_one_line_with_file_and_field(line, field, files, tmp_pat
 def test_a_broken_calibration_and_a_missing_folder_are_named(files, tmp_path):
     (tmp_path / "bad.json").write_text("{")
     assert "bad.json" in error_of("show", tmp_path / "bad.json")
-    command = ("calibrate", files / "judged.jsonl", "--alpha", "0.1", *RANK)
+    command = ("calibrate", files / "judged.jsonl", "--alpha", "0.1")
     for gone in ("gone/c.json", "gone" * 100):
         assert "gone" in error_of(*command, "--out", tmp_path / gone)
 
@@ -555,8 +553,6 @@ GATE = "gate judged.jsonl --out c.json --alpha 0.1"
     ("command", "field"),
     [
         (f"{CALIBRATE} --alpha 1.5", "--alpha"),
-        (f"{CALIBRATE} --alpha 0.1 --scorer bm25", "--corpus"),
-        (f"{CALIBRATE} --alpha 0.1 --scorer bm26", "'bm25'"),
         (f"{CALIBRATE} --alpha 10%", "'10%' is not a number"),
         (f"{CALIBRATE} --alpha 0.1 --run x", "--run"),
         (f"{CALIBRATE} --alpha 0.1 --delta 2", "delta"),
@@ -589,7 +585,7 @@ def test_a_file_that_no_command_wrote_is_not_replaced(files, tmp_path):
     other = tmp_path / "judged.jsonl"
     write_jsonl(judged_queries(3), other)
     before = other.read_bytes()
-    calibrating = ("calibrate", files / "judged.jsonl", "--alpha", 0.1, *RANK, "--out")
+    calibrating = ("calibrate", files / "judged.jsonl", "--alpha", 0.1, "--out")
     diagnosing = ("diagnose", files / "plain.json", files / "new.jsonl", "--out")
     for command, out in ((calibrating, "c.json"), (diagnosing, "report.html")):
         assert "judged.jsonl exists" in error_of(*command, other, code=2)

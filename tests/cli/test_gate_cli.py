@@ -11,14 +11,20 @@ from lookup import QueryFunction
 from pages import NAME as SPLIT
 from pages import asked
 
-from conformal_retrievers import Calibration, Gate, calibrate, calibrate_gate, evaluate, write_jsonl
+from conformal_retrievers import (
+    Calibration,
+    ConformalFilter,
+    Gate,
+    calibrate,
+    calibrate_gate,
+    evaluate,
+    write_jsonl,
+)
 from conformal_retrievers.cli.scorers import embedding_scorer
 from conformal_retrievers.data import read_jsonl
 from conformal_retrievers.data.queries import with_hits
 from conformal_retrievers.evaluation import evaluate_gate
-from conformal_retrievers.scoring import RankScorer, score_queries
-
-RANK = RankScorer("retriever")
+from conformal_retrievers.scoring import score_queries
 
 
 @pytest.fixture(scope="module")
@@ -126,14 +132,14 @@ def test_gate_and_filter_hold_out_the_same_queries(files, tmp_path):
 
 @pytest.fixture(scope="module")
 def both(files):
-    judged, options = files / "judged.jsonl", ("--alpha", "0.3", "--scorer", "rank")
+    judged, options = files / "judged.jsonl", ("--alpha", "0.3")
     run("calibrate", judged, *options, "--gate", files / "gate.json", *out(files, "both"))
     return Calibration.load(files / "both.json")
 
 
 def test_a_filter_is_calibrated_behind_the_gate(files, both):
     given = {"gate": Gate.load(files / "gate.json"), "labels": {"source": "judged.jsonl"}}
-    expected = calibrate(read_jsonl(files / "judged.jsonl"), RANK, alpha=0.3, **given)
+    expected = calibrate(read_jsonl(files / "judged.jsonl"), alpha=0.3, **given)
     assert replace(both, created=expected.created) == expected
     assert both.gate == Gate.load(files / "gate.json").calibration
     facts = as_json("show", files / "both.json")
@@ -146,7 +152,7 @@ def test_a_filter_that_holds_a_gate_is_measured_with_it(files, both):
     easy = [replace(q, answerable=True) for q in read_jsonl(files / "new-easy.jsonl")]
     new = [*read_jsonl(files / "new-judged.jsonl"), *easy]
     write_jsonl(new, files / "mixed.jsonl")
-    expected = evaluate(both, score_queries(RANK, new, gate=gate))
+    expected = evaluate(both, score_queries(ConformalFilter.of(both).scorer, new, gate=gate))
     found = as_json("evaluate", files / "both.json", files / "mixed.jsonl")["evaluation"]
     assert found["silent"]["estimate"] == expected.silent.estimate > 0.2
     assert found["removal"]["estimate"] == expected.removal.estimate
@@ -184,7 +190,7 @@ def p_value(evaluation):
 
 
 def test_questions_that_calibrated_the_gate_are_not_new_to_the_filter(files, tmp_path):
-    options = ("--alpha", "0.3", "--scorer", "rank", "--gate", files / "gate.json")
+    options = ("--alpha", "0.3", "--gate", files / "gate.json")
     run("calibrate", files / "judged.jsonl", *options, *out(tmp_path, "c"))
     message = error_of("evaluate", tmp_path / "c.json", files / "judged.jsonl")
     assert "120 queries belong to the calibration" in message
@@ -195,7 +201,7 @@ def test_questions_that_calibrated_the_gate_are_not_new_to_the_filter(files, tmp
 
 def test_files_of_gates_and_filters_are_not_taken_for_each_other(files, tmp_path):
     judged = files / "judged.jsonl"
-    given = ("calibrate", judged, "--alpha", "0.3", "--scorer", "rank")
+    given = ("calibrate", judged, "--alpha", "0.3")
     run(*given, *out(tmp_path, "plain"))
     gate = ("--gate", tmp_path / "plain.json")
     assert "snippets" in error_of(*given, *out(tmp_path, "c"), *gate)
@@ -254,7 +260,7 @@ def test_a_gate_asks_for_its_model_also_in_front_of_a_filter_that_needs_none(fil
         judged[::2], (), [embedding_scorer(str(get_model_path()), "cosine(MiniLM)")], alpha=0.1
     )
     gate.save(tmp_path / "gate.json")
-    calibrate(judged[::2], RANK, alpha=0.5, gate=gate).save(tmp_path / "b.json")
+    calibrate(judged[::2], alpha=0.5, gate=gate).save(tmp_path / "b.json")
     behind = ("--gate", tmp_path / "gate.json", "--alpha", "0.5", *out(tmp_path, "c"))
     assert "in Python" in error_of("calibrate", files / "judged.jsonl", *behind)
     for name in ("gate", "b"):

@@ -1,12 +1,21 @@
 """The scores that the command line calibrates with, and the files of other tools that it reads."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from commands import as_json, error_of, judged_queries, retrieval_in, run, write_beir
 
-from conformal_retrievers import Calibration, JudgedQuery, Snippet, calibrate, write_jsonl
+from conformal_retrievers import (
+    Calibration,
+    ConformalFilter,
+    JudgedQuery,
+    Snippet,
+    calibrate,
+    write_jsonl,
+)
 from conformal_retrievers.data import read, read_beir
-from conformal_retrievers.scoring import FusionScorer, RankScorer
+from conformal_retrievers.scoring import RankScorer
 
 N, DEPTH = 180, 4
 
@@ -33,14 +42,14 @@ RUNS = ("--run", "dense.tsv", "--run", "l2.tsv", "--k", DEPTH)
 
 
 def test_a_score_of_several_runs_is_that_of_the_library(beir, tmp_path):
-    out, expected = tmp_path / "c.json", FusionScorer(["dense", "l2"])
-    command = ("calibrate", beir, *RUNS, "--alpha", "0.2", "--hold-out", "0.5", "--out", out)
-    run(*command, "--scorer", "fusion")
+    out = tmp_path / "c.json"
+    run("calibrate", beir, *RUNS, "--alpha", "0.2", "--hold-out", "0.5", "--out", out)
     made = Calibration.load(out)
-    assert made.scorer == expected.name
+    expected = ConformalFilter.of(made).scorer
+    assert expected.retrievers == ("dense", "l2")
     assert retrieval_in(out) == {"runs": ["dense.tsv", "l2.tsv"], "k": 2 * DEPTH}
     queries = read_beir(beir, ["dense.tsv", "l2.tsv"], k=DEPTH)
-    new = [query for query in queries if query.id not in made.ids]
+    new = [query for query in queries if query.id not in made.used_ids]
     kept = [made.keep(expected.score(q.query, q.snippets)) for q in new]
     found = as_json("evaluate", out, beir, *RUNS[:4])["evaluation"]  # at the depth of the file
     assert found["n_snippets"] == sum(len(q.snippets) for q in new) == sum(map(len, kept))
@@ -71,9 +80,9 @@ def test_a_single_run_needs_no_name_and_a_path_with_an_equals_sign_is_a_path(bei
     path = beir / "name=dense.tsv"
     path.write_text((beir / "dense.tsv").read_text())
     out = tmp_path / "c.json"
-    given = ("--alpha", "0.2", "--scorer", "rank", "--out", out)
+    given = ("--alpha", "0.2", "--out", out)
     run("calibrate", beir, "--run", path.name, *given)
-    assert Calibration.load(out).scorer == "rank(retriever)"
+    assert ConformalFilter.of(Calibration.load(out)).scorer.retrievers == ("retriever",)
     assert retrieval_in(out) == {"run": path.name}
 
 
@@ -92,7 +101,6 @@ def test_without_a_scorer_one_is_learned_and_the_file_holds_it(beir, tmp_path):
 @pytest.mark.parametrize(
     ("options", "code", "named"),
     [
-        (("--scorer", "rank"), 2, "hits of dense, l2; give --scorer fusion"),
         (("--run", "l2.tsv"), 2, "NAME=FILE"),
         (("--run", "=l2.tsv"), 2, "NAME=FILE"),
         (("--run", "a=b.tsv"), 1, "b.tsv"),
@@ -112,15 +120,13 @@ def test_hits_are_needed_where_a_score_is_made_of_them(tmp_path):
     ]
     write_jsonl(queries, path)
     given = ("calibrate", path, "--alpha", "0.1", "--out", out)
-    for name in ("rank", "fusion"):
-        assert "hits" in error_of(*given, "--scorer", name)
     assert "hit" in error_of(*given)
 
 
 # --- files of other tools, wherever JSON lines go -------------------------------------------------
 
 
-def test_qrels_and_a_run_calibrate_on_ranks(tmp_path):
+def test_qrels_and_a_run_calibrate(tmp_path):
     qrels, runs = [], []
     judged = judged_queries(120)
     for query in judged:
@@ -129,19 +135,22 @@ def test_qrels_and_a_run_calibrate_on_ranks(tmp_path):
             runs.append(f"{query.id} Q0 {s.id} {s.hits[0].rank + 1} {s.retrieval_score} bm25")
     (tmp_path / "qrels.txt").write_text("\n".join(qrels))
     (tmp_path / "run.txt").write_text("\n".join(runs))
-    options = ("--alpha", "0.2", "--scorer", "rank", "--out", tmp_path / "c.json")
+    options = ("--alpha", "0.2", "--out", tmp_path / "c.json")
     run("calibrate", tmp_path / "qrels.txt", "--run", tmp_path / "run.txt", *options)
-    write_jsonl(judged, tmp_path / "ours.jsonl")
+    texts = [[replace(s, text="") for s in query.snippets] for query in judged]
+    bare = [replace(q, query=q.id, snippets=s) for q, s in zip(judged, texts, strict=True)]
+    write_jsonl(bare, tmp_path / "ours.jsonl")
     run("calibrate", tmp_path / "ours.jsonl", *options[:-1], tmp_path / "ours.json")
     one, other = (Calibration.load(tmp_path / f"{name}.json") for name in ("c", "ours"))
-    assert (one.threshold(), one.n_queries) == (other.threshold(), 120)
+    assert (one.threshold(), one.used_ids) == (other.threshold(), {q.id for q in judged})
+    assert one.ids == other.ids
     assert "--run FILE" in error_of("calibrate", tmp_path / "qrels.txt", *options, code=2)
     assert "TREC qrels and a run" in error_of("calibrate", tmp_path / "run.txt", *options)
 
 
 def test_an_unknown_file_is_an_error_of_one_line_that_lists_the_formats(tmp_path):
     (tmp_path / "x.json").write_text('{"question": "?"}')
-    message = error_of("calibrate", tmp_path / "x.json", "--alpha", "0.1", "--scorer", "rank")
+    message = error_of("calibrate", tmp_path / "x.json", "--alpha", "0.1")
     assert "RAGAS" in message
     assert "question" in message
 

@@ -49,7 +49,7 @@ def test_calibrate_cuts_the_snippets(files):
 
 def test_judged_queries_that_are_sentences_need_no_split(files):
     out = files / "again.json"
-    run("calibrate", files / "cut.jsonl", "--alpha", "0.1", "--scorer", "rank", "--out", out)
+    run("calibrate", files / "cut.jsonl", "--alpha", "0.1", "--out", out)
     assert Calibration.load(out).split == NAME
 
 

@@ -15,9 +15,9 @@ import numpy as np
 import pydantic
 from pydantic import JsonValue
 
+from conformal_retrievers.data.files import short_hash
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.data.snippets import Retrieved
-from conformal_retrievers.llm.prompt import short_hash
 from conformal_retrievers.scoring.hit_features import Sources, Values
 from conformal_retrievers.scoring.learned.features import Column
 from conformal_retrievers.scoring.learned.prior import prior_of

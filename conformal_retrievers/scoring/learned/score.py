@@ -16,10 +16,9 @@ import numpy as np
 import pydantic
 from pydantic import JsonValue
 
-from conformal_retrievers.data.files import explain
+from conformal_retrievers.data.files import explain, short_hash
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.data.snippets import Retrieved
-from conformal_retrievers.llm.prompt import short_hash
 from conformal_retrievers.scoring.combine import CombinedScorer
 from conformal_retrievers.scoring.hit_features import Context, Kind, Sources, Values, sources_of
 from conformal_retrievers.scoring.learned.features import WORDS, columns, features

@@ -19,9 +19,9 @@ from typing_extensions import Self, Unpack
 
 from conformal_retrievers import Calibration, EmbeddingScorer, FunctionScorer, Scorer
 from conformal_retrievers.calibration.scorer import given_scorers
+from conformal_retrievers.data.files import short_hash
 from conformal_retrievers.llm import LLM, Reply, Request, wire
 from conformal_retrievers.llm.deadlines import framework_llm
-from conformal_retrievers.llm.prompt import short_hash
 from conformal_retrievers.scoring import CrossEncoderScorer, LLMScorer, QueryScorer
 from conformal_retrievers.scoring.reranker import Placed, Reranking
 from conformal_retrievers.sentence_filter import OpenOptions, open_filter
