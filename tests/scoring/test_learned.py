@@ -198,7 +198,7 @@ NEW = JUDGED[30:]
 LEARNED = LearnedScorer.fit(JUDGED[:30], SCORERS)
 
 
-def test_the_fit_is_the_optimum_of_its_formula_and_the_score_is_minus_the_log_odds():
+def test_the_fit_is_the_optimum_of_its_formula_and_the_score_is_the_expected_share():
     x = np.hstack([table_of(LEARNED.sources, SCORERS, query)[1] for query in JUDGED[:30]]).T
     y = np.concatenate([query.relevant for query in JUDGED[:30]])
     m, s = prior_of("snippets").of(columns(LEARNED.sources))
@@ -211,7 +211,9 @@ def test_the_fit_is_the_optimum_of_its_formula_and_the_score_is_minus_the_log_od
     assert np.abs(best - m).max() > 0.1
     for query in NEW:
         log_odds = table_of(LEARNED.sources, SCORERS, query)[1].T @ LEARNED.coefficients
-        np.testing.assert_allclose(LEARNED.score(query.query, query.snippets), -log_odds)
+        p = 1 / (1 + np.exp(-log_odds))
+        shares = [one / (1 + sum(p) - one) for one in p]
+        np.testing.assert_allclose(LEARNED.score(query.query, query.snippets), -np.log(shares))
 
 
 def test_without_a_prior_the_regression_is_that_of_scikit_learn():

@@ -1,6 +1,12 @@
-"""Hits, words and any scorers as one score: −log-odds of relevance, from a prior and a fit.
+"""Hits, words and any scorers as one score: how much of what is relevant a snippet is.
 
-It starts from what other collections say (`prior.py`), and judged queries change it
+    score_i = −log(p_i / (1 + Σ_{j≠i} p_j)),   log(p_i / (1 − p_i)) = Σ_j coefficient_j · feature_ij
+
+p_i is the probability that snippet i of a query is relevant. What is divided is about its expected
+share of the query's relevant snippets: to keep the highest shares passes the fewest snippets for a
+mean share that is kept, and where many snippets look relevant, one of them is a smaller share.
+
+The coefficients start from what other collections say (`prior.py`), and judged queries change them
 (`regression.py`), of which ten are worth having and none is needed. It takes a millisecond or
 two for a hundred snippets, and asks no model.
 """
@@ -28,7 +34,7 @@ from conformal_retrievers.scoring.overlap import shares_of
 from conformal_retrievers.scoring.scorer import Scorer, query_digest, score_snippets
 from conformal_retrievers.scoring.shared_scores import once
 
-FORMAT, VERSION = "conformal-retrievers/learned-scorer", 7
+FORMAT, VERSION = "conformal-retrievers/learned-scorer", 8
 
 
 class Stored(pydantic.BaseModel):
@@ -92,7 +98,7 @@ class Learned:
 
 @dataclass(frozen=True)
 class LearnedScorer(Learned, CombinedScorer):
-    """Scores by −log-odds of being relevant, learned from judged queries; `fit` makes one.
+    """Scores by the expected share of what is relevant; `fit` learns it from judged queries.
 
     A snippet that none of the retrievers found, or that lacks a score, document or position that
     the fit had, or with a part's score that is NaN or infinite, is unscorable: NaN. It does not
@@ -168,12 +174,24 @@ class LearnedScorer(Learned, CombinedScorer):
         return f"learned({', '.join(read)}; context={self.sources.context}, fit={fit})"
 
     def combine(self, query: str, scores: Sequence[Values], snippets: Retrieved) -> Values:
-        """Return −log-odds of each snippet, (n,)."""
+        """Return the score of each snippet, (n,)."""
         known, table = features(self.sources, query, _words(query, snippets), scores, snippets)
         combined = np.full(len(snippets), np.nan)
-        # Row by row: no score depends on another, even in its last bit.
-        combined[known] = -(table * np.array(self.coefficients)[:, np.newaxis]).sum(axis=0)
+        # Row by row: no sum depends on other snippets, even in its last bit.
+        combined[known] = by_share((table * np.array(self.coefficients)[:, np.newaxis]).sum(axis=0))
         return combined
+
+
+def by_share(log_odds: Values) -> Values:
+    """Return −log(p / (1 + Σ of the others' p)) of a query's snippets (n,) with these log-odds.
+
+    >>> by_share(np.array([0.0, 0.0])).round(3), by_share(np.array([0.0, -99.0])).round(3)
+    (array([1.099, 1.099]), array([ 0.693, 99.405]))
+    """
+    surprise = np.logaddexp(0.0, -log_odds)  # −log p
+    p = np.exp(-surprise)
+    # Sums of floats depend on the order, scores must not.
+    return np.asarray(surprise + np.log1p(np.sort(p).sum() - p))
 
 
 def fitted(
