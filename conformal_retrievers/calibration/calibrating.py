@@ -178,6 +178,8 @@ def _checked(
     check_copies(queries)
     if gate is not None:
         check_same_retrieval(gate.calibration, unscored, "judged")
+        others = [query for query in queries if not gate.calibration.chosen_on(query)]
+        check_same_queries(gate.calibration, others, rule["alpha"], by_group=rule["by_group"])
     if isinstance(scorer, Scorer):
         check_relative(rule["guarantee"], relative_to_query(scorer), scorer.name)
         check_not_fitted_on(scorer, queries)

@@ -118,7 +118,7 @@ async def test_invalid_log_probabilities_and_counts_are_none(llm_server, model, 
 @pytest.mark.parametrize("trouble", ["slow", "drips"])
 async def test_a_try_ends_at_its_timeout(llm_server, trouble):
     llm_server.trouble = lambda body, times: trouble
-    llm = openai_llm("m", base_url=llm_server.url, max_retries=0, timeout=0.6)
+    llm = openai_llm("m", base_url=llm_server.url, max_retries=0, timeout=1)
     assert "APITimeoutError" in str(await both(llm))
 
 

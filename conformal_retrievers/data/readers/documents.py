@@ -13,7 +13,7 @@ from typing import Any
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, with_hits
 from conformal_retrievers.data.readers.records import Record, parsed
 
-MARKS = ("conformal_score", "conformal_p_value", "conformal_ranges", "conformal_gate")
+MARKS = ("conformal_score", "conformal_p_value", "conformal_ranges")
 RUN = "conformal_filter"  # the name of the run, the event and the span of a filter
 RETRIEVER = "ConformalRetriever"  # that of a retriever that filters
 SPAN = "conformal."  # what attributes of a filter begin with

@@ -25,7 +25,7 @@ class ConformalCompressor(FromCalibration, BaseDocumentCompressor):
     what the calibrated retriever returns: put the compressor directly behind it.
 
     If its gate is silent on a query, the filter returns no documents. `gate` replaces the filter's
-    own, and metadata gain <metadata_prefix>gate, its decision, and <metadata_prefix>gate_p_value.
+    own, and metadata gain <metadata_prefix>gate_p_value, its p-value of the query.
 
     A filter of sentences (`from_calibration(…, split="sentences")`) returns the documents with a
     kept sentence. Their text is what is kept, <metadata_prefix>ranges has its characters in the

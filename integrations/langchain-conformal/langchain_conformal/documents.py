@@ -245,7 +245,7 @@ def kept_documents(
     Of sentences, a copy has the passage of the kept ones as its text, their ranges in the text
     before as <prefix>ranges, [[start, end], …], and the lowest score of these with its p-value.
 
-    With a gate, <prefix>gate is its decision and <prefix>gate_p_value its p-value of the query.
+    With a gate, <prefix>gate_p_value is its p-value of the query.
 
     In shadow, all documents are kept with their text, and <prefix>kept is whether one would be.
     """
