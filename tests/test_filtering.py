@@ -12,13 +12,7 @@ import numpy as np
 import pytest
 from lookup import LookupScorer
 
-from conformal_retrievers import (
-    Calibration,
-    ConformalFilter,
-    NothingKept,
-    ScoredQuery,
-    Snippet,
-)
+from conformal_retrievers import Calibration, ConformalFilter, NothingKept, ScoredQuery, Snippet
 from conformal_retrievers.results import Refused, Unscorable
 
 SCORES = {

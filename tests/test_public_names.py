@@ -8,10 +8,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-SOURCES = [
-    *ROOT.glob("conformal_retrievers/**/*.py"),
-    *ROOT.glob("integrations/*/*/**/*.py"),
-]
+SOURCES = [*ROOT.glob("conformal_retrievers/**/*.py"), *ROOT.glob("integrations/*/*/**/*.py")]
 LAYERS = [
     ("extras", "version"),
     ("theory", "data", "llm"),

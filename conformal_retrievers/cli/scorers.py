@@ -14,11 +14,7 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.scorer import needed_scorers
 from conformal_retrievers.data.beir import read_corpus
 from conformal_retrievers.extras import require
-from conformal_retrievers.scoring import (
-    EmbeddingScorer,
-    RetrievalScorer,
-    Scorer,
-)
+from conformal_retrievers.scoring import EmbeddingScorer, RetrievalScorer, Scorer
 
 
 class Models(NamedTuple):

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from conformal_retrievers import ConformalFilter, calibrate, calibrate_gate, score_queries
 from conformal_retrievers.calibration import Calibration, CalibrationMismatch
+from conformal_retrievers.data.queries import JudgedQuery, with_hits
+from conformal_retrievers.scoring import FunctionScorer
 from conformal_retrievers.scoring.hit_features import sources_of
 from conformal_retrievers.scoring.hits import RetrievalScorer
 from conformal_retrievers.scoring.learned.queries import fitted_queries
@@ -222,6 +224,10 @@ def test_a_filter_is_calibrated_on_the_queries_of_its_gate():
         with pytest.raises(ValueError, match="gate was calibrated on 40"):
             calibrate(others, LAST, alpha=0.2, gate=gate)
     assert calibrate(queries[:20], LAST, alpha=0.2, gate=gate).n_queries == 20
+    found = [JudgedQuery(f"h{i}", with_hits(["a", "b"]), [True, False]) for i in range(30)]
+    unpaid = FunctionScorer(lambda query, texts: pytest.fail("it was paid for"), "unpaid")
+    with pytest.raises(ValueError, match="gate was calibrated on 40"):
+        calibrate(found, [unpaid], alpha=0.2, gate=gate)
 
 
 def test_a_gate_by_group_may_silence_too_many_in_small_groups():

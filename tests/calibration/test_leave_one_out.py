@@ -91,11 +91,7 @@ def calibrations(draw, guarantee):
     by_group = draw(st.booleans())
     queries = draw(judged(missed=True, groups=by_group))
     return calibration_of(
-        queries,
-        float(draw(alphas)),
-        guarantee,
-        by_group=by_group,
-        count_missed=draw(st.booleans()),
+        queries, float(draw(alphas)), guarantee, by_group=by_group, count_missed=draw(st.booleans())
     )
 
 

@@ -618,5 +618,3 @@ def test_the_version_and_help_fit_into_80_columns():
     assert "..." not in run("--help").stdout.partition("Commands:")[2]  # no summary is cut
     for command in ["calibrate", "gate", "show", "evaluate", "diagnose", "plan", "demo", "claims"]:
         assert "--help" in run(command, "--help").stdout
-    for command in ("evaluate", "diagnose"):  # which have no --scorer
-        assert "--scorer" not in run(command, "--help").stdout

@@ -43,15 +43,18 @@ RUNS = ("--run", "dense.tsv", "--run", "l2.tsv", "--k", DEPTH)
 
 def test_a_score_of_several_runs_is_that_of_the_library(beir, tmp_path):
     out = tmp_path / "c.json"
-    run("calibrate", beir, *RUNS, "--alpha", "0.2", "--hold-out", "0.5", "--out", out)
+    done = run("calibrate", beir, *RUNS, "--alpha", "0.2", "--hold-out", "0.5", "--out", out)
     made = Calibration.load(out)
+    assert " ".join(made.statement.split()) in " ".join(done.stdout.split())
     expected = ConformalFilter.of(made).scorer
     assert expected.retrievers == ("dense", "l2")
     assert retrieval_in(out) == {"runs": ["dense.tsv", "l2.tsv"], "k": 2 * DEPTH}
     queries = read_beir(beir, ["dense.tsv", "l2.tsv"], k=DEPTH)
     new = [query for query in queries if query.id not in made.used_ids]
     kept = [made.keep(expected.score(q.query, q.snippets)) for q in new]
-    found = as_json("evaluate", out, beir, *RUNS[:4])["evaluation"]  # at the depth of the file
+    both = as_json("evaluate", out, beir, *RUNS[:4])  # at the depth of the file
+    assert both["left_out"] == N - len(new) > len(made.ids) > 0  # those of the fit are left out too
+    found = both["evaluation"]
     assert found["n_snippets"] == sum(len(q.snippets) for q in new) == sum(map(len, kept))
     assert found["removal"]["estimate"] == pytest.approx(1 - np.concatenate(kept).mean())
     run("diagnose", out, beir, *RUNS[:4])
@@ -86,18 +89,6 @@ def test_a_single_run_needs_no_name_and_a_path_with_an_equals_sign_is_a_path(bei
     assert retrieval_in(out) == {"run": path.name}
 
 
-def test_without_a_scorer_one_is_learned_and_the_file_holds_it(beir, tmp_path):
-    out = tmp_path / "c.json"
-    done = run("calibrate", beir, *RUNS, "--alpha", "0.2", "--hold-out", "0.4", "--out", out)
-    made = Calibration.load(out)
-    assert made.scorer_provenance["score"]["prior"].startswith("snippets ")
-    assert " ".join(made.statement.split()) in " ".join(done.stdout.split())
-    found = as_json("evaluate", out, beir, *RUNS)
-    assert found["evaluation"]["n_queries"] + found["left_out"] == N
-    assert found["left_out"] > len(made.ids) > 0  # those of the fit are left out too
-    assert "choice" in as_json("show", out)["scorer_provenance"]
-
-
 @pytest.mark.parametrize(
     ("options", "code", "named"),
     [
@@ -112,15 +103,14 @@ def test_a_retriever_that_is_not_known_is_named(options, code, named, beir, tmp_
 
 
 def test_hits_are_needed_where_a_score_is_made_of_them(tmp_path):
-    path, out = tmp_path / "judged.jsonl", tmp_path / "c.json"
+    path = tmp_path / "judged.jsonl"
     rng = np.random.default_rng(0)
     queries = [
         JudgedQuery(f"q {i}", [Snippet("a", retrieval_score=s), Snippet("b")], [True, False])
         for i, s in enumerate(rng.normal(size=50))
     ]
     write_jsonl(queries, path)
-    given = ("calibrate", path, "--alpha", "0.1", "--out", out)
-    assert "hit" in error_of(*given)
+    assert "hit" in error_of("calibrate", path, "--alpha", "0.1", "--out", tmp_path / "c.json")
 
 
 # --- files of other tools, wherever JSON lines go -------------------------------------------------

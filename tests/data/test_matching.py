@@ -256,8 +256,7 @@ def test_a_field_that_has_none_of_the_ids_is_not_named():
 
 
 @pytest.mark.parametrize(
-    ("name", "remedy"),
-    [("t-{}", "leave key out$"), ("s-{}", "give key='source'$")],
+    ("name", "remedy"), [("t-{}", "leave key out$"), ("s-{}", "give key='source'$")]
 )
 def test_ids_that_are_given_as_texts_are_told(name, remedy):
     judged = [JudgedQuery(f"q{i}", [name.format(i)], [True]) for i in range(10)]

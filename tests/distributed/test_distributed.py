@@ -14,15 +14,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("ray")
-from cluster import (
-    failing_scorer,
-    judged,
-    length_scorer,
-    line,
-    rating_scorer,
-    shown,
-    write_source,
-)
+from cluster import failing_scorer, judged, length_scorer, line, rating_scorer, shown, write_source
 
 from conformal_retrievers import Calibration, evaluate, score_queries
 from conformal_retrievers.data.parquet import read_parquet, write_parquet

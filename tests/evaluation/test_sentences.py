@@ -17,10 +17,7 @@ from conformal_retrievers.sentence_filter import SentenceFilter
 
 JUDGED = [asked(str(i), [[i, 9]], {0: [0]}) for i in (1, 2, 3, 4, 5)]
 CALIBRATION = calibrate(JUDGED, NUMBER, alpha=0.4, split="sentences")  # its threshold is 4
-NEW = [
-    asked("a", [[9, 9], [3, 8, 9], [9]], {1: [0]}),
-    asked("b", [[2, 7], [6]], {0: [0]}),
-]
+NEW = [asked("a", [[9, 9], [3, 8, 9], [9]], {1: [0]}), asked("b", [[2, 7], [6]], {0: [0]})]
 
 
 def scored_of(judged=NEW, count=lambda text: 1):

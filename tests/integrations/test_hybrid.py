@@ -512,11 +512,7 @@ def test_names_of_any_form_are_compared_in_a_hybrid_retriever():
 
 def test_nodes_with_hits_survive_copies_pickles_and_json():
     (node, *_) = hybrid_in(InLlamaIndex()).retrieve("q")
-    for twin in (
-        pickle.loads(pickle.dumps(node)),
-        node.model_copy(),
-        node.model_copy(deep=True),
-    ):
+    for twin in (pickle.loads(pickle.dumps(node)), node.model_copy(), node.model_copy(deep=True)):
         assert (type(twin), twin, twin.hits) == (NodeWithHits, node, HITS["3"])
         assert all(type(hit) is Hit for hit in twin.hits)
 

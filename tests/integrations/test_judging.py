@@ -25,10 +25,7 @@ from llama_index.core import Document as Page
 from llama_index.core import VectorStoreIndex
 from llama_index.core.base.base_retriever import BaseRetriever as LlamaIndexRetriever
 from llama_index.core.node_parser import TokenTextSplitter
-from llama_index.core.schema import (
-    NodeWithScore,
-    TextNode,
-)
+from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.postprocessor import conformal as llama_index_conformal
 from llm_server import fields_of, overlap
 

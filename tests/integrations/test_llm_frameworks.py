@@ -9,12 +9,7 @@ import openai
 import pytest
 from langchain_core.language_models import FakeListChatModel
 from langchain_openai import ChatOpenAI
-from llama_index.core.llms import (
-    CompletionResponse,
-    CustomLLM,
-    LLMMetadata,
-    MockLLM,
-)
+from llama_index.core.llms import CompletionResponse, CustomLLM, LLMMetadata, MockLLM
 from llama_index.llms.openai_like import OpenAILike
 from llama_index.postprocessor import conformal as llama_index_conformal
 

@@ -52,8 +52,7 @@ IN_LANGCHAIN = {
         search_type="mmr", search_kwargs={"k": K, "fetch_k": len(snippets())}
     ),
     "threshold": lambda: chroma_in_memory("langchain", "l2").as_retriever(
-        search_type="similarity_score_threshold",
-        search_kwargs={"k": K, "score_threshold": -2.0},
+        search_type="similarity_score_threshold", search_kwargs={"k": K, "score_threshold": -2.0}
     ),
     "default depth": lambda: chroma_in_memory("langchain", "l2").as_retriever(),
     "BM25": BM25,

@@ -221,9 +221,7 @@ def test_an_answer_without_words_is_refused(answer):
         label_by_answer([AnsweredQuery("q", ["a"], answer, id="7")])
 
 
-def test_only_answered_queries_are_labelled_and_others_are_refused_before_the_llm_is_asked(
-    server,
-):
+def test_only_answered_queries_are_labelled_and_others_are_refused_before_the_llm_is_asked(server):
     judged = [JudgedQuery("q", ["a"], [True])]
     for label in (
         lambda: label_by_llm(judged, model(server)),

@@ -349,10 +349,7 @@ def test_snippets_without_a_token_and_templates_that_change_the_text_are_refused
 
 @pytest.mark.parametrize(
     ("answers", "message"),
-    [
-        ([" six"], "1 answers for 2 prompts"),
-        ([" six", ""], r"answers\[1\] has no token"),
-    ],
+    [([" six"], "1 answers for 2 prompts"), ([" six", ""], r"answers\[1\] has no token")],
 )
 def test_answers_that_do_not_fit_prompts_or_model_are_refused(answers, message):
     with pytest.raises(ValueError, match=message):

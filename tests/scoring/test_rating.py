@@ -89,8 +89,7 @@ async def test_a_reply_without_a_rating_is_unscorable_and_never_zero(reply, reas
 
 
 @pytest.mark.parametrize(
-    ("finish", "reason"),
-    [("length", "cut off"), ("refusal", "refused"), ("unknown", "unreadable")],
+    ("finish", "reason"), [("length", "cut off"), ("refusal", "refused"), ("unknown", "unreadable")]
 )
 async def test_a_reply_that_did_not_end_by_itself_has_no_rating(finish, reason):
     one = LLMScorer(replying('{"rating": 0.5}', finish=finish))

@@ -30,11 +30,7 @@ from conformal_retrievers.scoring.learned.query_features import (
 )
 from conformal_retrievers.scoring.learned.regression import most_probable
 from conformal_retrievers.scoring.learned.score import Learned, Stored, check_sources, stored
-from conformal_retrievers.scoring.query_scorer import (
-    CombinedQueryScorer,
-    QueryScorer,
-    query_scores,
-)
+from conformal_retrievers.scoring.query_scorer import CombinedQueryScorer, QueryScorer, query_scores
 from conformal_retrievers.scoring.scorer import Scorer, query_digest, score_snippets
 
 FORMAT, VERSION = "conformal-retrievers/learned-query-score", 3

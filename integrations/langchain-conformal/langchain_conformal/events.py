@@ -25,11 +25,7 @@ from langchain_core.runnables.config import ensure_config, get_callback_manager_
 from conformal_retrievers.filtering import RetrievalFilter
 from conformal_retrievers.monitoring import CLAIMS_EVENT, EVENT, FilterLog, Observer, event_of
 from conformal_retrievers.results import Refused
-from langchain_conformal.documents import (
-    RetrievedDocuments,
-    as_documents,
-    kept_documents,
-)
+from langchain_conformal.documents import RetrievedDocuments, as_documents, kept_documents
 
 Output = TypeVar("Output")
 
