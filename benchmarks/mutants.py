@@ -418,7 +418,7 @@ MUTANTS = {
     "calibration/planning.py": [
         ("betaincinv(k, n + 1 - k,", "betaincinv(k, n + 2 - k,", "a Beta law off by one"),
     ],
-    "calibration/gate.py": [
+    "calibration/gates/gate.py": [
         ("self.score > self.threshold", "self.score >= self.threshold", "silent on a tie"),
         (
             "score > c.threshold_without_one(query.group)",

@@ -18,7 +18,7 @@ from typing_extensions import Self, Unpack
 
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.gate import (
+from conformal_retrievers.calibration.gates.gate import (
     Gate,
     Gated,
     gate_for,

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.gate import Gated
+from conformal_retrievers.calibration.gates.gate import Gated
 
 
 class Refused(Exception):

@@ -20,7 +20,7 @@ from typing_extensions import Unpack
 
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.gate import Gate, Gated, scorer_and_gate
+from conformal_retrievers.calibration.gates.gate import Gate, Gated, scorer_and_gate
 from conformal_retrievers.calibration.scorer import needed_scorers
 from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
 from conformal_retrievers.data.sentences import (

@@ -3,8 +3,8 @@
 from conformal_retrievers.calibration.calibrating import calibrate
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import CalibrationMismatch
-from conformal_retrievers.calibration.gate import Gate, Gated
-from conformal_retrievers.calibration.gating import calibrate_gate
+from conformal_retrievers.calibration.gates.calibrating import calibrate_gate
+from conformal_retrievers.calibration.gates.gate import Gate, Gated
 from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.outlook import Plan
 from conformal_retrievers.calibration.planning import plan, smallest_alpha

@@ -14,8 +14,8 @@ from pydantic import JsonValue
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.fitting import choose, provenance_with
-from conformal_retrievers.calibration.gate import Gate, check_gate
-from conformal_retrievers.calibration.gate_in_front import check_same_queries, check_same_retrieval
+from conformal_retrievers.calibration.gates.gate import Gate, check_gate
+from conformal_retrievers.calibration.gates.in_front import check_same_queries, check_same_retrieval
 from conformal_retrievers.calibration.guarantees import Guarantee, check_relative, n_needed
 from conformal_retrievers.calibration.scorer import scorer_for
 from conformal_retrievers.calibration.statement import why_none
@@ -141,7 +141,6 @@ def calibrate(
     calibrating = chosen.calibration
     if gate is not None:
         calibrating = [query for query in calibrating if not gate.calibration.chosen_on(query)]
-        check_not_fitted_on(gate.scorer, calibrating)
         check_same_queries(gate.calibration, calibrating, alpha, by_group=by_group)
     scored = score_queries(chosen.scorer, calibrating, gate=gate, progress=progress)
     provenance = provenance_with(chosen.scorer, chosen.choice)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from conformal_retrievers.calibration import answered
-from conformal_retrievers.calibration.false_answers import false_speech, sources_of
 from conformal_retrievers.calibration.file_schema import Choice
+from conformal_retrievers.calibration.gates.false_answers import false_speech, sources_of
 from conformal_retrievers.calibration.guarantees import Units
 from conformal_retrievers.calibration.label_provenance import judged_by
 from conformal_retrievers.calibration.planning import smallest_alpha

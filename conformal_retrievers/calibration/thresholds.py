@@ -19,7 +19,7 @@ from pydantic import JsonValue
 
 from conformal_retrievers.calibration import checks, guarantees, subjects
 from conformal_retrievers.calibration.file_schema import Choice
-from conformal_retrievers.calibration.gate_in_front import check_behind
+from conformal_retrievers.calibration.gates.in_front import check_behind
 from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.queries import JudgedQuery, as_scores

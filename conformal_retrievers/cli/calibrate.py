@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from conformal_retrievers.calibration import calibrate as calibrated
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.gate import Gate
+from conformal_retrievers.calibration.gates.gate import Gate
 from conformal_retrievers.calibration.scorer import scorer_for
 from conformal_retrievers.calibration.subjects import QUERIES
 from conformal_retrievers.cli import inputs, options

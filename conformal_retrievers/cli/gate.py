@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple
 
 from conformal_retrievers.calibration import calibrate_gate
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.gate import Gate
+from conformal_retrievers.calibration.gates.gate import Gate
 from conformal_retrievers.cli import inputs, options
 from conformal_retrievers.cli.calibrate import retrieval_of, save
 from conformal_retrievers.cli.scorers import Models

@@ -10,8 +10,8 @@ from pydantic import JsonValue
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_split, check_subject
-from conformal_retrievers.calibration.false_answers import questions_in
-from conformal_retrievers.calibration.gate import gate_for
+from conformal_retrievers.calibration.gates.false_answers import questions_in
+from conformal_retrievers.calibration.gates.gate import gate_for
 from conformal_retrievers.calibration.scorer import scorer_for
 from conformal_retrievers.calibration.subjects import Subject
 from conformal_retrievers.cli.scorers import Models

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.false_answers import Source, silent_on, sources_of
+from conformal_retrievers.calibration.gates.false_answers import Source, silent_on, sources_of
 from conformal_retrievers.calibration.subjects import QUERIES
 from conformal_retrievers.cli import options
 from conformal_retrievers.cli.terminal import print_json, print_table, say

@@ -16,8 +16,8 @@ from pydantic import JsonValue
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.sufficient_statistics import Reduced
+from conformal_retrievers.cluster.parts import MANIFEST, Folder, Report, files_in
 from conformal_retrievers.data.parquet import read_parquet
-from conformal_retrievers.data.parts import MANIFEST, Folder, Report, files_in
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.evaluation.evaluate import Evaluation, evaluation_of, query_counts
 from conformal_retrievers.evaluation.measures import QueryCounts

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from conformal_retrievers.cluster.parts import ERRORS, Folder, Part, Report, judged_in
 from conformal_retrievers.data.parquet import write_parquet
-from conformal_retrievers.data.parts import ERRORS, Folder, Part, Report, judged_in
 from conformal_retrievers.scoring import scorer as scorers
 from conformal_retrievers.scoring.scorer import Scorer
 

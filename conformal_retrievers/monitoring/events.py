@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from conformal_retrievers.calibration.gate import Gated, GateDecision
+from conformal_retrievers.calibration.gates.gate import Gated, GateDecision
 from conformal_retrievers.data.files import explain
 from conformal_retrievers.results import Decision, Filtered
 from conformal_retrievers.sentence_filter import FilteredSentences

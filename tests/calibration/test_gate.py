@@ -279,5 +279,5 @@ def test_what_the_gate_learned_from_does_not_calibrate_a_filter():
     new = drawn(40, best=5, n_relevant=1, of="new", seed=2)
     gate = calibrate_gate(new, (), learned, alpha=0.1)
     scorer = RetrievalScorer("retriever", higher_is_better=True)
-    with pytest.raises(ValueError, match="fitted"):
+    with pytest.raises(ValueError, match="gate was calibrated on 40 queries, and 40 of the 80"):
         calibrate([*new, *known], scorer, alpha=0.2, gate=gate)

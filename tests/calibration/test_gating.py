@@ -12,8 +12,8 @@ from scipy.stats import beta
 
 from conformal_retrievers import CalibrationMismatch, ConformalFilter, FunctionScorer, calibrate
 from conformal_retrievers.calibration import Gate, needed_scorers
-from conformal_retrievers.calibration.false_answers import silent_on, sources_of
-from conformal_retrievers.calibration.gating import JUDGED, calibrate_gate
+from conformal_retrievers.calibration.gates.calibrating import JUDGED, calibrate_gate
+from conformal_retrievers.calibration.gates.false_answers import silent_on, sources_of
 from conformal_retrievers.scoring.hits import RetrievalScorer
 from conformal_retrievers.scoring.scorer import query_digest
 
@@ -92,7 +92,7 @@ def test_a_fit_takes_so_many_queries_and_below_that_few_give_the_scale(n, others
     assert gate.calibration.n_queries == n - min(n_fit, 20)
     assert math.isfinite(gate.calibration.threshold())
     fit = f"fitted to {n_fit} judged queries that" if n_fit > 10 else "fitted to no"
-    assert f"learned from other collections (prior queries 1), and {fit}" in gate.statement
+    assert f"learned from other collections (prior queries 2), and {fit}" in gate.statement
     assert ("scale of its numbers" in gate.statement) == (0 < n_fit <= 10)
 
 

@@ -18,7 +18,7 @@ from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.scoring.scorer import query_digest
 from conformal_retrievers.theory.ranks import exact_alpha
 
-say = wording(__package__)
+say = wording("conformal_retrievers.calibration")
 
 
 def check_behind(

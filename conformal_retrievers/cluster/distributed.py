@@ -1,6 +1,6 @@
 """The same work on a cluster: scoring, calibrating and evaluating in parts, on Ray.
 
-Each part of a source (see `data/parts.py`) is one task of an actor, which makes its scorer once,
+Each part of a source (see `cluster/parts.py`) is one task of an actor, which makes its scorer once,
 reads a part from the storage, and writes its result there; the driver holds names of parts only.
 An actor that dies is started again, and its part done again. A driver that is interrupted
 continues, by the same call, with the parts that are not done.
@@ -20,10 +20,10 @@ from conformal_retrievers.extras import require
 require("ray", "fsspec", "pyarrow", "ray")
 
 from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.cluster import parts
+from conformal_retrievers.cluster.parts import Folder, Part
 from conformal_retrievers.cluster.results import calibrated, evaluated
 from conformal_retrievers.cluster.tasks import Done, facts_of, score_part
-from conformal_retrievers.data import parts
-from conformal_retrievers.data.parts import Folder, Part
 from conformal_retrievers.evaluation.evaluate import Evaluation
 from conformal_retrievers.scoring.scorer import Scorer, check_scorer
 

@@ -20,7 +20,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.gate_in_front import answerable_in, check_same_retrieval
+from conformal_retrievers.calibration.gates.in_front import answerable_in, check_same_retrieval
 from conformal_retrievers.calibration.scorer import query_scorer_for, scorer_for
 from conformal_retrievers.calibration.subjects import ANSWERS, FILTERED, QUERIES
 from conformal_retrievers.calibration.wording import wording
@@ -37,7 +37,7 @@ from conformal_retrievers.scoring.scorer import Named, Scorer, needs_length, que
 from conformal_retrievers.theory.intervals import percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
-say = wording(__package__)
+say = wording("conformal_retrievers.calibration")
 GateDecision = Literal["speaks", "silent"]
 
 
@@ -156,7 +156,7 @@ class Gate:
 
         One that calibrated the gate counts as silenced above the score that the threshold may fall
         to with one query more, which makes what is calibrated on it behind the gate exact (see
-        `gate_in_front.py`).
+        `in_front.py`).
         """
         c, own = self.calibration, answerable_in(self.calibration)
         scores = query_scores(self.scorer, judged).tolist()

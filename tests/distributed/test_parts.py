@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformal_retrievers.data.files import envelope_text
-from conformal_retrievers.data.parts import (
+from conformal_retrievers.cluster.parts import (
     MANIFEST,
     Folder,
     files_in,
@@ -19,6 +18,7 @@ from conformal_retrievers.data.parts import (
     parts_of,
     surveyed,
 )
+from conformal_retrievers.data.files import envelope_text
 
 
 def line_of(word):

@@ -23,7 +23,7 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.file_schema import Choice, Unanswerable
 from conformal_retrievers.calibration.fitting import FEWEST, MOST, provenance_with
 from conformal_retrievers.calibration.fitting import split as split_by_hash
-from conformal_retrievers.calibration.gate import Gate
+from conformal_retrievers.calibration.gates.gate import Gate
 from conformal_retrievers.calibration.guarantees import n_needed
 from conformal_retrievers.calibration.subjects import QUERIES
 from conformal_retrievers.calibration.wording import wording
@@ -45,7 +45,7 @@ from conformal_retrievers.scoring.scorer import (
 )
 from conformal_retrievers.theory.ranks import exact_alpha
 
-say = wording(__package__)
+say = wording("conformal_retrievers.calibration")
 SHARE = 3  # the fit part is one of so many
 JUDGED = "judged unanswerable"  # the source of queries with answerable=False among the others
 Queries = Mapping[str, Sequence[JudgedQuery]]  # unanswerable ones, by source

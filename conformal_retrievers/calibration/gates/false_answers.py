@@ -17,7 +17,7 @@ from conformal_retrievers.theory.intervals import Interval, percent
 from conformal_retrievers.theory.ranks import exact_alpha
 from conformal_retrievers.theory.tolerance import binomial_interval
 
-say = wording(__package__)
+say = wording("conformal_retrievers.calibration")
 
 
 class Source(NamedTuple):

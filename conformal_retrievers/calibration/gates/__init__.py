@@ -1,0 +1,1 @@
+"""Whether a query is answered at all: silence, calibrated, in front of a filter."""
