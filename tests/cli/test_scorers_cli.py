@@ -104,10 +104,9 @@ def test_a_retriever_that_is_not_known_is_named(options, code, named, beir, tmp_
 
 def test_hits_are_needed_where_a_score_is_made_of_them(tmp_path):
     path = tmp_path / "judged.jsonl"
-    rng = np.random.default_rng(0)
     queries = [
         JudgedQuery(f"q {i}", [Snippet("a", retrieval_score=s), Snippet("b")], [True, False])
-        for i, s in enumerate(rng.normal(size=50))
+        for i, s in enumerate(np.random.default_rng(0).normal(size=50))
     ]
     write_jsonl(queries, path)
     assert "hit" in error_of("calibrate", path, "--alpha", "0.1", "--out", tmp_path / "c.json")
