@@ -46,7 +46,9 @@ from conformal_retrievers.scoring import FusionScorer, RankScorer
 from llama_index.postprocessor.conformal import ConformalPostprocessor
 
 K = 20
-ALPHA = 0.1
+# LEAST: one calibration of 25 queries on 35 new ones, by the beta-binomial law at 24 and 2: below it with
+# probability 1e-4. Over 120 random halves the mean is 0.91, and one in twenty is below 0.78.
+ALPHA, LEAST = 0.1, 0.51
 PACKAGES = {"langchain": langchain_conformal, "llama_index": llama_index_conformal}
 # Where lower is better, a distance; elsewhere a similarity. LlamaIndex makes exp(−distance) of
 # Chroma's and LanceDB's.
@@ -180,7 +182,7 @@ def test_relevant_ids_are_those_of_the_store_or_the_error_names_the_key(asked):
 async def test_a_file_keeps_what_is_relevant_sync_and_async(asked, path):
     new = halves()[1]
     share, n = recall(asked, path, new)
-    assert share > 0.75
+    assert share > LEAST
     assert 0 < n < K / 2
     if (asked.framework, asked.name) not in NO_ASYNC:
         for query in new[:3]:
@@ -213,7 +215,7 @@ def test_a_tenant_has_its_own_snippets_and_its_short_lists_are_filtered(asked, p
     assert len({text for text, _ in found}) < len(of_all) / 4
     for k in (K, 5):
         share, n = recall(asked, path, new, k=k, **only)
-        assert share > 0.75
+        assert share > LEAST
         assert 0 < n < k
 
 
@@ -231,7 +233,7 @@ def test_one_file_serves_both_frameworks(calibrated, hybrid, server, tmp_path):
         {*one.kept(path, q.query, hybrid)} == {*other.kept(path, q.query, hybrid)} for q in new
     ]
     assert sum(alike) / len(alike) >= (0.7 if bends else 1)
-    assert hybrid or recall(other, path, new)[0] > 0.75
+    assert hybrid or recall(other, path, new)[0] > LEAST
 
 
 @cache
@@ -246,7 +248,7 @@ def test_a_file_of_another_store_is_right_where_the_score_is_invariant(asked, ot
     path = tmp_path / "calibration.json"
     of_memory(other).save(path)
     share, n = recall(asked, path, halves()[1])
-    assert share > 0.75
+    assert share > LEAST
     assert 0 < n < K / 2
 
 
