@@ -46,8 +46,8 @@ from conformal_retrievers.scoring import FusionScorer, RankScorer
 from llama_index.postprocessor.conformal import ConformalPostprocessor
 
 K = 20
-# LEAST: one calibration of 25 queries on 35 new ones, by the beta-binomial law at 24 and 2: below it with
-# probability 1e-4. Over 120 random halves the mean is 0.91, and one in twenty is below 0.78.
+# LEAST: one calibration of 25 queries on 35 new ones, by the beta-binomial law (24, 2), is below it
+# with probability 1e-4. Over 120 random halves the mean is 0.91, and one in twenty is below 0.78.
 ALPHA, LEAST = 0.1, 0.51
 PACKAGES = {"langchain": langchain_conformal, "llama_index": llama_index_conformal}
 # Where lower is better, a distance; elsewhere a similarity. LlamaIndex makes exp(−distance) of
