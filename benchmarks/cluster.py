@@ -60,7 +60,7 @@ def in_process(source: Path) -> tuple[float, float]:
 
 
 def on_cluster(source: Path, actors: int) -> tuple[float, float]:
-    from conformal_retrievers.cluster.distributed import score_dataset
+    from conformal_retrievers.cluster.ray import score_dataset
 
     with tempfile.TemporaryDirectory() as out:
         start = time.time()

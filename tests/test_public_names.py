@@ -17,7 +17,7 @@ LAYERS = [
     ("results", "filtering", "sentence_filter"),
     ("evaluation", "lookback"),
     ("monitoring",),
-    ("cluster", "distributed"),
+    ("cluster",),
     ("answers", "claims"),
     ("__init__",),
     ("integrations",),

@@ -34,7 +34,7 @@ def calibrated(
     labels: Mapping[str, JsonValue] | None = None,
     **options: Any,
 ) -> Calibration:
-    """Return the calibration of scored queries in parts; see `distributed.calibrate_dataset`."""
+    """Return the calibration of scored queries in parts; see `ray.calibrate_dataset`."""
     facts, reports, malformed = _scored(source, scorer, f"scorer is {scorer!r}")
     relative = facts.pop("relative_to_query", False)
     stand_for = {  # a query for each retriever and depth
@@ -55,7 +55,7 @@ def calibrated(
 def evaluated(
     calibration: Calibration, source: str | Path, each: Each, level: float = 0.95
 ) -> Evaluation:
-    """Return the evaluation of scored queries in parts; see `distributed.evaluate_dataset`."""
+    """Return the evaluation of scored queries in parts; see `ray.evaluate_dataset`."""
     scorer = calibration.scorer
     _scored(source, scorer, f"the calibration has the scorer {scorer!r}")
     counts = each(partial(_counted, calibration), files_in(source))

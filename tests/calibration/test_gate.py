@@ -277,6 +277,8 @@ def test_what_the_gate_learned_from_does_not_calibrate_a_filter():
     lost = drawn(40, best=0, of="lost", seed=1)
     learned = fitted_queries(sources_of(known), [], known, lost)
     new = drawn(40, best=5, n_relevant=1, of="new", seed=2)
+    with pytest.raises(ValueError, match="fitted on query"):
+        calibrate_gate([*new, *known], (), learned, alpha=0.1)
     gate = calibrate_gate(new, (), learned, alpha=0.1)
     scorer = RetrievalScorer("retriever", higher_is_better=True)
     with pytest.raises(ValueError, match="gate was calibrated on 40 queries, and 40 of the 80"):

@@ -17,11 +17,7 @@ pytest.importorskip("ray")
 from cluster import failing_scorer, judged, length_scorer, line, rating_scorer, shown, write_source
 
 from conformal_retrievers import Calibration, evaluate, score_queries
-from conformal_retrievers.cluster.distributed import (
-    calibrate_dataset,
-    evaluate_dataset,
-    score_dataset,
-)
+from conformal_retrievers.cluster.ray import calibrate_dataset, evaluate_dataset, score_dataset
 from conformal_retrievers.data.parquet import read_parquet, write_parquet
 
 # Ray warns of the defaults of its own settings.
@@ -101,7 +97,7 @@ from functools import partial
 from pathlib import Path
 import ray
 from cluster import length_scorer
-from conformal_retrievers.cluster.distributed import connect, score_dataset
+from conformal_retrievers.cluster.ray import connect, score_dataset
 
 source, out, log, address = sys.argv[1:]
 connect(address)

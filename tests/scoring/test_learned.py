@@ -23,7 +23,7 @@ from conformal_retrievers.scoring.learned.features import WORDS, columns, featur
 from conformal_retrievers.scoring.learned.feedback import feedback
 from conformal_retrievers.scoring.learned.prior import prior_of
 from conformal_retrievers.scoring.learned.regression import most_probable
-from conformal_retrievers.scoring.learned.score import fitted, table_of, weights_in
+from conformal_retrievers.scoring.learned.score import by_share, fitted, table_of, weights_in
 from conformal_retrievers.scoring.overlap import shares_of
 from conformal_retrievers.scoring.scorer import query_digest
 
@@ -214,6 +214,8 @@ def test_the_fit_is_the_optimum_of_its_formula_and_the_score_is_the_expected_sha
         p = 1 / (1 + np.exp(-log_odds))
         shares = [one / (1 + sum(p) - one) for one in p]
         np.testing.assert_allclose(LEARNED.score(query.query, query.snippets), -np.log(shares))
+    odds = np.random.default_rng(0).normal(size=100)  # bit for bit, in whatever order
+    np.testing.assert_array_equal(by_share(odds[::-1]), by_share(odds)[::-1])
 
 
 def test_without_a_prior_the_regression_is_that_of_scikit_learn():
