@@ -413,7 +413,7 @@ MUTANTS = {
             "if False:",
             "a guarantee stated that is out of reach",
         ),
-        ("reached = units.reach > 1 - c.alpha", "reached = False", "too few blamed on the depth"),
+        ("reached = units.ceiling > 1 - c.alpha", "reached = False", "too few blamed on the depth"),
     ],
     "calibration/planning.py": [
         ("betaincinv(k, n + 1 - k,", "betaincinv(k, n + 2 - k,", "a Beta law off by one"),

@@ -53,9 +53,9 @@ from conformal_retrievers import (
 )
 from conformal_retrievers.calibration.scorer import scorer_for
 from conformal_retrievers.data import read_beir
-from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.data.sentences import cut
+from conformal_retrievers.data.sentences.evidence import by_sentence
 from conformal_retrievers.scoring.bm25 import BM25Scorer
 from conformal_retrievers.scoring.learned.prior import Prior
 from conformal_retrievers.scoring.shared_scores import shared_in

@@ -30,7 +30,7 @@ from conformal_retrievers.calibration.statement import why_none
 from conformal_retrievers.calibration.subjects import ANSWERS, FILTERED, SNIPPETS, OnUnscorable
 from conformal_retrievers.data.checks import as_flag
 from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
-from conformal_retrievers.data.sentences import Splitter
+from conformal_retrievers.data.sentences.cutting import Splitter
 from conformal_retrievers.data.snippets import Retrieved
 from conformal_retrievers.results import Alarm, Filtered, NothingKept, Unscorable
 from conformal_retrievers.scoring.query_scorer import QueryScorer
@@ -117,7 +117,7 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         """Return the same filter at another alpha, see `Calibration.at`; it is remembered."""
         return self._twin(alpha, lambda: {"calibration": self.calibration.at(alpha)})
 
-    def behind(self, gate: Gate | None) -> Self:
+    def with_gate(self, gate: Gate | None) -> Self:
         """Return the same filter with a gate in front, or with its own for None; it is remembered.
 
         Raises `CalibrationMismatch` for another gate than the one that it was calibrated with.

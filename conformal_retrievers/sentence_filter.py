@@ -23,7 +23,7 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.gates.gate import Gate, Gated, scorer_and_gate
 from conformal_retrievers.calibration.scorer import needed_scorers
 from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
-from conformal_retrievers.data.sentences import (
+from conformal_retrievers.data.sentences.cutting import (
     Passage,
     Sentences,
     Split,

@@ -18,8 +18,8 @@ import langchain_conformal
 import llama_index.postprocessor.conformal as llama_index_conformal
 from conformal_retrievers import JudgedQuery, LearnedScorer, Snippet, evaluate, score_queries
 from conformal_retrievers.calibration import Calibration, calibrate, calibrate_gate, needed_scorers
-from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.hits import fuse
+from conformal_retrievers.data.sentences.evidence import by_sentence
 from conformal_retrievers.scoring import BestScore, FunctionScorer, RankScorer, RetrievalScorer
 from conformal_retrievers.sentence_filter import open_filter
 from langchain_conformal.documents import with_hits as found_by

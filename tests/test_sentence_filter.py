@@ -12,7 +12,7 @@ from pages import NAME, NUMBER, asked, page
 from conformal_retrievers import CalibrationMismatch, ConformalFilter, NothingKept, calibrate
 from conformal_retrievers.data import Snippet
 from conformal_retrievers.data.ranges import Range
-from conformal_retrievers.data.sentences import Splitter, splitter
+from conformal_retrievers.data.sentences.cutting import Splitter, splitter
 from conformal_retrievers.monitoring import event_of
 from conformal_retrievers.monitoring.events import annotate_span, check_event
 from conformal_retrievers.results import Unscorable

@@ -22,10 +22,10 @@ from conformal_retrievers.calibration.statement import why_none
 from conformal_retrievers.calibration.subjects import OnUnscorable
 from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.copies import check_copies
-from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.data.retrieved import check_not_only_relevant
 from conformal_retrievers.data.sentences import Split
+from conformal_retrievers.data.sentences.evidence import by_sentence
 from conformal_retrievers.scoring.function import FunctionScorer
 from conformal_retrievers.scoring.scorer import (
     Scorer,

@@ -116,7 +116,7 @@ class Units:
         return Masses.of(sizes.repeat(self.sizes))
 
     @property
-    def reach(self) -> float:
+    def ceiling(self) -> float:
         """The share of the judged mass that some finite threshold keeps: the rest scores +inf."""
         parts = self.masses.parts
         return int(parts[self.scores < math.inf].sum()) / int(parts.sum())

@@ -60,7 +60,7 @@ def _guarantee(c: Thresholds) -> str:
         at = "at this depth" if c.k is None else f"at K = {c.k}"
         if c.subject == ANSWERS:
             return f"Out of reach: no threshold {text}."
-        if c.units().reach <= 1 - c.alpha and not _dropped_by_scorer(c.units()):
+        if c.units().ceiling <= 1 - c.alpha and not _dropped_by_scorer(c.units()):
             at += ", so retrieve deeper"
         return f"Out of reach {at}: no threshold {text}."
     if c.by_group:
@@ -203,7 +203,7 @@ def why_none_kept(items: str) -> str:
 def why_none(c: Thresholds, group: str | None) -> str:
     """Return why the threshold of a group is infinite."""
     units, n = c.units(group), c.n_units[group]
-    reached = units.reach > 1 - c.alpha
+    reached = units.ceiling > 1 - c.alpha
     if n < c.n_needed and (reached or not c.count_missed):
         return say("too few", needed=_units(c, c.n_needed), n=n, lacking=c.n_needed - n)
     if c.subject == ANSWERS:
@@ -221,7 +221,7 @@ def why_none(c: Thresholds, group: str | None) -> str:
     cause = say(why, dropped=dropped, n=retrieved, known=known, items=c.subject.name)
     if reached:
         return say("too few to reach", cause=cause, remedy=remedy)
-    most = percent(round(units.reach, 3), exact=True)
+    most = percent(round(units.ceiling, 3), exact=True)
     mean = "" if c.guarantee == "snippet" else "averaged over queries, "
     return say("out of reach", cause=cause, mean=mean, most=most, remedy=remedy)
 

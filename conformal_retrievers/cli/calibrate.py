@@ -17,8 +17,8 @@ from conformal_retrievers.cli import inputs, options
 from conformal_retrievers.cli.scorers import Models, needs_model
 from conformal_retrievers.cli.show import ALPHAS, facts_of
 from conformal_retrievers.cli.terminal import print_json, print_table, say
-from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.queries import JudgedQuery
+from conformal_retrievers.data.sentences.evidence import by_sentence
 from conformal_retrievers.scoring.scorer import Scorer, fitted_on, query_digest, score_queries
 
 

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
-from conformal_retrievers.data.sentence_split import pieces_in
+from conformal_retrievers.data.sentences.split import pieces_in
 
 # They open windows or browsers, print poems, or are tests.
 SKIPPED = {

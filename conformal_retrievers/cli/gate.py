@@ -12,9 +12,9 @@ from conformal_retrievers.cli import inputs, options
 from conformal_retrievers.cli.calibrate import retrieval_of, save
 from conformal_retrievers.cli.scorers import Models
 from conformal_retrievers.cli.terminal import say
-from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.data.readers.reading import read
+from conformal_retrievers.data.sentences.evidence import by_sentence
 from conformal_retrievers.evaluation import GateEvaluation, evaluate_gate
 from conformal_retrievers.scoring.scorer import fitted_on, query_digest
 from conformal_retrievers.theory.ranks import exact_alpha

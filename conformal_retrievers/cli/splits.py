@@ -7,7 +7,7 @@ from conformal_retrievers.cli import options
 from conformal_retrievers.cli.inputs import judged_queries
 from conformal_retrievers.cli.scorers import Models
 from conformal_retrievers.cli.terminal import print_json, say
-from conformal_retrievers.data.evidence import by_sentence
+from conformal_retrievers.data.sentences.evidence import by_sentence
 from conformal_retrievers.evaluation.splits import try_splits as tried
 
 

@@ -1,7 +1,6 @@
 """What users bring: judged and scored queries, and their files."""
 
 from conformal_retrievers.data.beir import read_beir
-from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.data.jsonl import iter_jsonl, read_jsonl, write_jsonl
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet, as_scores
@@ -14,6 +13,7 @@ from conformal_retrievers.data.readers import (
     read_ragas,
     read_trec,
 )
+from conformal_retrievers.data.sentences.evidence import by_sentence
 from conformal_retrievers.data.unanswerable import without_relevant
 
 __all__ = [

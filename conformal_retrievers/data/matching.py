@@ -17,11 +17,11 @@ from difflib import get_close_matches
 from itertools import chain
 from typing import Any, TypedDict
 
-from conformal_retrievers.data.evidence import LEAST, by_chunk, by_sentence, located
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.retrieval import Retrieval
 from conformal_retrievers.data.retrieved import with_questions
 from conformal_retrievers.data.sentences import Split, splitter
+from conformal_retrievers.data.sentences.evidence import LEAST, by_chunk, by_sentence, located
 
 Found = tuple[Snippet, Mapping[str, Any]]  # with the fields of its metadata
 Returned = tuple[Sequence[Sequence[Found]], Retrieval]  # for each question, by what was asked

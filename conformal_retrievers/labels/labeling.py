@@ -12,7 +12,7 @@ from pydantic import JsonValue
 
 from conformal_retrievers.data.checks import all_of, query_name
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, as_snippets
-from conformal_retrievers.data.sentences import Sentences, Split, cut
+from conformal_retrievers.data.sentences.cutting import Sentences, Split, cut
 from conformal_retrievers.labels.sentences import ask_numbers
 from conformal_retrievers.llm.ask import LLM, announce, ask_verdicts
 from conformal_retrievers.llm.cache import Cache

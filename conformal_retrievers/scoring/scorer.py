@@ -30,7 +30,7 @@ from conformal_retrievers.data.copies import folded
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet, as_scores
 from conformal_retrievers.data.retrieved import check_retrieved, queries_to_judge
 from conformal_retrievers.extras import with_bar
-from conformal_retrievers.scoring.shared_scores import aonce, once
+from conformal_retrievers.scoring.shared_scores import ascored_once, scored_once
 
 Scores = NDArray[np.float64]  # (n,), one for each snippet
 
@@ -200,7 +200,7 @@ def score_snippets(scorer: Scorer, query: str, snippets: Sequence[Snippet]) -> S
     """
     if not (n := len(snippets)):
         return np.empty(0)
-    return once(
+    return scored_once(
         scorer.name, query, snippets, lambda: _checked(scorer, scorer.score(query, snippets), n)
     )
 
@@ -217,7 +217,9 @@ async def ascore_snippets(scorer: Scorer, query: str, snippets: Sequence[Snippet
     """
     if not snippets:
         return np.empty(0)
-    return await aonce(scorer.name, query, snippets, lambda: _ascored(scorer, query, snippets))
+    return await ascored_once(
+        scorer.name, query, snippets, lambda: _ascored(scorer, query, snippets)
+    )
 
 
 async def _ascored(scorer: Scorer, query: str, snippets: Sequence[Snippet]) -> Scores:

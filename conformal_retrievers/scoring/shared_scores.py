@@ -75,7 +75,7 @@ async def stop(tasks: Sequence[asyncio.Future[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def once(
+def scored_once(
     scorer: Hashable, query: str, snippets: Sequence[Snippet], score: Callable[[], Scores]
 ) -> Scores:
     """Return scores by a scorer's name, or other key: of `shared` snippets, those that are known.
@@ -83,7 +83,7 @@ def once(
     >>> calls = []
     >>> with shared(["a"]) as snippets:
     ...     for _ in range(2):
-    ...         scores = once("s", "q", snippets, lambda: calls.append(1) or np.ones(1))
+    ...         scores = scored_once("s", "q", snippets, lambda: calls.append(1) or np.ones(1))
     >>> scores, calls
     (array([1.]), [1])
     """
@@ -96,10 +96,10 @@ def once(
     return np.array(known[key], dtype=np.float64)
 
 
-async def aonce(
+async def ascored_once(
     name: str, query: str, snippets: Sequence[Snippet], score: Callable[[], Awaitable[Scores]]
 ) -> Scores:
-    """Return what `once` returns; scores that another task awaits are awaited with it."""
+    """Return what `scored_once` returns; scores that another task awaits are awaited with it."""
     known = getattr(snippets, "known", None)
     if known is None:
         return await score()

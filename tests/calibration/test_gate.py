@@ -167,15 +167,15 @@ def test_an_alpha_that_is_not_above_the_gates_is_an_error_with_the_nearest_valid
 def test_a_gate_may_be_put_in_front_of_a_filter_at_any_alpha():
     alone = ConformalFilter(LAST, ALONE)
     assert alone.at(0.3)(*SILENCED).kept.tolist() == [0]
-    behind = alone.behind(GATE)
-    for both in (behind, behind.at(0.3), alone.at(0.3).behind(GATE)):
+    behind = alone.with_gate(GATE)
+    for both in (behind, behind.at(0.3), alone.at(0.3).with_gate(GATE)):
         assert both(*SILENCED).silenced
         assert both("a", ["1 a 0.5"]).kept.tolist() == [0]
-    assert (alone.gate, alone.at(0.3).gate, alone.behind(None)) == (None, None, alone)
+    assert (alone.gate, alone.at(0.3).gate, alone.with_gate(None)) == (None, None, alone)
     assert "30 %" in behind.statement  # the sum of both alphas
     assert GATE.statement in behind.statement
     with pytest.raises(TypeError, match="gate"):
-        alone.behind(0.1)
+        alone.with_gate(0.1)
 
 
 def test_a_filter_decides_the_same_asynchronously_and_needs_the_gates_decision_beside_scores():

@@ -55,7 +55,7 @@ def test_missed_snippets_are_units_but_not_relevant_scores():
     assert (calibration.n_relevant, calibration.n_missed, calibration.n_queries) == (3, 3, 4)
     assert calibration.units().scores.tolist() == [1, math.inf, math.inf, math.inf, 2, 3]
     assert calibration.p_values([math.inf]).tolist() == [2.5 / 5]
-    assert calibration.units().reach == 2.5 / 4
+    assert calibration.units().ceiling == 2.5 / 4
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from pages import NAME, NUMBER, asked
 
 from conformal_retrievers import Calibration, ScoredQuery, SentenceFilter, calibrate
 from conformal_retrievers.calibration.subjects import SENTENCES
-from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, with_hits
+from conformal_retrievers.data.sentences.evidence import by_sentence
 from conformal_retrievers.scoring.learned.prior import prior_of
 
 JUDGED = [

@@ -14,7 +14,7 @@ from conformal_retrievers.calibration import Calibration, CalibrationMismatch
 from conformal_retrievers.calibration.checks import check_same_scorer
 from conformal_retrievers.calibration.subjects import CLAIMS, FLAGS, SENTENCES, SNIPPETS
 from conformal_retrievers.claims import ClaimFilter, evaluate_claims
-from conformal_retrievers.data.sentences import Splitter
+from conformal_retrievers.data.sentences.cutting import Splitter
 from conformal_retrievers.lookback import FactualityClassifier, FactualityFlag
 from conformal_retrievers.sentence_filter import SentenceFilter
 

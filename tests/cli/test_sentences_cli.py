@@ -8,7 +8,7 @@ from commands import error_of, run
 from pages import NAME, asked, by_line
 
 from conformal_retrievers import Calibration, SentenceFilter, calibrate, write_jsonl
-from conformal_retrievers.data.evidence import by_sentence
+from conformal_retrievers.data.sentences.evidence import by_sentence
 from conformal_retrievers.monitoring import FilterLog, event_of
 
 SPLIT = ("--split", "sentences")

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pages import by_line
 
-from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.queries import Hit, JudgedQuery, Snippet, with_hits
 from conformal_retrievers.data.sentences import cut, splitter
+from conformal_retrievers.data.sentences.evidence import by_sentence
 
 TEXT = "It rains. Ann did it. So she said."
 #       0         10          22

@@ -13,10 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from judged import QUERIES
 
-from conformal_retrievers.data import JudgedQuery, ScoredQuery, Snippet, parquet, read
+from conformal_retrievers.data import JudgedQuery, ScoredQuery, Snippet, read
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.hits import Hit, HitColumns
-from conformal_retrievers.data.parquet import iter_parquet, iter_rows, read_parquet, write_parquet
+from conformal_retrievers.data.parquet import files
+from conformal_retrievers.data.parquet.files import (
+    iter_parquet,
+    iter_rows,
+    read_parquet,
+    write_parquet,
+)
 
 
 def assert_equal(one: ScoredQueries, other: ScoredQueries) -> None:
@@ -37,8 +43,8 @@ def test_judged_queries_are_read_as_they_were_written(tmp_path):
 @pytest.fixture(autouse=True, scope="module")
 def small_row_groups():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parquet, "SCORED", 2)
-        patch.setattr(parquet, "JUDGED", 2)
+        patch.setattr(files, "SCORED", 2)
+        patch.setattr(files, "JUDGED", 2)
         yield
 
 

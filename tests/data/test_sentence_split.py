@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformal_retrievers.cli.docstrings import standard_library_docstrings
-from conformal_retrievers.data.sentence_split import LIMIT, NAME, sentences_in
 from conformal_retrievers.data.sentences import splitter
+from conformal_retrievers.data.sentences.split import LIMIT, NAME, sentences_in
 
 OURS = splitter("sentences")
 

@@ -7,7 +7,7 @@ import pytest
 
 from conformal_retrievers.data import Hit, Snippet
 from conformal_retrievers.data.ranges import Range
-from conformal_retrievers.data.sentences import cut, passages, splitter, with_neighbours
+from conformal_retrievers.data.sentences.cutting import cut, passages, splitter, with_neighbours
 
 TEXT = " One two. Three four.  Five six.\nSeven. "
 HITS = (Hit("bm25", 0, 2.0),)

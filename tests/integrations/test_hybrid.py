@@ -322,7 +322,7 @@ def test_a_hybrid_retriever_refuses_what_is_not_a_retriever_or_a_name(framework)
 def test_a_hybrid_retriever_without_one_that_the_score_reads_is_refused(framework):
     hybrid = hybrid_in(framework, {"dense": LISTS["dense"]})
     dense = filter_at(RankScorer("dense"), 0)
-    for needs_both in (filter_at(LEARNED, 0), dense.behind(GATE)):
+    for needs_both in (filter_at(LEARNED, 0), dense.with_gate(GATE)):
         with pytest.raises(ValueError, match="hits of 'dense', .* needs those of 'bm25'"):
             framework.filter_once(hybrid, needs_both)
     framework.filter_once(hybrid, dense)

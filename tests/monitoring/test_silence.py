@@ -56,8 +56,8 @@ def test_the_monitor_counts_what_events_count_and_drift_is_about_what_passes(fil
 def test_a_gate_that_is_named_for_each_query_leaves_the_filter_its_count_of_queries():
     alone = ConformalFilter(LAST, calibrated([0.5] * 20, 0.1, "last"))
     other = gate_of([0.1, 0.2, 0.3])
-    assert alone.behind(other) is alone.behind(other) is not alone.behind(GATE)
-    assert alone.at(0.2).behind(GATE).calibration.alpha == 0.2
+    assert alone.with_gate(other) is alone.with_gate(other) is not alone.with_gate(GATE)
+    assert alone.at(0.2).with_gate(GATE).calibration.alpha == 0.2
 
 
 @pytest.mark.slow

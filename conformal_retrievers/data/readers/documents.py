@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, with_hits
-from conformal_retrievers.data.readers.records import Record, parsed
+from conformal_retrievers.data.readers.records import Record, literal_in
 
 MARKS = ("conformal_score", "conformal_p_value", "conformal_ranges")
 RUN = "conformal_filter"  # the name of the run, the event and the span of a filter
@@ -43,7 +43,7 @@ def filter_in(name: Any, of_retriever: Any) -> str | None:
     """
     if name in (RUN, RETRIEVER):
         return str(name)
-    metadata = parsed(of_retriever) if isinstance(of_retriever, str) else of_retriever
+    metadata = literal_in(of_retriever) if isinstance(of_retriever, str) else of_retriever
     named = isinstance(metadata, Mapping) and metadata.get("ls_retriever_name") == "conformal"
     return RETRIEVER if named else None
 

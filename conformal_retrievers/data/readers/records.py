@@ -84,7 +84,7 @@ class Record:
     def _parsed(self, name: str) -> Any:
         """Return a field as it is, or the list or object that its text has."""
         value = self.get(name)
-        inside = parsed(value) if isinstance(value, str) else None
+        inside = literal_in(value) if isinstance(value, str) else None
         return value if inside is None else inside
 
     def number(self, name: str) -> float | None:
@@ -210,7 +210,7 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def parsed(text: str) -> Any:
+def literal_in(text: str) -> Any:
     """Return a list or object in a cell, written as JSON or as Python prints it; else None."""
     if text.lstrip().startswith(("[", "{")):
         for parse in (json.loads, ast.literal_eval):

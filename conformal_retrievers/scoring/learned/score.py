@@ -32,7 +32,7 @@ from conformal_retrievers.scoring.learned.prior import Item, prior_of
 from conformal_retrievers.scoring.learned.regression import most_probable
 from conformal_retrievers.scoring.overlap import shares_of
 from conformal_retrievers.scoring.scorer import Scorer, query_digest, score_snippets
-from conformal_retrievers.scoring.shared_scores import once
+from conformal_retrievers.scoring.shared_scores import scored_once
 
 FORMAT, VERSION = "conformal-retrievers/learned-scorer", 8
 
@@ -234,7 +234,9 @@ def table_of(
 def _words(query: str, snippets: Retrieved) -> Values:
     """Return the scores of shared words, (3, n)."""
     # By a key that is no text: a scorer may have any name.
-    return once(WORDS, query, snippets, lambda: -np.array(shares_of(query, snippets.texts, *WORDS)))
+    return scored_once(
+        WORDS, query, snippets, lambda: -np.array(shares_of(query, snippets.texts, *WORDS))
+    )
 
 
 def item_of(judged: Iterable[JudgedQuery]) -> Item:

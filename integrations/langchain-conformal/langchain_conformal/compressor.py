@@ -43,7 +43,7 @@ class ConformalCompressor(FromCalibration, BaseDocumentCompressor):
 
     def model_post_init(self, context: Any, /) -> None:
         """Raise ValueError for another gate than the one that the filter was calibrated with."""
-        self.filter.behind(self.gate)
+        self.filter.with_gate(self.gate)
 
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
@@ -60,5 +60,5 @@ class ConformalCompressor(FromCalibration, BaseDocumentCompressor):
     def _run(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks
     ) -> FilterRun[list[Document]]:
-        gated = self.filter.behind(self.gate)
+        gated = self.filter.with_gate(self.gate)
         return filter_run(gated, query, documents, callbacks, self.metadata_prefix)

@@ -17,7 +17,7 @@ from conformal_retrievers import Filtered, Snippet
 from conformal_retrievers.data import Hit, as_scores
 from conformal_retrievers.data.hits import RETRIEVER, HitColumns, fusion, listed
 from conformal_retrievers.data.models import with_fields
-from conformal_retrievers.data.sentences import Passage
+from conformal_retrievers.data.sentences.cutting import Passage
 from conformal_retrievers.data.snippets import Retrieved
 from conformal_retrievers.monitoring import json_number
 from conformal_retrievers.sentence_filter import FilteredSentences

@@ -77,7 +77,7 @@ class ConformalRetriever(FromCalibration, Around):
 
     def _filter(self) -> RetrievalFilter[Any]:
         at_alpha = self.filter if self.alpha is None else self.filter.at(self.alpha)
-        return at_alpha.behind(self.gate)
+        return at_alpha.with_gate(self.gate)
 
     def _configured(
         self, configurable: Configurable, kwargs: dict[str, Any]

@@ -73,7 +73,7 @@ class ConformalPostprocessor(BaseNodePostprocessor):
 
     @model_validator(mode="after")
     def _check_gate(self) -> Self:
-        self.filter.behind(self.gate)
+        self.filter.with_gate(self.gate)
         return self
 
     @classmethod
@@ -149,7 +149,7 @@ class ConformalPostprocessor(BaseNodePostprocessor):
             raise ValueError(
                 "query is missing; give query_str= or query_bundle= to postprocess_nodes"
             )
-        nodes, keep = as_nodes(given), self.filter.behind(self.gate)
+        nodes, keep = as_nodes(given), self.filter.with_gate(self.gate)
         check_origin(keep, nodes)
         retrieved = RetrievedNodes(nodes)
         with rerank_events(query, retrieved, keep, self.callback_manager) as outcome:

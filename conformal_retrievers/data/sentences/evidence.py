@@ -21,7 +21,7 @@ from conformal_retrievers.data.checks import all_of
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.ranges import Evidence, Quote, Range
 from conformal_retrievers.data.retrieved import check_retrieved
-from conformal_retrievers.data.sentences import Split, Splitter, cut, splitter
+from conformal_retrievers.data.sentences.cutting import Split, Splitter, cut, splitter
 
 FEWEST = 3  # visible characters that a sentence shares with evidence
 HALF = 0.45  # of the characters of a piece of evidence, or of a chunk

@@ -8,9 +8,9 @@ import numpy as np
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.hits import HitColumns
 from conformal_retrievers.data.jsonl import TYPES
+from conformal_retrievers.data.parquet.row_groups import FLAG, MARK, NUMBER, TEXT, WHOLE, Kind
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.data.retrieval import Hybrid, Retriever
-from conformal_retrievers.data.row_groups import FLAG, MARK, NUMBER, TEXT, WHOLE, Kind
 from conformal_retrievers.extras import require
 
 require("parquet", "pyarrow")

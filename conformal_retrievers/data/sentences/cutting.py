@@ -74,9 +74,9 @@ def splitter(split: Split) -> Splitter:
     if isinstance(split, Splitter):
         return split
     if split == "sentences":
-        from conformal_retrievers.data import sentence_split
+        from conformal_retrievers.data.sentences.split import NAME, sentences_in
 
-        return Splitter(sentence_split.NAME, sentence_split.sentences_in)
+        return Splitter(NAME, sentences_in)
     if not callable(split):
         wrong = ValueError if isinstance(split, str) else TypeError
         raise wrong(f'split is {split!r}; give "sentences" or a function from a text to ranges')

@@ -20,7 +20,8 @@ from conformal_retrievers.data.checks import all_of
 from conformal_retrievers.data.column_checks import as_judgements
 from conformal_retrievers.data.columns import ScoredQueries, the_same
 from conformal_retrievers.data.hits import Hit, HitColumns
-from conformal_retrievers.data.parquet_tables import (
+from conformal_retrievers.data.parquet.row_groups import Source, cast, row_groups, sizes_of
+from conformal_retrievers.data.parquet.tables import (
     HIT,
     LISTS,
     OF_JUDGED,
@@ -32,7 +33,6 @@ from conformal_retrievers.data.parquet_tables import (
 )
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet
 from conformal_retrievers.data.ranges import Evidence
-from conformal_retrievers.data.row_groups import Source, cast, row_groups, sizes_of
 from conformal_retrievers.extras import require
 
 require("parquet", "pyarrow")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from itertools import chain
 
-from conformal_retrievers.data.markdown_blocks import UNITS, blocks
+from conformal_retrievers.data.sentences.markdown_blocks import UNITS, blocks
 from conformal_retrievers.extras import require
 
 require("text", "regex", "sentencex")
