@@ -6,8 +6,7 @@ from conformal_retrievers.calibration.checks import CalibrationMismatch
 from conformal_retrievers.calibration.gates.calibrating import calibrate_gate
 from conformal_retrievers.calibration.gates.gate import Gate, Gated
 from conformal_retrievers.calibration.guarantees import Guarantee
-from conformal_retrievers.calibration.outlook import Plan
-from conformal_retrievers.calibration.planning import plan, smallest_alpha
+from conformal_retrievers.calibration.planning import Plan, plan, smallest_alpha
 from conformal_retrievers.calibration.scorer import needed_scorers
 from conformal_retrievers.calibration.subjects import OnUnscorable, Subject
 
