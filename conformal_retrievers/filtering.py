@@ -87,7 +87,7 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         check_scorer(scorer)
         checks.check_same_scorer(scorer.name, calibrated=calibration.scorer)
         if on_empty not in get_args(OnEmpty):
-            raise ValueError(f"on_empty is {on_empty!r}; give one of {get_args(OnEmpty)}")
+            raise ValueError(f"on_empty is {on_empty!r:.80}; give one of {get_args(OnEmpty)}")
         checks.check_on_unscorable(on_unscorable, SNIPPETS)
         self.gate = gate_for(calibration, gate, with_parts(scorer))
         self.scorer, self.calibration = scorer, calibration
@@ -261,7 +261,7 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
     def _checked(self, query: object, n: int, group: str | None) -> str | None:
         """Check a query and its number of snippets, and return its group."""
         if not isinstance(query, str) or not query.strip():
-            raise ValueError(f"query is {query!r}; give the text of the query")
+            raise ValueError(f"query is {query!r:.80}; give the text of the query")
         checks.warn_if_deeper(n, self.calibration.k)
         return self.group_of(query) if group is None and self.group_of is not None else group
 

@@ -169,7 +169,7 @@ def check_more(calibration: Calibration, more_alpha: float) -> None:
     """Raise ValueError unless a second call at `more_alpha` may keep more than a first call."""
     if not 0 < more_alpha < calibration.alpha:
         raise ValueError(
-            f"more_alpha is {more_alpha!r}; give a number between 0 and the filter's alpha, "
+            f"more_alpha is {more_alpha!r:.80}; give a number between 0 and the filter's alpha, "
             f"{calibration.alpha:g}"
         )
     calibration.at(more_alpha)

@@ -110,7 +110,7 @@ class SentenceFilter(RetrievalFilter[FilteredSentences]):
         **options: Unpack[FilterOptions],
     ) -> None:
         if type(neighbours) is not int or neighbours < 0:  # True is an int
-            raise ValueError(f"neighbours is {neighbours!r}; give a whole number, 0 or more")
+            raise ValueError(f"neighbours is {neighbours!r:.80}; give a whole number, 0 or more")
         self.splitter, self.neighbours = splitter(split), neighbours
         super().__init__(scorer, calibration, **options)
 

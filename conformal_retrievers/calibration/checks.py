@@ -92,7 +92,7 @@ def check_on_unscorable(on_unscorable: object, subject: Subject) -> None:
     """Raise ValueError unless it is "raise" or what filters of the subject do."""
     if on_unscorable not in ("raise", subject.unscorable):
         raise ValueError(
-            f"on_unscorable is {on_unscorable!r}; give 'raise' or {subject.unscorable!r}"
+            f"on_unscorable is {on_unscorable!r:.80}; give 'raise' or {subject.unscorable!r}"
         )
 
 
@@ -216,10 +216,14 @@ def check_retrieval(
     """
     k, split = (retrieval or {}).get("k"), (retrieval or {}).get("split")
     if subject == SENTENCES and not (isinstance(split, str) and split.isprintable() and split):
-        raise ValueError(f"retrieval: split is {split!r}; give the name of what cut the sentences")
+        raise ValueError(
+            f"retrieval: split is {split!r:.80}; give the name of what cut the sentences"
+        )
     as_retriever("retrieval", (retrieval or {}).get("retriever"))
     if k is not None and (isinstance(k, bool) or not isinstance(k, int) or k < 1):
-        raise ValueError(f"retrieval: k is {k!r}; give the number of snippets that are asked for")
+        raise ValueError(
+            f"retrieval: k is {k!r:.80}; give the number of snippets that are asked for"
+        )
 
 
 def json_copy(name: str, value: Mapping[str, JsonValue] | None) -> dict[str, JsonValue] | None:

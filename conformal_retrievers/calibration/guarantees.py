@@ -54,7 +54,7 @@ def check_guarantee(guarantee: str, delta: float | None) -> float | None:
     """Return delta; raise ValueError for an unknown guarantee, or one that cannot have a delta."""
     if guarantee not in get_args(Guarantee):
         known = ", ".join(map(repr, get_args(Guarantee)))
-        raise ValueError(f"guarantee is {guarantee!r}; give one of {known}")
+        raise ValueError(f"guarantee is {guarantee!r:.80}; give one of {known}")
     if delta is not None and guarantee == "snippet":
         raise ValueError(say("delta of snippets", delta=delta))
     return None if delta is None else tolerance.check_delta(delta)

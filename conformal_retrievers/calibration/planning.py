@@ -194,7 +194,7 @@ def smallest_alpha(
     check_guarantee(guarantee, delta)
     given: object = n
     if not isinstance(given, (int, np.integer)) or n < 1:
-        raise ValueError(f"n is {n!r}; give the number of judged queries, 1 or more")
+        raise ValueError(f"n is {n!r:.80}; give the number of judged queries, 1 or more")
 
     def feasible(alpha: float) -> bool:
         return n_needed(guarantee, alpha, delta) <= n

@@ -40,7 +40,7 @@ class AnnotatedAnswer:
         factual = tuple(bool(f) if isinstance(f, np.bool_) else f for f in given)
         for i, f in enumerate(factual):
             if f is not None and not isinstance(f, bool):
-                raise ValueError(f"{where}: factual[{i}] is {f!r}; give True, False or None")
+                raise ValueError(f"{where}: factual[{i}] is {f!r:.80}; give True, False or None")
         if relevance.shape != (len(factual),):
             raise ValueError(
                 f"{where}: relevance has shape {relevance.shape} but factual has {len(factual)} "

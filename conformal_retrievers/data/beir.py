@@ -121,7 +121,7 @@ def run_name(path: str | Path) -> str:
 def read_runs(folder: Path, run: Runs, k: int | None) -> dict[str, Run]:
     """Read one run or several, cut to k documents a query, by the names that they have in hits."""
     if k is not None and k < 1:
-        raise ValueError(f"k is {k!r}; give how many snippets to keep per query, 1 or more")
+        raise ValueError(f"k is {k!r:.80}; give how many snippets to keep per query, 1 or more")
     if isinstance(run, Mapping):
         named = dict(run)
     else:

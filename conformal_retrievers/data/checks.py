@@ -133,7 +133,7 @@ def as_count(where: str, name: str, value: Any, *, least: int) -> int | None:
 def check_count(count: object, name: str) -> int:
     """Return a whole number of at least 1; raise ValueError, naming it, for anything else."""
     if isinstance(count, bool) or not isinstance(count, Integral) or count < 1:
-        raise ValueError(f"{name} is {count!r}; give a whole number of at least 1")
+        raise ValueError(f"{name} is {count!r:.80}; give a whole number of at least 1")
     return int(count)
 
 

@@ -86,7 +86,7 @@ def _check_key(key: str | None, fields: Mapping[str, set[str]]) -> None:
         raise TypeError(f"key is {key!r:.60}; give the name of a field of the metadata, or None")
     if fields and key not in (None, "evidence", *fields):
         near = get_close_matches(key or "", fields, 1) or [*sorted(fields), "evidence"]
-        text = f"key is {key!r}, which no metadata of what was retrieved have"
+        text = f"key is {key!r:.80}, which no metadata of what was retrieved have"
         raise ValueError(f"{text}; give {' or '.join(map(repr, near))}")
 
 

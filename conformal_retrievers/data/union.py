@@ -77,7 +77,7 @@ def check_retrievers(retrievers: Any, on_error: object, kind: type, example: str
                 f"{example}"
             )
     if on_error not in get_args(OnError):
-        raise ValueError(f"on_error is {on_error!r}; give one of {get_args(OnError)}")
+        raise ValueError(f"on_error is {on_error!r:.80}; give one of {get_args(OnError)}")
 
 
 def check_asked(read: Iterable[str], asked: Collection[str]) -> None:

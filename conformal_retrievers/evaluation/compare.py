@@ -95,7 +95,7 @@ def compare(
         check_subject(calibration, *RETRIEVED)
     check_level(level)
     if resamples < 100:
-        raise ValueError(f"resamples is {resamples!r}; give 100 or more")
+        raise ValueError(f"resamples is {resamples!r:.80}; give 100 or more")
     if scored_by_other is None and one.scorer != other.scorer:
         scorers = f"{one.scorer!r} and {other.scorer!r}"
         raise ValueError(f"the scorers differ, {scorers}; give scored_by_other too")

@@ -183,7 +183,7 @@ def _check_attention(model: PreTrainedModel, name: str) -> None:
     if padded or "position_ids" not in inspect.signature(model.forward).parameters:
         reason = "has positions that depend on its padding"
     elif window or kinds & {"sliding_attention", "chunked_attention"}:
-        reason = f"has a sliding window (config.sliding_window is {window!r})"
+        reason = f"has a sliding window (config.sliding_window is {window!r:.80})"
     else:
         return
     raise ValueError(

@@ -35,7 +35,7 @@ class RagPrompt:
         parts = {f"snippets[{i}]": snippet for i, snippet in enumerate(self.snippets)}
         for name, text in {"question": self.question, **parts}.items():
             if not text.strip():
-                raise ValueError(f"{name} is {text!r}, which is blank; give a text")
+                raise ValueError(f"{name} is {text!r:.80}, which is blank; give a text")
         if not self.snippets:
             raise ValueError("snippets is empty; give at least one snippet")
 

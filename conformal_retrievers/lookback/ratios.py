@@ -100,7 +100,7 @@ def ratio_features(ratios: LookbackRatios, variant: Variant, n_snippets: int) ->
     ValueError for an unknown variant, or more than K snippets.
     """
     if variant not in get_args(Variant):
-        raise ValueError(f"variant is {variant!r}; give one of {get_args(Variant)}")
+        raise ValueError(f"variant is {variant!r:.80}; give one of {get_args(Variant)}")
     missing = n_snippets - ratios.snippets.shape[-1]
     if missing < 0:
         raise ValueError(

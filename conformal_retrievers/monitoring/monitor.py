@@ -81,7 +81,7 @@ class Monitor:
             raise ValueError(f"scores has shape {s.shape}; give one score a snippet, (n,)")
         if (silenced is None) == self.calibration.silences:
             which = "a gate; give result.silenced" if silenced is None else "no gate; leave it out"
-            raise ValueError(f"silenced is {silenced!r}, but the calibration holds {which}")
+            raise ValueError(f"silenced is {silenced!r:.80}, but the calibration holds {which}")
         kept = 0 if silenced else int(np.count_nonzero(self.calibration.keep(s, group)))
         unscorable, finite = int(np.count_nonzero(np.isnan(s))), s[np.isfinite(s)]
         with self._lock:

@@ -86,7 +86,7 @@ class FusionScorer(Rebuilt):
         if not all(isinstance(name, str) for name in names):
             raise TypeError(f"retrievers is {retrievers!r:.60}; give names, like ['dense', 'bm25']")
         if not names or len(set(names)) < len(names):
-            raise ValueError(f"retrievers is {names!r}; give one or more names, each once")
+            raise ValueError(f"retrievers is {names!r:.80}; give one or more names, each once")
         check_names("FusionScorer", retrievers=", ".join(names))
         object.__setattr__(self, "retrievers", tuple(sorted(names)))
 

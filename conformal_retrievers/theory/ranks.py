@@ -39,13 +39,15 @@ def check_probability(name: str, value: float, meaning: str) -> float:
     _check_number(name, value)
     if not 0 < value < 1:  # NaN fails every comparison
         as_share = f", for {value:g} % give {value / 100:g}" if 1 <= value < 100 else ""
-        raise ValueError(f"{name} is {value!r}; give {meaning} strictly between 0 and 1{as_share}")
+        raise ValueError(
+            f"{name} is {value!r:.80}; give {meaning} strictly between 0 and 1{as_share}"
+        )
     return float(str(value))  # as written, at any precision
 
 
 def _check_number(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float, np.floating, np.integer)):
-        raise TypeError(f"{name} is {value!r}; give a number")
+        raise TypeError(f"{name} is {value!r:.80}; give a number")
 
 
 def exact_alpha(alpha: float) -> Fraction:
@@ -66,7 +68,9 @@ def exact_share(share: float) -> Fraction:
     """
     _check_number("share", share)
     if not 0 < share <= 1:
-        raise ValueError(f"share is {share!r}; give a number above 0 and at most 1, such as 0.9")
+        raise ValueError(
+            f"share is {share!r:.80}; give a number above 0 and at most 1, such as 0.9"
+        )
     return Fraction(str(share))
 
 

@@ -79,14 +79,14 @@ def splitter(split: Split) -> Splitter:
         return Splitter(NAME, sentences_in)
     if not callable(split):
         wrong = ValueError if isinstance(split, str) else TypeError
-        raise wrong(f'split is {split!r}; give "sentences" or a function from a text to ranges')
+        raise wrong(f'split is {split!r:.80}; give "sentences" or a function from a text to ranges')
     name = getattr(split, "name", None)
     if name is None and isfunction(split) and "<lambda>" not in split.__qualname__:
         # With values of its own, one name could stand for several functions.
         name = None if split.__closure__ else f"{split.__module__}.{split.__qualname__}"
     if not isinstance(name, str) or not name:
         raise ValueError(
-            f"split is {split!r}, which has no name; give it an attribute `name` that changes "
+            f"split is {split!r:.80}, which has no name; give it an attribute `name` that changes "
             "whenever the sentences do"
         )
     return Splitter(printable(name), split)
