@@ -39,7 +39,7 @@ from conformal_retrievers import Calibration, LLMScorer, ScoredQuery, Snippet, _
 from conformal_retrievers.llm import LLM, openai_llm
 
 K, QUESTIONS, ALPHA, HALVINGS = 20, 150, 0.1, 200
-ENOUGH = 1000  # snippets with a rating, for a row of them
+ENOUGH = 200  # snippets with a rating, for a row of them
 HEADINGS = ("score", "snippets", "AUC", "pooled", "coverage", "removed", "values", "unread")
 RESULTS = Path(__file__).parent / "results"
 RATINGS, TABLE = RESULTS / "ratings.jsonl.gz", RESULTS / "ratings.md"
