@@ -70,6 +70,11 @@ def evaluated_gate(
             f"{given.judged}: no answerable query is new to the gate, and {left_out} are left out; "
             "give other queries, or calibrate with --hold-out 0.5"
         )
+    for name in [name for name, own in new.items() if queries[name] and not own]:
+        raise ValueError(
+            f"--unanswerable {name}: the gate was calibrated with all of these "
+            f"{len(queries[name])} queries; give others, or calibrate with --hold-out 0.5"
+        )
     progress = sys.stderr.isatty()
     return MeasuredGate(evaluate_gate(gate, judged, new, progress=progress), left_out)
 

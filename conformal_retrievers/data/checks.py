@@ -22,8 +22,9 @@ def all_of(kind: type[T], items: Iterable[T], name: str) -> list[T]:
         raise TypeError(f"{name} is one {kind.__name__}; give a list")
     if hasattr(items, name):  # such as what label_retriever returns
         raise TypeError(f"{name} is a {type(items).__name__}; give its .{name}")
-    if not isinstance(items, Iterable):
-        raise TypeError(f"{name} is {items!r:.60}; give a list of {kind.__name__} objects")
+    if isinstance(items, str) or not isinstance(items, Iterable):
+        remedy = f"give a list of {kind.__name__} objects, or read the file first"
+        raise TypeError(f"{name} is {items!r:.60}; {remedy}")
     given = list(items)
     for i, item in enumerate(given):
         if not isinstance(item, kind):
@@ -102,7 +103,7 @@ def as_flag(where: str, name: str, value: object) -> bool:
 
 def as_ids(where: str, name: str, ids: Iterable[str]) -> tuple[str, ...]:
     """Return different ids, in order; raise TypeError or ValueError unless each is visible text."""
-    if isinstance(ids, (str, bytes, Mapping)):
+    if isinstance(ids, (str, bytes, Mapping)) or not isinstance(ids, Iterable):
         raise TypeError(
             f"{where}: {name} is the {type(ids).__name__} {ids!r:.60}; give a list of ids, and of "
             "those with grades the ones that count as relevant"

@@ -97,6 +97,7 @@ class Monitor:
         guarantee is "snippet" or by group, for a query of the calibration, by its id, and for one
         scored without the gate that the calibration holds.
         """
+        checks.check_type(ScoredQuery, "one of what score_queries returns", query=query)
         checks.check_new([query.id], self.calibration.used_ids, self.calibration.subject)
         checks.check_split(self.calibration.split, query.split, "the query")
         checks.check_silenced(query, self.calibration.silences)

@@ -110,6 +110,8 @@ def test_what_is_held_out_is_new_to_the_gate_and_the_rest_is_left_out(files, tmp
     found = as_json("evaluate", tmp_path / "half.json", judged, *sources(files))
     assert found["evaluation"]["answerable"]["n"] == 120 - n
     assert "no answerable query is new" in error_of("evaluate", files / "gate.json", judged)
+    given = ("evaluate", files / "gate.json", files / "new-judged.jsonl", *sources(files))
+    assert "the gate was calibrated with all of these 60 queries" in error_of(*given)
 
 
 def test_questions_without_ids_are_known_by_their_texts(files, tmp_path):

@@ -225,6 +225,8 @@ def test_a_model_without_a_name_needs_one(of, file):
     assert of.embeddings.__name__ in str(refused.value)
     scorer = of.package.embedding_scorer(nameless, name=NAME)
     assert opened(of, file, scorer=scorer).filter.scorer is scorer
+    with pytest.raises(TypeError, match="is 'all-MiniLM-L6-v2'; give the embedding model itself"):
+        of.package.embedding_scorer("all-MiniLM-L6-v2")
 
 
 # --- judging --------------------------------------------------------------------------------------

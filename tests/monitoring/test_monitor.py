@@ -289,6 +289,7 @@ def test_invalid_arguments_are_named():
         ("scores", lambda: Monitor(calibration).observe([[1.0, 2.0]])),
         ("guarantee", lambda: by_snippet.observe_judged(ScoredQuery([1.0], [True]))),
         ("'own'", lambda: of_own.observe_judged(own)),
+        ("score_queries", lambda: of_own.observe_judged(None)),
     ):
         with pytest.raises((TypeError, ValueError), match=words):
             use()

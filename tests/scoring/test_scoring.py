@@ -303,6 +303,10 @@ def test_only_a_scorer_scores_queries():
             score_queries(other, [])
     with pytest.raises(TypeError, match="judged"):
         score_queries(LookupScorer({}), ["q"])
+    with pytest.raises(TypeError, match=r"is 'q\.jsonl'; give a list of .* or read the file first"):
+        score_queries(LookupScorer({}), "q.jsonl")
+    with pytest.raises(TypeError, match="the int 7; give a list of ids"):
+        JudgedQuery.from_ids("q", 7)
     with pytest.raises(TypeError, match="judged is one JudgedQuery"):
         score_queries(LookupScorer({}), JudgedQuery("q", [], []))
     with pytest.raises(TypeError, match=r"give its \.judged"):

@@ -71,8 +71,10 @@ def embedding_scorer(embeddings: Embeddings, *, name: str | None = None) -> Embe
     """Return the scorer 1 − cosine of LangChain embeddings, synchronous and asynchronous.
 
     The default name is "cosine(<model name>)", as for the same model in LlamaIndex; ValueError if
-    the model's name is unknown.
+    the model's name is unknown, and TypeError for anything but the model itself.
     """
+    if not hasattr(embeddings, "embed_documents"):
+        raise TypeError(f"embeddings is {embeddings!r:.60}; give the embedding model itself")
     return EmbeddingScorer(
         embeddings.embed_documents,
         name or wire.scorer_name("cosine", embeddings, "embedding_scorer"),

@@ -51,8 +51,10 @@ def embedding_scorer(
     The default name is "cosine(<model name>)", as for the same model in LangChain. With
     `reuse_embeddings` a node's own embedding is used if it has one: choose it only if this model
     made it from the text without metadata, which is what is scored. Raises ValueError if the
-    model's name is unknown.
+    model's name is unknown, and TypeError for anything but the model itself.
     """
+    if not hasattr(embed_model, "get_text_embedding_batch"):
+        raise TypeError(f"embed_model is {embed_model!r:.60}; give the embedding model itself")
     return EmbeddingScorer(
         embed_model.get_text_embedding_batch,
         name or wire.scorer_name("cosine", embed_model, "embedding_scorer"),
