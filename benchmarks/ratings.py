@@ -3,8 +3,8 @@
 Of 150 questions of each set, the 20 best snippets of the fusion of dense (all-MiniLM-L6-v2) and
 BM25 have: the default score, whose prior is made without the set; 1 − P(YES) by `LLMScorer` of a
 model; and, where it was asked, 1 − its rating, which is "nan" if its reply cannot be read. With
-`--base-url`, a server is asked for P(YES). Without it, the tables are made from
-results/ratings.jsonl.gz.
+`--base-url`, a server is asked for P(YES), or for ratings with `--by rating`. Without it, the
+tables are made from results/ratings.jsonl.gz.
 
     AUC        of a question's relevant snippets against its others, mean over the questions
     pooled     AUC over all snippets: whether one threshold serves all questions
@@ -16,6 +16,7 @@ results/ratings.jsonl.gz.
 
     python -m benchmarks.ratings [--write]
     python -m benchmarks.ratings --data FOLDER --set nq-open --base-url URL --model NAME
+        [--by rating --questions 11]
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from conformal_retrievers.llm import LLM, openai_llm
 K, QUESTIONS, ALPHA, HALVINGS = 20, 150, 0.1, 200
 ENOUGH = 200  # snippets with a rating, for a row of them
 HEADINGS = ("score", "snippets", "AUC", "pooled", "coverage", "removed", "values", "unread")
+FIELDS = {"probability-of-yes": "yes", "rating": "rating"}  # of a row, by what is asked for
 RESULTS = Path(__file__).parent / "results"
 RATINGS, TABLE = RESULTS / "ratings.jsonl.gz", RESULTS / "ratings.md"
 
@@ -56,14 +58,16 @@ def main() -> None:
     parser.add_argument("--set", default="nq-open")
     parser.add_argument("--base-url", help="an OpenAI-compatible server; asks it")
     parser.add_argument("--model", default="model", help="the server's name for the model")
+    parser.add_argument("--by", choices=FIELDS, default="probability-of-yes")
+    parser.add_argument("--questions", type=int, default=QUESTIONS, help="of the set, the first")
     parser.add_argument("--write", action="store_true", help=f"also write {TABLE.name}")
     arguments = parser.parse_args()
     if arguments.base_url:
-        rows = read_rows(RATINGS)
+        known = {(row["set"], row["id"], row["model"]): row for row in read_rows(RATINGS)}
         llm = openai_llm(arguments.model, base_url=arguments.base_url, timeout=900)
-        for row in asked(arguments.data, arguments.set, arguments.cache, llm):
-            rows.append(row)
-            write_rows(RATINGS, rows)
+        for row in asked(arguments, llm):
+            known.setdefault((row["set"], row["id"], row["model"]), {}).update(row)
+            write_rows(RATINGS, [*known.values()])
     console = Console(record=True, width=120)
     for part in sections(read_rows(RATINGS)):
         console.print(part, markup=False, highlight=False, soft_wrap=True)
@@ -72,8 +76,9 @@ def main() -> None:
         TABLE.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def asked(data: Path, name: str, cache: Path, llm: LLM) -> Iterator[Row]:
+def asked(arguments: argparse.Namespace, llm: LLM) -> Iterator[Row]:
     """Yield the scores of each question's snippets."""
+    data, name, cache = arguments.data, arguments.set, arguments.cache
     from benchmarks.default import united
     from benchmarks.prior import coefficients, prior_from
     from conformal_retrievers.scoring import FusionScorer
@@ -85,8 +90,8 @@ def asked(data: Path, name: str, cache: Path, llm: LLM) -> Iterator[Row]:
     judged = united(data / name, cache)
     with patch.object(learned, "prior_of", lambda item: prior):
         default = learned.fitted(sources_of(judged), (), [], "snippets")
-    scorer = LLMScorer(llm, by="probability-of-yes")
-    for query in judged[:QUESTIONS]:
+    scorer = LLMScorer(llm, by=arguments.by)
+    for query in judged[: arguments.questions]:
         fused = score_snippets(FusionScorer(["bm25", "dense"]), query.query, query.snippets)
         own = score_snippets(default, query.query, query.snippets)
         top = np.argsort(fused, kind="stable")[:K].tolist()
@@ -99,7 +104,10 @@ def asked(data: Path, name: str, cache: Path, llm: LLM) -> Iterator[Row]:
             "missed": query.missed + sum(query.relevant) - sum(relevant),
             "default": [round(float(own[i]), 6) for i in top],
             "model": llm.name,
-            "yes": [round(float(s), 6) for s in scorer.score(query.query, snippets)],
+            FIELDS[arguments.by]: [
+                "nan" if np.isnan(score) else round(float(score), 6)
+                for score in scorer.score(query.query, snippets)
+            ],
         }
 
 

@@ -30,7 +30,7 @@ def with_questions(
     Raises what `queries_to_judge` raises, TypeError for a mapping, and ValueError for a question
     that occurs twice.
     """
-    if isinstance(judged, str | Mapping | JudgedQuery):  # iterating would lose a mapping's values
+    if isinstance(judged, str | Mapping | JudgedQuery):  # of a mapping, values would be lost
         raise TypeError(
             f"{name} is {judged!r:.60}; give a list of questions, or of judged queries such as "
             "JudgedQuery.from_ids(query, relevant_ids)"

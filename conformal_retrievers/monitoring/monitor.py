@@ -95,7 +95,7 @@ class Monitor:
 
         Choose the queries to judge at random, whatever is kept of them. Raises ValueError if the
         guarantee is "snippet" or by group, for a query of the calibration, by its id, and for one
-        scored without the gate that the calibration holds.
+        scored without the gate that the calibration holds; TypeError for another object.
         """
         checks.check_type(ScoredQuery, "one of what score_queries returns", query=query)
         checks.check_new([query.id], self.calibration.used_ids, self.calibration.subject)

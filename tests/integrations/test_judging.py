@@ -343,6 +343,8 @@ def test_a_retriever_of_the_other_framework_or_in_the_wrong_place_is_named():
         langchain_conformal.judge_retriever([], langchain_retriever())
     with pytest.raises(TypeError, match="retriever and judged are swapped"):
         llama_index_conformal.judge_retriever([], index_retriever())
+    with pytest.raises(TypeError, match="give a list of questions, or of judged queries"):
+        langchain_conformal.judge_retriever(langchain_retriever(), JudgedQuery("q", [], []))
     with pytest.raises(TypeError, match=r"import from llama_index\.postprocessor\.conformal"):
         langchain_conformal.judge_retriever(index_retriever(), [])
     with pytest.raises(TypeError, match="import from langchain_conformal"):
