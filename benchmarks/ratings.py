@@ -24,7 +24,7 @@ from __future__ import annotations
 import argparse
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from unittest.mock import patch
 
@@ -65,7 +65,9 @@ def main() -> None:
     if arguments.base_url:
         known = {(row["set"], row["id"], row["model"]): row for row in read_rows(RATINGS)}
         llm = openai_llm(arguments.model, base_url=arguments.base_url, timeout=900)
-        for row in asked(arguments, llm):
+        field = FIELDS[arguments.by]
+        done = {key for key, row in known.items() if field in row}
+        for row in asked(arguments, llm, done):
             known.setdefault((row["set"], row["id"], row["model"]), {}).update(row)
             write_rows(RATINGS, [*known.values()])
     console = Console(record=True, width=120)
@@ -76,8 +78,10 @@ def main() -> None:
         TABLE.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def asked(arguments: argparse.Namespace, llm: LLM) -> Iterator[Row]:
-    """Yield the scores of each question's snippets."""
+def asked(
+    arguments: argparse.Namespace, llm: LLM, done: Set[tuple[str, str, str]]
+) -> Iterator[Row]:
+    """Yield the scores of the snippets of each question that is not done: set, id, model."""
     data, name, cache = arguments.data, arguments.set, arguments.cache
     from benchmarks.default import united
     from benchmarks.prior import coefficients, prior_from
@@ -92,6 +96,8 @@ def asked(arguments: argparse.Namespace, llm: LLM) -> Iterator[Row]:
         default = learned.fitted(sources_of(judged), (), [], "snippets")
     scorer = LLMScorer(llm, by=arguments.by)
     for query in judged[: arguments.questions]:
+        if (name, query.id, llm.name) in done:
+            continue
         fused = score_snippets(FusionScorer(["bm25", "dense"]), query.query, query.snippets)
         own = score_snippets(default, query.query, query.snippets)
         top = np.argsort(fused, kind="stable")[:K].tolist()
@@ -120,16 +126,7 @@ def sections(rows: Sequence[Row]) -> Iterator[str | Table]:
     )
     for name in dict.fromkeys(row["set"] for row in rows):
         table = Table(box=box.MARKDOWN)
-        for heading in (
-            "score",
-            "snippets",
-            "AUC",
-            "pooled",
-            "coverage",
-            "removed",
-            "values",
-            "unread",
-        ):
+        for heading in HEADINGS:
             table.add_column(heading, no_wrap=True)
         models = dict.fromkeys(row["model"] for row in rows)
         of_model = {m: [r for r in rows if (r["set"], r["model"]) == (name, m)] for m in models}

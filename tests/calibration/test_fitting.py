@@ -249,6 +249,7 @@ def test_the_statement_warns_where_a_top_k_keeps_fewer_by_more_than_the_noise(re
     assert "more than the noise" not in calibrate(JUDGED, alpha=0.1).statement
 
 
+@pytest.mark.slow
 def test_a_top_k_that_keeps_fewer_on_ten_queries_by_chance_is_rarely_warned_of():
     calibrations = [calibrate(queries(40, seed, strength=0.7), alpha=0.1) for seed in range(20)]
     assert sum("more than the noise" in one.statement for one in calibrations) <= 2

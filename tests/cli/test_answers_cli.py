@@ -82,6 +82,7 @@ def test_a_question_without_a_reference_is_named(tmp_path, server, ask):
     assert server.bodies == []
 
 
+@pytest.mark.slow
 def test_a_week_in_shadow_says_what_a_filter_by_answers_would_save(tmp_path, server, ask):
     queries = written(tmp_path)
     run(*ask)

@@ -333,6 +333,7 @@ def test_the_queries_of_the_calibration_give_the_range_of_m2_if_all_are_given(fi
     assert as_json("diagnose", files / "half.json", tmp_path / "some.jsonl")["m2_band"] is None
 
 
+@pytest.mark.slow
 def test_the_report_is_that_of_the_library(files, tmp_path):
     page = tmp_path / "report.html"
     given = (files / "half.json", files / "new.jsonl")
@@ -581,6 +582,7 @@ def test_a_wrong_command_exits_with_2_and_names_the_option(command, field, files
     assert not (files / "c.json").exists()
 
 
+@pytest.mark.slow
 def test_a_file_that_no_command_wrote_is_not_replaced(files, tmp_path):
     other = tmp_path / "judged.jsonl"
     write_jsonl(judged_queries(3), other)

@@ -161,6 +161,7 @@ def test_a_filter_that_holds_a_gate_is_measured_with_it(files, both):
     run("diagnose", files / "both.json", files / "mixed.jsonl")
 
 
+@pytest.mark.slow
 def test_the_gate_in_front_of_a_filter_is_measured_too(files, both, tmp_path):
     judged = files / "new-judged.jsonl"
     expected = evaluate_gate(Gate.of(both.gate), read_jsonl(judged), read_sources(files, "new-"))

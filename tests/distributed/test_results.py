@@ -56,6 +56,7 @@ def grouped(i):
 LINES = [json.dumps(grouped(i)) for i in range(90)]
 
 
+@pytest.mark.slow
 @given(st.data(), st.integers(1, 40), st.sampled_from(["query-recall", "all", "any", "snippet"]))
 def test_a_calibration_of_parts_is_that_of_all_queries_bit_for_bit(data, per_part, guarantee):
     cuts = sorted(data.draw(st.lists(st.integers(0, 90), max_size=4)))

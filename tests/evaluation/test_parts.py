@@ -46,6 +46,7 @@ def written(found):
     return repr(found), str(found), [str(of) for of in getattr(found, "sweep", ())]
 
 
+@pytest.mark.slow
 @given(GIVEN, st.sampled_from(CALIBRATIONS))
 def test_columns_are_measured_as_the_list_of_their_queries(queries, calibration):
     columns = ScoredQueries.of(queries)

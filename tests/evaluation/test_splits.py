@@ -39,6 +39,7 @@ def test_one_split_is_what_evaluate_measures_on_the_other_half(rng):
     assert found.coverage.estimate == evaluation.coverage["query-recall"].estimate
 
 
+@pytest.mark.slow
 def test_the_coverage_is_near_its_target_on_average_and_the_spread_is_no_standard_error(rng):
     found = try_splits(judged_queries(100, rng), alpha=0.2, splits=10)
     assert found.coverage.low <= found.coverage.estimate <= found.coverage.high

@@ -21,7 +21,7 @@ from langchain_conformal import answer_queries as langchain_queries
 from llama_index.postprocessor.conformal import ConformalPostprocessor
 from llama_index.postprocessor.conformal import answer_queries as llama_index_queries
 
-QUESTIONS = [query.query for query in judged()[:60]]
+QUESTIONS = [query.query for query in judged()[:20]]
 NEEDED = {
     q.query: next(s.text for s, r in zip(q.snippets, q.relevant, strict=True) if r)
     for q in judged()
