@@ -13,6 +13,7 @@ drawn anew in each halving.
                relevant snippets that is kept is the recall on the filtered half, interpolated
     of         their mean over that of the top k of dense, of reciprocal rank fusion, and of a
                threshold on the cosine, all in hindsight at the same recall
+    text       the same of the characters of these snippets
     coverage   mean share of a query's known relevant snippets, also those that were not retrieved,
                that the calibration keeps, in %; "holds" if ≥ recall − 3 se over the halvings
 
@@ -86,7 +87,7 @@ RESULTS = Path(__file__).parent / "results"
 
 def main() -> None:
     arguments = parsed_arguments()
-    console = Console(record=True, width=130)
+    console = Console(record=True, width=160)
     for part in sections(arguments):
         console.print(part, markup=False, highlight=False, soft_wrap=True)
     if arguments.write:
@@ -162,7 +163,8 @@ def sections(arguments: argparse.Namespace) -> Iterator[str | Table]:
     yield "\n## Medians over the sets\n"
     for size, found in ratios.items():
         if found:
-            columns = zip(OTHERS, np.array(found).T, strict=True)
+            names = [*OTHERS, *(f"the text of {name}" for name in OTHERS)]
+            columns = zip(names, np.array(found).T, strict=True)
             of = (
                 f"of {name} {np.median(r):.2f} [{r.min():.2f}, {r.max():.2f}]"
                 for name, r in columns
@@ -244,6 +246,7 @@ class Halving(NamedTuple):
 
     n_fit: int
     snippets: dict[str, float]  # at the recall, by row
+    text: dict[str, float]  # the characters of these
     coverage: float
     kept: float  # snippets a query
 
@@ -281,15 +284,13 @@ def halving(
     filtered = [judged[i] for i in order[half:]]
     scored = score_queries(scorer_for(calibration), filtered)
     keeps = [calibration.keep(q.scores) for q in scored]
+    rows = {"filter": scored, **{row: [of[i] for i in order[half:]] for row, of in others.items()}}
+    ones = [np.ones(len(q.snippets)) for q in filtered]
+    characters = [np.array([len(s.text) for s in q.snippets], dtype=float) for q in filtered]
     return Halving(
         calibration.scorer_provenance["choice"]["n_fit"],
-        {
-            "filter": snippets_at(recall, scored),
-            **{
-                name: snippets_at(recall, [of[i] for i in order[half:]])
-                for name, of in others.items()
-            },
-        },
+        {row: cost_at(recall, of, ones) for row, of in rows.items()},
+        {row: cost_at(recall, of, characters) for row, of in rows.items()},
         float(np.mean([share(q, keep) for q, keep in zip(scored, keeps, strict=True)])),
         float(np.mean([keep.sum() for keep in keeps])),
     )
@@ -315,20 +316,20 @@ def in_order(scored: list[ScoredQuery], name: str) -> list[ScoredQuery]:
     ]
 
 
-def snippets_at(recall: float, scored: Sequence[ScoredQuery]) -> float:
-    """Return how many snippets a query keeps at a mean end-to-end recall, interpolated."""
+def cost_at(
+    recall: float, scored: Sequence[ScoredQuery], costs: Sequence[NDArray[np.float64]]
+) -> float:
+    """Return what a query's kept snippets cost at a mean end-to-end recall, interpolated."""
     scores = np.concatenate([q.scores for q in scored])
     gains = np.concatenate([q.relevant / max(1, q.relevant.sum() + q.n_missed) for q in scored])
     order = np.argsort(scores, kind="stable")
     ordered = scores[order]
     last = np.flatnonzero([*(ordered[1:] != ordered[:-1]), True])  # of equal scores
-    recalls = np.concatenate([[0], np.cumsum(gains[order])[last]]) / len(scored)
-    kept = np.concatenate([[0], last + 1]) / len(scored)
-    if recalls[-1] < recall:
-        return math.nan
-    i = int(np.searchsorted(recalls, recall))
-    part = (recall - recalls[i - 1]) / (recalls[i] - recalls[i - 1])
-    return float(kept[i - 1] + part * (kept[i] - kept[i - 1]))
+    recalls, kept = (
+        np.concatenate([[0], np.cumsum(of[order])[last]]) / len(scored)
+        for of in (gains, np.concatenate(costs))
+    )
+    return float(np.interp(recall, recalls, kept, right=math.nan))
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -336,16 +337,22 @@ def snippets_at(recall: float, scored: Sequence[ScoredQuery]) -> float:
 
 def empty_table() -> Table:
     table = Table(box=box.MARKDOWN)
-    of = (f"of {name}" for name in OTHERS)
-    for heading in ("judged", "fit", "snippets", *of, "kept", "coverage", "se", "holds"):
+    of = [f"of {name}" for name in OTHERS]
+    text = [f"text {heading}" for heading in of]
+    for heading in ("judged", "fit", "snippets", *of, *text, "kept", "coverage", "se", "holds"):
         table.add_column(heading, no_wrap=True)
     return table
 
 
 def add_row(table: Table, size: int, halvings: list[Halving], recall: float) -> list[float]:
     """Add the row of so many judged queries, and return its ratios."""
-    rows = {row: np.array([h.snippets[row] for h in halvings]) for row in halvings[0].snippets}
-    ratios = [float(rows["filter"].mean() / rows[name].mean()) for name in OTHERS]
+    rows, texts = (
+        {row: np.array([of[row] for of in each]) for row in ("filter", *OTHERS)}
+        for each in ([h.snippets for h in halvings], [h.text for h in halvings])
+    )
+    ratios = [
+        float(of["filter"].mean() / of[name].mean()) for of in (rows, texts) for name in OTHERS
+    ]
     coverage = np.array([h.coverage for h in halvings])
     se = coverage.std(ddof=1) / math.sqrt(len(coverage))
     table.add_row(

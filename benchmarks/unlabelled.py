@@ -25,7 +25,7 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.default import SETS, recall_of, snippets_at, united
+from benchmarks.default import SETS, cost_at, recall_of, united
 from benchmarks.prior import coefficients, prior_from
 from conformal_retrievers import JudgedQuery, score_queries
 from conformal_retrievers.scoring.hit_features import Sources, sources_of
@@ -79,7 +79,8 @@ def main() -> None:
             for share in SHARES
         ]
         recall = recall_of(name, judged[name])
-        kept = [snippets_at(recall, score_queries(s, judged[name])) for s in (alone, *rescaled)]
+        ones = [np.ones(len(query.snippets)) for query in judged[name]]
+        kept = [cost_at(recall, score_queries(s, judged[name]), ones) for s in (alone, *rescaled)]
         ratios.append([one / kept[0] for one in kept[1:]])
         print(f"{name}: {kept[0]:.2f} snippets;", *(f"{ratio:.3f}" for ratio in ratios[-1]))
     means = np.exp(np.log(ratios).mean(axis=0))

@@ -198,7 +198,7 @@ NEW = JUDGED[30:]
 LEARNED = LearnedScorer.fit(JUDGED[:30], SCORERS)
 
 
-def test_the_fit_is_the_optimum_of_its_formula_and_the_score_is_the_expected_share():
+def test_the_fit_is_the_optimum_of_its_formula_and_the_score_is_the_expected_share_per_cost():
     x = np.hstack([table_of(LEARNED.sources, SCORERS, query)[1] for query in JUDGED[:30]]).T
     y = np.concatenate([query.relevant for query in JUDGED[:30]])
     m, s = prior_of("snippets").of(columns(LEARNED.sources))
@@ -213,7 +213,10 @@ def test_the_fit_is_the_optimum_of_its_formula_and_the_score_is_the_expected_sha
         log_odds = table_of(LEARNED.sources, SCORERS, query)[1].T @ LEARNED.coefficients
         p = 1 / (1 + np.exp(-log_odds))
         shares = [one / (1 + sum(p) - one) for one in p]
-        np.testing.assert_allclose(LEARNED.score(query.query, query.snippets), -np.log(shares))
+        for of, c in ((LEARNED, 500), (replace(LEARNED, prior="sentences 1"), 1)):
+            costs = [1 + len(snippet.text) / c for snippet in query.snippets]
+            scores = of.score(query.query, query.snippets)
+            np.testing.assert_allclose(scores, np.log(costs) - np.log(shares))
     odds = np.random.default_rng(0).normal(size=100)  # bit for bit, in whatever order
     np.testing.assert_array_equal(by_share(odds[::-1]), by_share(odds)[::-1])
 

@@ -1,10 +1,14 @@
-"""Hits, words and any scorers as one score: how much of what is relevant a snippet is.
+"""Hits, words and any scorers as one score: how much of what is relevant a snippet is per text.
 
-    score_i = −log(p_i / (1 + Σ_{j≠i} p_j)),   log(p_i / (1 − p_i)) = Σ_j coefficient_j · feature_ij
+    score_i = −log(share_i / cost_i)
+    share_i = p_i / (1 + Σ_{j≠i} p_j),   log(p_i / (1 − p_i)) = Σ_j coefficient_j · feature_ij
+    cost_i  = 1 + characters_i / c,      c = 500 for snippets, 1 for sentences
 
-p_i is the probability that snippet i of a query is relevant. What is divided is about its expected
-share of the query's relevant snippets: to keep the highest shares passes the fewest snippets for a
-mean share that is kept, and where many snippets look relevant, one of them is a smaller share.
+p_i is the probability that snippet i of a query is relevant, and the share is about what it is
+expected to be of the query's relevant snippets. To keep the highest shares per cost costs the least
+for a mean share that is kept. Where many snippets look relevant, one of them is a smaller share,
+and a long one has to be a larger share than a short one. What a snippet costs beside its text, such
+as a title and the place of another, counts as c characters; a sentence costs hardly more than that.
 
 The coefficients start from what other collections say (`prior.py`), and judged queries change them
 (`regression.py`), of which ten are worth having and none is needed. It takes a millisecond or
@@ -34,7 +38,8 @@ from conformal_retrievers.scoring.overlap import shares_of
 from conformal_retrievers.scoring.scorer import Scorer, query_digest, score_snippets
 from conformal_retrievers.scoring.shared_scores import scored_once
 
-FORMAT, VERSION = "conformal-retrievers/learned-scorer", 8
+FORMAT, VERSION = "conformal-retrievers/learned-scorer", 9
+BESIDE = {"snippets": 500.0, "sentences": 1.0}  # what one costs beside its text, in characters
 
 
 class Stored(pydantic.BaseModel):
@@ -98,7 +103,7 @@ class Learned:
 
 @dataclass(frozen=True)
 class LearnedScorer(Learned, CombinedScorer):
-    """Scores by the expected share of what is relevant; `fit` learns it from judged queries.
+    """Scores by the expected share of what is relevant, per text; `fit` learns it from judgements.
 
     A snippet that none of the retrievers found, or that lacks a score, document or position that
     the fit had, or with a part's score that is NaN or infinite, is unscorable: NaN. It does not
@@ -179,7 +184,8 @@ class LearnedScorer(Learned, CombinedScorer):
         combined = np.full(len(snippets), np.nan)
         # Row by row: no sum depends on other snippets, even in its last bit.
         combined[known] = by_share((table * np.array(self.coefficients)[:, np.newaxis]).sum(axis=0))
-        return combined
+        item, *_ = self.prior.split()
+        return combined + np.log1p(np.array([*map(len, snippets.texts)]) / BESIDE[item])
 
 
 def by_share(log_odds: Values) -> Values:
