@@ -58,6 +58,7 @@ from conformal_retrievers.data.copies import without_copies
 from conformal_retrievers.scoring import FusionScorer, RankScorer
 from conformal_retrievers.scoring.bm25 import BM25Scorer
 from conformal_retrievers.scoring.learned.prior import Prior
+from conformal_retrievers.scoring.learned.score import BESIDE
 from conformal_retrievers.scoring.shared_scores import shared_in
 
 SETS = (
@@ -87,6 +88,7 @@ RESULTS = Path(__file__).parent / "results"
 
 def main() -> None:
     arguments = parsed_arguments()
+    BESIDE["snippets"] = arguments.beside
     console = Console(record=True, width=160)
     for part in sections(arguments):
         console.print(part, markup=False, highlight=False, soft_wrap=True)
@@ -122,6 +124,12 @@ def parsed_arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--model", type=Path, help="folder of another sentence-transformers model; needs --cache"
+    )
+    parser.add_argument(
+        "--beside",
+        type=float,
+        default=BESIDE["snippets"],
+        help="characters that a snippet costs beside its text; inf: snippets alone cost",
     )
     parser.add_argument("--write", action="store_true", help="also write results/default.md")
     return parser.parse_args()

@@ -606,6 +606,11 @@ MUTANTS = {
             "np.array(query.relevant, dtype=np.bool_)[: known.sum()]",
             "judgements of other snippets where one cannot be scored",
         ),
+        (
+            "/ BESIDE[item])",
+            "/ 500)",
+            "a sentence costs as much beside its text as a snippet",
+        ),
     ],
     "scoring/embedding.py": [
         (

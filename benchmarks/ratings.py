@@ -3,8 +3,9 @@
 Of 150 questions of each set, the 20 best snippets of the fusion of dense (all-MiniLM-L6-v2) and
 BM25 have: the default score, whose prior is made without the set; 1 − P(YES) by `LLMScorer` of a
 model; and, where it was asked, 1 − its rating, which is "nan" if its reply cannot be read. With
-`--base-url`, a server is asked for P(YES), or for ratings with `--by rating`. Without it, the
-tables are made from results/ratings.jsonl.gz.
+`--base-url`, a server is asked for P(YES), or for ratings with `--by rating`, where it was not
+before; `--by default` computes the default score again. Without them, the tables are made from
+results/ratings.jsonl.gz.
 
     AUC        of a question's relevant snippets against its others, mean over the questions
     pooled     AUC over all snippets: whether one threshold serves all questions
@@ -17,6 +18,7 @@ tables are made from results/ratings.jsonl.gz.
     python -m benchmarks.ratings [--write]
     python -m benchmarks.ratings --data FOLDER --set nq-open --base-url URL --model NAME
         [--by rating --questions 11]
+    python -m benchmarks.ratings --data FOLDER --set nq-open --by default
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from __future__ import annotations
 import argparse
 import os
 import warnings
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from unittest.mock import patch
 
@@ -37,12 +39,12 @@ from scipy.stats import rankdata
 
 from benchmarks.answers import Row, read_rows, write_rows
 from conformal_retrievers import Calibration, LLMScorer, ScoredQuery, Snippet, __version__
-from conformal_retrievers.llm import LLM, openai_llm
+from conformal_retrievers.llm import openai_llm
 
 K, QUESTIONS, ALPHA, HALVINGS = 20, 150, 0.1, 200
 ENOUGH = 200  # snippets with a rating, for a row of them
 HEADINGS = ("score", "snippets", "AUC", "pooled", "coverage", "removed", "values", "unread")
-FIELDS = {"probability-of-yes": "yes", "rating": "rating"}  # of a row, by what is asked for
+FIELDS = {"probability-of-yes": "yes", "rating": "rating", "default": "default"}  # of a row
 RESULTS = Path(__file__).parent / "results"
 RATINGS, TABLE = RESULTS / "ratings.jsonl.gz", RESULTS / "ratings.md"
 
@@ -62,14 +64,10 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=QUESTIONS, help="of the set, the first")
     parser.add_argument("--write", action="store_true", help=f"also write {TABLE.name}")
     arguments = parser.parse_args()
-    if arguments.base_url:
-        known = {(row["set"], row["id"], row["model"]): row for row in read_rows(RATINGS)}
-        llm = openai_llm(arguments.model, base_url=arguments.base_url, timeout=900)
-        field = FIELDS[arguments.by]
-        done = {key for key, row in known.items() if field in row}
-        for row in asked(arguments, llm, done):
-            known.setdefault((row["set"], row["id"], row["model"]), {}).update(row)
-            write_rows(RATINGS, [*known.values()])
+    if arguments.base_url or arguments.by == "default":
+        rows = read_rows(RATINGS)
+        for _ in scored(rows, arguments):
+            write_rows(RATINGS, rows)
     console = Console(record=True, width=120)
     for part in sections(read_rows(RATINGS)):
         console.print(part, markup=False, highlight=False, soft_wrap=True)
@@ -78,10 +76,8 @@ def main() -> None:
         TABLE.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def asked(
-    arguments: argparse.Namespace, llm: LLM, done: Set[tuple[str, str, str]]
-) -> Iterator[Row]:
-    """Yield the scores of the snippets of each question that is not done: set, id, model."""
+def scored(rows: list[Row], arguments: argparse.Namespace) -> Iterator[Row]:
+    """Yield each question's row, which has its new scores, and is in the list."""
     data, name, cache = arguments.data, arguments.set, arguments.cache
     from benchmarks.default import united
     from benchmarks.prior import coefficients, prior_from
@@ -94,27 +90,33 @@ def asked(
     judged = united(data / name, cache)
     with patch.object(learned, "prior_of", lambda item: prior):
         default = learned.fitted(sources_of(judged), (), [], "snippets")
-    scorer = LLMScorer(llm, by=arguments.by)
+    known = {
+        row["id"]: row for row in rows if row["set"] == name and row["model"] == arguments.model
+    }
     for query in judged[: arguments.questions]:
-        if (name, query.id, llm.name) in done:
-            continue
         fused = score_snippets(FusionScorer(["bm25", "dense"]), query.query, query.snippets)
         own = score_snippets(default, query.query, query.snippets)
         top = np.argsort(fused, kind="stable")[:K].tolist()
         relevant = [bool(query.relevant[i]) for i in top]
-        snippets: list[Snippet] = [query.snippets[i] for i in top]
-        yield {
-            "set": name,
-            "id": query.id,
-            "relevant": relevant,
-            "missed": query.missed + sum(query.relevant) - sum(relevant),
-            "default": [round(float(own[i]), 6) for i in top],
-            "model": llm.name,
-            FIELDS[arguments.by]: [
+        if query.id not in known:
+            missed = query.missed + sum(query.relevant) - sum(relevant)
+            known[query.id] = {"set": name, "id": query.id, "relevant": relevant, "missed": missed}
+            known[query.id]["model"] = arguments.model
+            rows.append(known[query.id])
+        row = known[query.id]
+        row["default"] = [round(float(own[i]), 6) for i in top]
+        field = FIELDS[arguments.by]
+        if field not in row:
+            url = arguments.base_url
+            scorer = LLMScorer(
+                openai_llm(arguments.model, base_url=url, timeout=900), by=arguments.by
+            )
+            given: list[Snippet] = [query.snippets[i] for i in top]
+            row[field] = [
                 "nan" if np.isnan(score) else round(float(score), 6)
-                for score in scorer.score(query.query, snippets)
-            ],
-        }
+                for score in scorer.score(query.query, given)
+            ]
+        yield row
 
 
 def sections(rows: Sequence[Row]) -> Iterator[str | Table]:

@@ -213,7 +213,7 @@ def test_the_fit_is_the_optimum_of_its_formula_and_the_score_is_the_expected_sha
         log_odds = table_of(LEARNED.sources, SCORERS, query)[1].T @ LEARNED.coefficients
         p = 1 / (1 + np.exp(-log_odds))
         shares = [one / (1 + sum(p) - one) for one in p]
-        for of, c in ((LEARNED, 500), (replace(LEARNED, prior="sentences 1"), 1)):
+        for of, c in ((LEARNED, 500), (replace(LEARNED, prior="sentences 1"), 100)):
             costs = [1 + len(snippet.text) / c for snippet in query.snippets]
             scores = of.score(query.query, query.snippets)
             np.testing.assert_allclose(scores, np.log(costs) - np.log(shares))
@@ -387,7 +387,7 @@ def test_a_scorer_comes_back_from_json_bit_for_bit_and_its_name_is_that_of_the_f
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *(("version", 99), ("scorers", ["two", "one"]), ("surplus", 1)),
+        *(("version", 99), ("scorers", ["two", "one"]), ("surplus", 1), ("prior", "x 1")),
         *(("coefficients", {"z-score by near": value}) for value in (1.0, math.nan)),
     ],
 )

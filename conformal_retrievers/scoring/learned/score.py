@@ -2,13 +2,14 @@
 
     score_i = −log(share_i / cost_i)
     share_i = p_i / (1 + Σ_{j≠i} p_j),   log(p_i / (1 − p_i)) = Σ_j coefficient_j · feature_ij
-    cost_i  = 1 + characters_i / c,      c = 500 for snippets, 1 for sentences
+    cost_i  = 1 + characters_i / c,      c = 500 for snippets, 100 for sentences
 
 p_i is the probability that snippet i of a query is relevant, and the share is about what it is
 expected to be of the query's relevant snippets. To keep the highest shares per cost costs the least
 for a mean share that is kept. Where many snippets look relevant, one of them is a smaller share,
-and a long one has to be a larger share than a short one. What a snippet costs beside its text, such
-as a title and the place of another, counts as c characters; a sentence costs hardly more than that.
+and a long one has to be a larger share than a short one. c is about as long as a snippet or a
+sentence is, so it costs half for being one, with a title and in the place of another, and half for
+its text. By text alone, many short ones would pass.
 
 The coefficients start from what other collections say (`prior.py`), and judged queries change them
 (`regression.py`), of which ten are worth having and none is needed. It takes a millisecond or
@@ -39,7 +40,7 @@ from conformal_retrievers.scoring.scorer import Scorer, query_digest, score_snip
 from conformal_retrievers.scoring.shared_scores import scored_once
 
 FORMAT, VERSION = "conformal-retrievers/learned-scorer", 9
-BESIDE = {"snippets": 500.0, "sentences": 1.0}  # what one costs beside its text, in characters
+BESIDE = {"snippets": 500.0, "sentences": 100.0}  # what one costs beside its text, in characters
 
 
 class Stored(pydantic.BaseModel):
@@ -49,7 +50,7 @@ class Stored(pydantic.BaseModel):
 
     format: str
     version: int
-    prior: str
+    prior: str = pydantic.Field(pattern="^(snippets|sentences|queries) ")
     retrievers: dict[str, Kind]
     scorers: list[str]
     context: Context
