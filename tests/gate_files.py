@@ -15,7 +15,7 @@ def queries(n, kind, best, *, relevant, start=0):
     found = []
     for i in range(start, start + n):
         scores = sorted([float(rng.normal(best)), *rng.normal(0, 0.3, K - 1).tolist()])[::-1]
-        texts = [Snippet(f"{kind} {i} {j}", retrieval_score=s) for j, s in enumerate(scores)]
+        texts = [Snippet(f"{kind} {i:4} {j}", retrieval_score=s) for j, s in enumerate(scores)]
         marks = [relevant, *[False] * (K - 1)]
         fields = {"id": f"{kind}{i}", "group": "ab"[i % 2], "answerable": relevant}
         found.append(JudgedQuery(f"{kind} {i}", with_hits(texts), marks, **fields))
