@@ -3,7 +3,7 @@
 import re
 from dataclasses import replace
 
-import frameworks
+import numpy as np
 import pytest
 from frameworks import index_retriever, judged, langchain_retriever, snippets
 from langchain_core.documents import Document
@@ -22,7 +22,7 @@ from langchain_conformal import answer_queries as langchain_queries
 from llama_index.postprocessor.conformal import ConformalPostprocessor
 from llama_index.postprocessor.conformal import answer_queries as llama_index_queries
 
-QUESTIONS = [query.query for query in judged()[:60]]
+QUESTIONS = [query.query for query in judged()[:20]]
 NEEDED = {
     q.query: next(s.text for s, r in zip(q.snippets, q.relevant, strict=True) if r)
     for q in judged()
@@ -40,8 +40,6 @@ def reply(body):
 
 @pytest.fixture(scope="module")
 def server():
-    # Other tests may have changed theirs.
-    frameworks.vector_store.cache_clear(), frameworks.vector_index.cache_clear()
     server = LLMServer(reply=reply)
     server.start()
     yield server
@@ -114,9 +112,11 @@ def test_a_chain_calibrates_its_filter_on_its_answers(of, whole, server, calibra
     assert n_kept < 0.8 * sum(len(query.snippets) for query in queries)
 
 
-def test_both_packages_calibrate_alike(calibrations):
-    ours, theirs = (calibration.threshold() for calibration in calibrations.values())
-    assert ours == pytest.approx(theirs, rel=1e-4)
+def test_both_packages_need_the_same_of_each_question(calibrations):
+    ours, theirs = (np.array([q.scores.max() for q in c.queries]) for c in calibrations.values())
+    asked = np.isfinite(ours)  # LlamaIndex answers "Empty Response" from nothing, and asks no model
+    assert asked.sum() > 9
+    np.testing.assert_allclose(ours[asked], theirs[asked], rtol=1e-4)
 
 
 def test_documents_and_sentences_reach_the_chain_with_the_metadata_that_were_retrieved():

@@ -213,10 +213,9 @@ def test_the_fit_is_the_optimum_of_its_formula_and_the_score_is_the_expected_sha
         log_odds = table_of(LEARNED.sources, SCORERS, query)[1].T @ LEARNED.coefficients
         p = 1 / (1 + np.exp(-log_odds))
         shares = [one / (1 + sum(p) - one) for one in p]
-        for of, c in ((LEARNED, 500), (replace(LEARNED, prior="sentences 1"), 100)):
-            costs = [1 + len(snippet.text) / c for snippet in query.snippets]
-            scores = of.score(query.query, query.snippets)
-            np.testing.assert_allclose(scores, np.log(costs) - np.log(shares))
+        for scorer, c in ((LEARNED, 500), (replace(LEARNED, prior="sentences 1"), 100)):
+            expected = np.log([1 + len(t) / c for t in query.retrieved.texts]) - np.log(shares)
+            np.testing.assert_allclose(scorer.score(query.query, query.snippets), expected)
     odds = np.random.default_rng(0).normal(size=100)  # bit for bit, in whatever order
     np.testing.assert_array_equal(by_share(odds[::-1]), by_share(odds)[::-1])
 
