@@ -235,7 +235,7 @@ def coefficients(
     some = {"snippets": of_snippets, "sentences": of_sentences, "queries": of_queries}[item]
     made: list[Coefficients] = []
     for name in sets or of_item:
-        key = f"{code}{data / name}{model.name if model else ''}"
+        key = f"{code}{(data / name).resolve()}{model.name if model else ''}"
         digest = hashlib.sha256(key.encode()).hexdigest()[:16]
         file = cache / f"coefficients-{item}-{name}-{digest}.json"
         if not file.exists():
