@@ -17,7 +17,7 @@ results/ratings.jsonl.gz.
 
     python -m benchmarks.ratings [--write]
     python -m benchmarks.ratings --data FOLDER --set nq-open --base-url URL --model NAME
-        [--by rating --questions 11]
+        [--by rating]
     python -m benchmarks.ratings --data FOLDER --set nq-open --by default
 """
 
