@@ -42,7 +42,6 @@ from conformal_retrievers import Calibration, LLMScorer, ScoredQuery, Snippet, _
 from conformal_retrievers.llm import openai_llm
 
 K, QUESTIONS, ALPHA, HALVINGS = 20, 150, 0.1, 200
-ENOUGH = 200  # snippets with a rating, for a row of them
 HEADINGS = ("score", "snippets", "AUC", "pooled", "coverage", "removed", "values", "unread")
 FIELDS = {"probability-of-yes": "yes", "rating": "rating", "default": "default"}  # of a row
 RESULTS = Path(__file__).parent / "results"
@@ -138,16 +137,9 @@ def sections(rows: Sequence[Row]) -> Iterator[str | Table]:
         for label, queries in scored.items():
             add_row(table, label, queries)
         for model, queries in of_model.items():
-            at = [[i for i, r in enumerate(q.get("rating", ())) if r is not None] for q in queries]
-            if sum(map(len, at)) < ENOUGH:
-                continue
-            for label, key in ((f"rating, {model}", "rating"), ("default, of the same", "default")):
-                parts = zip(queries, at, strict=True)
-                add_row(
-                    table,
-                    label,
-                    [([q[key][i] for i in of], [q["relevant"][i] for i in of]) for q, of in parts],
-                )
+            if all("rating" in row for row in queries):
+                rated = [(row["rating"], row["relevant"]) for row in queries]
+                add_row(table, f"rating, {model}", rated)
         yield f"\n## {name}\n"
         yield table
 
