@@ -187,6 +187,9 @@ def open_filter(
         As `ConformalFilter.of`, `SentenceFilter`, `Calibration.load` and `Calibration.at`; and for
         `neighbours` without `split`.
     """
+    if unknown := options.keys() - FilterOptions.__annotations__.keys():
+        known = ", ".join(OpenOptions.__annotations__)
+        raise TypeError(f"{min(unknown)!r} is no option of a filter; give some of {known}")
     if isinstance(calibration, Gate):  # which is refused below, as its file is
         calibration = calibration.calibration
     if not isinstance(calibration, Calibration):

@@ -178,9 +178,7 @@ def test_a_splitter_of_the_users_own():
     [
         ({"neighbours": -1}, ValueError, "neighbours"),
         ({"neighbours": True}, ValueError, "neighbours"),
-        ({"neighbours": 1.0}, ValueError, "neighbours"),
         ({"split": "words"}, ValueError, "split"),
-        ({"on_empty": "all"}, ValueError, "on_empty"),
     ],
 )
 def test_invalid_options_are_refused_by_name(options, error, field):

@@ -67,6 +67,7 @@ def calibrate_answers(
     needless = (Level(-math.inf, "", True),)
     scans = tuple(Scan(query, np.zeros(0), "", (), needless) for query in asked.queries)
     calibrate_scans(Scans(scans, RankScorer(), "", asked.name, bool(asked.references)), **rule)
+    checks.warn_if_turned_round(alpha)
     return calibrate_scans(scans_of(asked, scorer), **rule)
 
 

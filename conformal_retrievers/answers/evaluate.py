@@ -1,7 +1,8 @@
 """Filters by what a chain answers: does the answer change, and what is saved?
 
-Each way to cut the context is paired with the others by question, and intervals are those of the
-bootstrap over questions. "all snippets" is asked twice: what it changes, the chain changes itself.
+Each way to cut the context is paired with the others by question. Intervals of shares are Wilson's,
+and those of differences and of lengths are of the bootstrap over questions. "all snippets" is asked
+twice: what it changes, the chain changes itself.
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ from conformal_retrievers.evaluation.equal_recall import Scale
 from conformal_retrievers.evaluation.verdict import UNVERIFIED
 from conformal_retrievers.filtering import RetrievalFilter
 from conformal_retrievers.sentence_filter import FilteredSentences
-from conformal_retrievers.theory.intervals import check_level
+from conformal_retrievers.theory.intervals import check_level, cluster_interval
 
 WHOLE = "all snippets"
 OTHERS = re.compile(rf"top \d+|{WHOLE}")  # the names of ways that are no filters
 RESAMPLES = 2000
 SHOWN = ("unchanged", "right", "f1")  # in %
+SHARES = (*SHOWN, "exact")
 
 
 class Gap(NamedTuple):
@@ -99,7 +101,9 @@ class AnswerEvaluation:
         for name in [*self.estimates][1:]:
             gap, needed = self.compare(name, WHOLE, measure)
             more = known[measure].written({measure: gap}, "+")
-            if gap.low <= 0 <= gap.high and not math.isnan(needed):
+            if gap.low == gap.high == 0:
+                more = "no difference"
+            elif gap.low <= 0 <= gap.high and not math.isnan(needed):
                 more += f"; {needed:,.0f} questions would tell"
             lines.append(filled(f"{name} − {WHOLE}, {measure}: {more}."))
         if self.failed:
@@ -165,8 +169,7 @@ def evaluate_answers(
     measures, estimates = {}, {}
     for name, of_way in zip(ways, zip(*rows, strict=True), strict=True):
         measures[name] = {key: np.array([row[key] for row in of_way], float) for key in of_way[0]}
-        gaps = {key: _gap(values, level) for key, values in measures[name].items()}
-        estimates[name] = {key: gap.difference for key, gap in gaps.items()}
+        estimates[name] = {key: _mean(key, of, level) for key, of in measures[name].items()}
     same = name_of("same", asked.same or same_text)
     return AnswerEvaluation(measures, estimates, len(rows), same, level, all(verified), failed)
 
@@ -207,6 +210,13 @@ def _measures(
         measures["exact"] = asked.agrees(same_text, question, text, references)
         measures["f1"] = max(f1(text, reference) for reference in references)
     return measures
+
+
+def _mean(name: str, values: NDArray[np.float64], level: float) -> Estimate:
+    """Return the mean of a measure (n,) with its interval."""
+    if name in SHARES:  # the bootstrap of a share of 1 has no spread, however few the questions
+        return Estimate(*cluster_interval(values, np.ones(len(values)), level))
+    return _gap(values, level).difference
 
 
 def _gap(values: NDArray[np.float64], level: float) -> Gap:

@@ -129,6 +129,7 @@ def calibrate(
         "labels": labels,
     }
     queries, rule = _checked(judged, scorer, split, gate, rule)
+    checks.warn_if_turned_round(alpha)
     chosen = choose(
         queries,
         scorer,

@@ -33,6 +33,12 @@ def check_type(kind: Any, remedy: str, **given: object) -> None:
             raise TypeError(f"{name} is {value!r:.80}; give {remedy}")
 
 
+def warn_if_turned_round(alpha: float) -> None:
+    """Warn of an alpha that looks like the share to be kept."""
+    if alpha > 0.5:
+        warnings.warn(say("turned round", alpha=alpha, risk=1 - alpha), stacklevel=3)
+
+
 def check_subject(calibration: object, *expected: Subject) -> None:
     """Raise TypeError unless it is a calibration, `CalibrationMismatch` for another subject."""
     about: Any = getattr(calibration, "subject", None)
@@ -91,9 +97,7 @@ def check_scorers(scorer: object) -> None:
 def check_on_unscorable(on_unscorable: object, subject: Subject) -> None:
     """Raise ValueError unless it is "raise" or what filters of the subject do."""
     if on_unscorable not in ("raise", subject.unscorable):
-        raise ValueError(
-            f"on_unscorable is {on_unscorable!r:.80}; give 'raise' or {subject.unscorable!r}"
-        )
+        raise ValueError(say("no on_unscorable", given=on_unscorable, other=subject.unscorable))
 
 
 def warn_if_deeper(n: int, k: int | None) -> None:
@@ -216,14 +220,10 @@ def check_retrieval(
     """
     k, split = (retrieval or {}).get("k"), (retrieval or {}).get("split")
     if subject == SENTENCES and not (isinstance(split, str) and split.isprintable() and split):
-        raise ValueError(
-            f"retrieval: split is {split!r:.80}; give the name of what cut the sentences"
-        )
+        raise ValueError(say("no name of a split", split=split))
     as_retriever("retrieval", (retrieval or {}).get("retriever"))
     if k is not None and (isinstance(k, bool) or not isinstance(k, int) or k < 1):
-        raise ValueError(
-            f"retrieval: k is {k!r:.80}; give the number of snippets that are asked for"
-        )
+        raise ValueError(say("no k", k=k))
 
 
 def json_copy(name: str, value: Mapping[str, JsonValue] | None) -> dict[str, JsonValue] | None:
@@ -235,8 +235,6 @@ def json_copy(name: str, value: Mapping[str, JsonValue] | None) -> dict[str, Jso
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False, default=as_json).encode()
     except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"{name} is {value!r:.80}, which is not JSON ({error}); give text, numbers or lists"
-        ) from None
+        raise ValueError(say("no json", name=name, value=value, error=error)) from None
     copy: dict[str, JsonValue] | None = json.loads(text)
     return copy

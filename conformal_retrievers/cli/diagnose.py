@@ -31,9 +31,9 @@ def diagnose(
 ) -> None:
     """Check whether a guarantee holds for some queries, and why not.
 
-    Exits with 1 if there is a reason not to rely on it. Leaves out queries with an id of the
-    calibration. If all queries of the calibration are given, they are the reference. Without a
-    relevant snippet, as in a log, compares the scores only.
+    Exits with 1 if there is a reason not to rely on it, or if it drops nothing. Leaves out queries
+    with an id of the calibration. If all queries of the calibration are given, they are the
+    reference. Without a relevant snippet, as in a log, compares the scores only.
     """
     if (judged is None) == (log is None):
         raise typer.BadParameter("give either judged queries, or a filter log with --log FILE")
@@ -77,7 +77,7 @@ def diagnose(
             gate.say()
         if out is not None:
             say(f"\nSaved as {out}")
-    if diagnosis.fails or (gate and gate.fails):
+    if diagnosis.fails or tested.keeps_everything or (gate and gate.fails):
         raise typer.Exit(1)
 
 

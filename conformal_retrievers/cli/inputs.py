@@ -47,7 +47,8 @@ def judged_queries(
     """
     of_runs = takes_runs(path)
     if of_runs and not run:
-        raise typer.BadParameter(f"{path} has judgements, which need a run; give --run FILE")
+        text = f"{path} is read as a BEIR folder or qrels, which need a run; give --run FILE"
+        raise typer.BadParameter(f"{text}, or a file of judged queries")
     if (run or k is not None) and not of_runs:
         raise typer.BadParameter(f"{path}: --run and --k are for BEIR folders and TREC qrels")
     try:

@@ -16,7 +16,7 @@ import numpy as np
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_subject
 from conformal_retrievers.calibration.guarantees import Guarantee
-from conformal_retrievers.calibration.subjects import RETRIEVED, Subject
+from conformal_retrievers.calibration.subjects import ANSWERS, RETRIEVED, Subject
 from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.queries import ScoredQuery
@@ -144,6 +144,7 @@ class Evaluation:
             notes.append(self.subject.worded(verdicts.OUT_OF_REACH))
         elif self._calibration.keeps_everything:
             notes.append(verdicts.NOTHING_TESTED)
+        notes += [say("none relevant")] * (self.n_relevant == 0 and self.subject != ANSWERS)
         notes += [verdicts.UNVERIFIED] * (not self.held_out_verified)
         below = [
             f"in {name!r} {verdict.coverage} (p = {verdict.p_value:.2g} for {verdict.tests} groups)"

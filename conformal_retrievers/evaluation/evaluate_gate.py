@@ -215,10 +215,7 @@ def evaluate_gate(
     sources = by_source(given, unanswerable)
     known = [query for query in given if any(query.relevant)]
     if not known:
-        raise ValueError(
-            f"answerable has {len(given)} queries, none with a relevant snippet; give judged "
-            "queries, as the retriever returns snippets for them"
-        )
+        raise ValueError(say("none answerable", n=len(given)))
     nothing = [query for query in given if query.answerable and not any(query.relevant)]
     sources |= {NOTHING: [*sources.get(NOTHING, []), *nothing]} if nothing else {}
     check_unique_ids(query.id for query in given)

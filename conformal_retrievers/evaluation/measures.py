@@ -43,6 +43,7 @@ from conformal_retrievers.data.hits import HitColumns
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.data.retrieval import INDEX
 from conformal_retrievers.evaluation.share import Share
+from conformal_retrievers.scoring.scorer import judged_queries
 
 say = wording(__package__)
 Given = Iterable[ScoredQuery | JudgedQuery]
@@ -129,8 +130,10 @@ def _scored(given: Iterable[Any], calibration: Calibration) -> Iterable[ScoredQu
     if isinstance(given, ScoredQueries | ScoredQuery):
         return given
     queries = list(given)
-    if not (queries and isinstance(queries[0], JudgedQuery)):
+    if not queries or isinstance(queries[0], ScoredQuery):
         return queries
+    queries = judged_queries(queries)
+    calibration.held_out(query.id for query in queries)  # before a score is paid for
     if needed := needed_scorers(calibration):
         raise CalibrationMismatch(
             f"the calibration needs {', '.join(map(repr, needed))}, which its file does not hold; "

@@ -105,11 +105,7 @@ def try_splits(
     check_copies(queries)
     some = sum(any(query.relevant) for query in queries)
     if some // 2 < needed:
-        raise ValueError(
-            f"judged has {some} queries with a relevant retrieved snippet, and half of them are "
-            f"too few for alpha = {alpha:g}, which takes {needed}; judge {2 * needed} or more, or "
-            "raise alpha"
-        )
+        raise ValueError(say("halves too few", n=some, alpha=alpha, needed=needed, all=2 * needed))
     coverages, tables, choices = [], [], []
     drawn = list(halves(shared_in(queries), splits, seed))
     given = [scorer] if isinstance(scorer, Scorer) else [*(scorer or ())]

@@ -39,6 +39,8 @@ def check_probability(name: str, value: float, meaning: str) -> float:
     _check_number(name, value)
     if not 0 < value < 1:  # NaN fails every comparison
         as_share = f", for {value:g} % give {value / 100:g}" if 1 <= value < 100 else ""
+        if name == "alpha" and 50 < value < 100:
+            as_share = f", to keep {value:g} % give {1 - value / 100:.3g}"
         raise ValueError(
             f"{name} is {value!r:.80}; give {meaning} strictly between 0 and 1{as_share}"
         )

@@ -153,6 +153,7 @@ def test_a_silent_gate_keeps_no_best_snippet():
     assert [keeping("q", [text]).kept.tolist() for text in ("30 u 99", "1 u 99")] == [[], [0]]
 
 
+@pytest.mark.filterwarnings("ignore:alpha is 0.9999")
 @pytest.mark.parametrize("own", [0.1, 0.9985])
 def test_an_alpha_that_is_not_above_the_gates_is_an_error_with_the_nearest_valid_one(own):
     behind = calibrate(

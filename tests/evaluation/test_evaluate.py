@@ -55,12 +55,18 @@ def test_the_shares_of_four_queries_by_hand():
 
 
 def test_judged_queries_are_scored_as_the_filter_does():
-    judged = [JudgedQuery(f"q{i}", with_hits(["a", "b c"]), [True, False]) for i in range(12)]
-    calibration = calibrate(judged[:8], alpha=0.5)
+    texts, marks = with_hits(["a", "b c"]), [True, False]
+    judged = [JudgedQuery(f"q{i}", texts, marks, id=f"q{i}") for i in range(30)]
+    calibration, new = calibrate(judged[:24], alpha=0.5), judged[24:]
     scorer = ConformalFilter.of(calibration).scorer
-    by_hand = evaluate(calibration, score_queries(scorer, judged[8:]))
-    assert evaluate(calibration, judged[8:]).shares == by_hand.shares
-    assert diagnose(calibration, judged[8:]).evaluation.shares == by_hand.shares
+    by_hand = evaluate(calibration, score_queries(scorer, new))
+    assert evaluate(calibration, new).shares == by_hand.shares
+    assert diagnose(calibration, new).evaluation.shares == by_hand.shares
+    for given, error in ((judged, "query id 'q0' was used to calibrate"), ("q", "Judged")):
+        with pytest.raises((TypeError, ValueError), match=error):
+            evaluate(calibration, given)
+    unjudged = evaluate(calibration, [replace(query, relevant=[False] * 2) for query in new])
+    assert "No snippet is marked as relevant, so that coverage is unknown" in str(unjudged)
 
 
 @pytest.mark.parametrize(

@@ -300,7 +300,6 @@ def test_sentences_are_labelled_with_one_call_a_snippet(package, make, llm, llm_
         (TypeError, "^questions is .Who", "Who?", {}),
         (TypeError, r"questions\[0\]", [all_judged()[0]], {}),
         (ValueError, r"questions\[1\]", ["Who?", " "], {}),
-        (ValueError, r"questions\[1\] is questions\[0\]", ["Who?", "Who?"], {}),
         (ValueError, r"questions\[1\] is questions\[0\]", ["\ufeffWho?\n", "Who?\r"], {}),
         (TypeError, "cache", ["Who?"], {"cache": "labels.db"}),
         (ValueError, "answers", ["Who?"], {"answers": []}),

@@ -194,7 +194,7 @@ def _in_csv(path: str | Path) -> Iterator[Record]:
             if None in row or None in row.values():
                 raise ValueError(
                     f"{place} does not have {len(reader.fieldnames or ())} columns as the header "
-                    "has; give a CSV table with a header"
+                    "has; give JSON lines, or a CSV table with a header"
                 )
             yield Record(place, {name: cell or None for name, cell in row.items()})
     except csv.Error as error:
