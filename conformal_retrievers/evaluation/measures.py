@@ -133,7 +133,6 @@ def _scored(given: Iterable[Any], calibration: Calibration) -> Iterable[ScoredQu
     if not queries or isinstance(queries[0], ScoredQuery):
         return queries
     queries = judged_queries(queries)
-    calibration.held_out(query.id for query in queries)  # before a score is paid for
     if needed := needed_scorers(calibration):
         raise CalibrationMismatch(
             f"the calibration needs {', '.join(map(repr, needed))}, which its file does not hold; "

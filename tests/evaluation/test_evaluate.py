@@ -55,11 +55,10 @@ def test_the_shares_of_four_queries_by_hand():
 
 
 def test_judged_queries_are_scored_as_the_filter_does():
-    texts, marks = with_hits(["a", "b c"]), [True, False]
-    judged = [JudgedQuery(f"q{i}", texts, marks, id=f"q{i}") for i in range(30)]
-    calibration, new = calibrate(judged[:24], alpha=0.5), judged[24:]
-    scorer = ConformalFilter.of(calibration).scorer
-    by_hand = evaluate(calibration, score_queries(scorer, new))
+    found = with_hits(["a", "b c"])
+    judged = [JudgedQuery(f"q{i}", found, [True, False], id=f"q{i}") for i in range(12)]
+    calibration, new = calibrate(judged[:8], alpha=0.5), judged[8:]
+    by_hand = evaluate(calibration, score_queries(ConformalFilter.of(calibration).scorer, new))
     assert evaluate(calibration, new).shares == by_hand.shares
     assert diagnose(calibration, new).evaluation.shares == by_hand.shares
     for given, error in ((judged, "query id 'q0' was used to calibrate"), ("q", "Judged")):
