@@ -79,16 +79,10 @@ class LLMServer:
     _now: int = 0
 
     def start(self, port: int = 0) -> None:
-        config = uvicorn.Config(
-            self.app,
-            port=port,
-            log_level="critical",
-            lifespan="off",
-            ws="none",
-            loop="asyncio",
-            interface="asgi3",
-        )
-        self._server = uvicorn.Server(config)
+        options: Any = {"log_level": "critical", "lifespan": "off", "ws": "none", "loop": "asyncio"}
+        # Clients forget an idle connection after 5 s, which is before this server closes it.
+        options |= {"interface": "asgi3", "timeout_keep_alive": 60}
+        self._server = uvicorn.Server(uvicorn.Config(self.app, port=port, **options))
         self._thread = threading.Thread(target=self._server.run, daemon=True)
         self._thread.start()
         while not self._server.started:
