@@ -74,6 +74,11 @@ def test_without_references_it_says_what_is_unchanged():
     whole = found.measures["all snippets"]
     assert {*whole} == {"snippets", "tokens", "seconds", "unchanged"}
     assert all(0 <= seconds < 60 for seconds in whole["seconds"])
+    unchanged = found.estimates["all snippets"]["unchanged"]
+    assert (unchanged.estimate, unchanged.high) == (1, 1)
+    assert 0.8 < unchanged.low < 0.95  # 30 of 30 do not prove that all are
+    found = evaluate_answers({"f": conformal.at(0.01)}, new, chain)  # which keeps everything
+    assert "f − all snippets, unchanged: no difference." in str(found)
     with pytest.raises(ValueError, match="'q0' was used to calibrate"):
         evaluate_answers({"f": conformal}, questions(1, seed=1)[0], chain)
 
