@@ -186,6 +186,8 @@ def open_filter(
     CalibrationMismatch, ValueError
         As `ConformalFilter.of`, `SentenceFilter`, `Calibration.load` and `Calibration.at`; and for
         `neighbours` without `split`.
+    TypeError
+        For an option that is none, naming it.
     """
     if unknown := options.keys() - FilterOptions.__annotations__.keys():
         known = ", ".join(OpenOptions.__annotations__)

@@ -60,6 +60,11 @@ def calibrate_answers(
     TypeError, ValueError
         As `scan_answers`, and as `calibrate` for alpha, delta and by_group; for `count_wrong`
         without `expected`; and if no question is right from all snippets.
+
+    Warns
+    -----
+    UserWarning
+        If alpha is above 0.5, which looks like the share to be kept.
     """
     asked = Asked(queries, answer, **options)
     rule: Any = {"alpha": alpha, "delta": delta, "by_group": by_group, "count_wrong": count_wrong}
@@ -67,7 +72,7 @@ def calibrate_answers(
     needless = (Level(-math.inf, "", True),)
     scans = tuple(Scan(query, np.zeros(0), "", (), needless) for query in asked.queries)
     calibrate_scans(Scans(scans, RankScorer(), "", asked.name, bool(asked.references)), **rule)
-    checks.warn_if_turned_round(alpha)
+    checks.warn_if_large_alpha(alpha)
     return calibrate_scans(scans_of(asked, scorer), **rule)
 
 

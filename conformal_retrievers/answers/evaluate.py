@@ -1,8 +1,8 @@
 """Filters by what a chain answers: does the answer change, and what is saved?
 
-Each way to cut the context is paired with the others by question. Intervals of shares are Wilson's,
-and those of differences and of lengths are of the bootstrap over questions. "all snippets" is asked
-twice: what it changes, the chain changes itself.
+Each way to cut the context is paired with the others by question. Intervals of shares are those of
+`cluster_interval` (Wilson), and of differences and lengths those of the bootstrap over questions.
+"all snippets" is asked twice: what it changes, the chain changes itself.
 """
 
 from __future__ import annotations

@@ -109,6 +109,7 @@ def calibrate(
     Warns
     -----
     UserWarning
+        If alpha is above 0.5, which looks like the share to be kept.
         If 1 % of the queries or more are near copies of others.
         If the filter would not drop a single snippet of the judged queries, unless there are too
         few of them for a finite threshold, which the statement says.
@@ -129,7 +130,7 @@ def calibrate(
         "labels": labels,
     }
     queries, rule = _checked(judged, scorer, split, gate, rule)
-    checks.warn_if_turned_round(alpha)
+    checks.warn_if_large_alpha(alpha)
     chosen = choose(
         queries,
         scorer,

@@ -33,10 +33,10 @@ def check_type(kind: Any, remedy: str, **given: object) -> None:
             raise TypeError(f"{name} is {value!r:.80}; give {remedy}")
 
 
-def warn_if_turned_round(alpha: float) -> None:
-    """Warn of an alpha that looks like the share to be kept."""
+def warn_if_large_alpha(alpha: float) -> None:
+    """Warn of an alpha above 0.5, which looks like the share to be kept."""
     if alpha > 0.5:
-        warnings.warn(say("turned round", alpha=alpha, risk=1 - alpha), stacklevel=3)
+        warnings.warn(say("large alpha", alpha=alpha, risk=1 - alpha), stacklevel=3)
 
 
 def check_subject(calibration: object, *expected: Subject) -> None:

@@ -18,7 +18,7 @@ FEWEST = 10  # queries: the bootstrap of fewer has intervals that are far too sh
 
 
 class Estimate(NamedTuple):
-    """A number with the ends of its bootstrap interval; they are NaN for too few queries."""
+    """A number with the ends of its interval; the bootstrap's are NaN for too few queries."""
 
     estimate: float
     low: float

@@ -283,6 +283,7 @@ def test_evaluate_and_diagnose_lead_with_top_k_at_the_recall_of_the_filter(comma
 @pytest.mark.parametrize(
     ("calibration", "judged", "code"),
     [
+        ("plain", "new", 0),
         ("end_to_end", "new", 0),
         ("keeps_everything", "new", 1),
         ("plain", "shifted", 1),
