@@ -1,6 +1,7 @@
 """What the tests share: a toy corpus, a scorer that looks scores up, a seed, a real embedder."""
 
 import asyncio
+import gc
 import os
 from importlib.metadata import version
 
@@ -30,6 +31,23 @@ for name, examples in {"dev": 25, "ci": 100, "nightly": 400}.items():
     )
 in_ci = os.environ.get("CI") == "true"
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if in_ci else "dev"))
+
+gc.disable()  # while frameworks are imported: a third of the time goes to looking through them
+
+
+def pytest_collection_finish():
+    gc.enable()
+
+
+collect_ignore = ["tiny_models.py"]  # it has no tests, and imports torch, which takes seconds
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Leave a file of slow tests unread where these are left out."""
+    fast = config.option.markexpr == "not slow" and collection_path.suffix == ".py"
+    text = collection_path.read_text("utf-8") if fast else ""
+    return "\npytestmark = pytest.mark.slow\n" in text or None
+
 
 TOY_CORPUS = {
     "acetaminophen": "Wait six hours after the last drink before taking Tylenol.",

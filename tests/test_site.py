@@ -28,6 +28,7 @@ IMPORT = re.compile(
 CONSTANTS = {"conformal_retrievers.llm.wire", "conformal_retrievers.__version__"}
 
 
+@pytest.mark.slow
 def test_every_public_name_and_every_name_that_pages_import_is_in_the_reference():
     pytest.importorskip("ray")  # what runs on a cluster imports it
     documented = set()

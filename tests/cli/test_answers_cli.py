@@ -52,6 +52,7 @@ def ask(server):
     return ["answers", "retrieved.jsonl", "--alpha", 0.2, "--llm", "toy", "--base-url", server.url]
 
 
+@pytest.mark.slow
 def test_questions_and_a_model_become_a_calibration_that_filters(tmp_path, server, ask):
     queries = written(tmp_path)
     printed = run(*ask).stdout

@@ -95,6 +95,7 @@ def test_the_report_leads_with_what_reaches_the_model_at_equal_recall(calibratio
         assert note in page.words
 
 
+@pytest.mark.slow
 def test_the_same_input_gives_the_same_bytes(calibration, queries, tmp_path):
     first = html_of(calibration, queries)
     assert html_of(calibration, queries) == first
@@ -108,6 +109,7 @@ def test_the_same_input_gives_the_same_bytes(calibration, queries, tmp_path):
 EXTREME = [[0.1, np.nextafter(0.1, 1)], [0, 5e-324], [0, 0], [1e17, 1e17 + 16]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scores", EXTREME)
 def test_extreme_scores_have_a_histogram(scores):
     queries = [ScoredQuery(scores, [True, False])] * 30

@@ -32,6 +32,8 @@ from conformal_retrievers.lookback.model import LocalModel
 from conformal_retrievers.lookback.prompt import PromptTokens, RagPrompt
 from conformal_retrievers.lookback.ratios import lookback_ratios
 
+pytestmark = pytest.mark.slow
+
 # --- what it ought to be: eq. 7 to 9 in loops, over output_attentions of one unpadded prompt ------
 
 

@@ -10,6 +10,8 @@ from transformers import PreTrainedTokenizerFast
 
 from conformal_retrievers.lookback.prompt import RagPrompt, prompt_tokens
 
+pytestmark = pytest.mark.slow
+
 PROMPTS = [
     RagPrompt("How long to wait?", ("Wait six hours 😀", "😀👩‍👩‍👧 x", "😀", "é"), "Be brief."),
     RagPrompt("a", ("a", "a a", "aa", "a", "a\n\na"), "a"),
