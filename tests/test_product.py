@@ -24,6 +24,8 @@ from conformal_retrievers.scoring import BestScore, FunctionScorer, RankScorer, 
 from conformal_retrievers.sentence_filter import open_filter
 from langchain_conformal.documents import with_hits as found_by
 
+pytestmark = pytest.mark.slow
+
 ALPHA, N, K = 0.3, 40, 6
 WORDS = [*"abcdefghijkl"]
 
@@ -89,7 +91,6 @@ def named_in(text, options):
     return [name for name, value in options.items() if value and NAMED.get(name, name) in text]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("scorer", SCORERS)
 @pytest.mark.parametrize("guarantee", OPTIONS["guarantee"])
 @pytest.mark.filterwarnings(

@@ -22,6 +22,8 @@ import langchain_conformal
 from conformal_retrievers import Calibration, read
 from conformal_retrievers.cli.docstrings import docstring_corpus
 
+pytestmark = pytest.mark.slow
+
 PAGE = (Path(__file__).parent.parent / "docs" / "questions.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.S | re.M))
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.S | re.M)
@@ -80,7 +82,6 @@ def judge(command_line, answers):
             assert ask(url, f"?number={shown['number']}", fields)[0] == 200
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("section", PACKAGES)
 @pytest.mark.parametrize("by_llm", [False, True])
 def test_a_folder_and_60_questions_become_a_filter_in_a_chain(section, by_llm, corpus, llm_server):

@@ -15,6 +15,8 @@ from chromium import needs_chromium
 
 import conformal_retrievers
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 PUBLIC = """
     conformal_retrievers answers calibration claims data evaluation labels labels.judging llm
@@ -28,7 +30,6 @@ IMPORT = re.compile(
 CONSTANTS = {"conformal_retrievers.llm.wire", "conformal_retrievers.__version__"}
 
 
-@pytest.mark.slow
 def test_every_public_name_and_every_name_that_pages_import_is_in_the_reference():
     pytest.importorskip("ray")  # what runs on a cluster imports it
     documented = set()
@@ -63,7 +64,6 @@ def site(tmp_path_factory):
     return folder
 
 
-@pytest.mark.slow
 def test_the_markdown_of_the_site_has_the_interface_and_its_links_lead_somewhere(site):
     for page in [*site.rglob("*.md"), site / "llms.txt", site / "llms-full.txt"]:
         text = page.read_text(encoding="utf-8")
@@ -88,7 +88,6 @@ def written(score):
     return f"{score:g}".replace("-", "−")
 
 
-@pytest.mark.slow
 @needs_chromium
 def test_the_slider_shows_what_the_library_computes(site, browser):
     data = json.loads((ROOT / "docs/assets/slider.json").read_text(encoding="utf-8"))
@@ -142,7 +141,6 @@ def test_the_slider_shows_what_the_library_computes(site, browser):
     assert not browser.problems
 
 
-@pytest.mark.slow
 @needs_chromium
 def test_no_page_is_wider_than_a_telephone_or_asks_another_host(site, browser):
     browser.size(400, 800)

@@ -13,13 +13,14 @@ import pytest
 from commands import run
 from test_readme import BLOCK, assert_prints
 
+pytestmark = pytest.mark.slow
+
 PAGE = (Path(__file__).parent.parent / "docs" / "start.md").read_text(encoding="utf-8")
 SHOWN = re.compile(r"(?:^    (?!pip |conformal-retrievers ).+\n)+", re.M)
 COMMAND = re.compile(r"^    conformal-retrievers (.+)$", re.M)
 RULE = re.compile("─+")  # as wide as its numbers
 
 
-@pytest.mark.slow
 def test_a_new_user_gets_a_filter_in_both_frameworks_its_evaluation_and_its_report(
     tmp_path, monkeypatch
 ):

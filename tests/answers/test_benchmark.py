@@ -5,8 +5,9 @@ from rich.console import Console
 
 from benchmarks import answers, ratings
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 @pytest.mark.parametrize(
     ("sections", "replies", "tables"),
     [

@@ -18,6 +18,8 @@ from conformal_retrievers import ConformalFilter, calibrate, calibrate_gate
 from conformal_retrievers.calibration.fitting import FEWEST
 from conformal_retrievers.scoring import BestScore, RetrievalScorer
 
+pytestmark = pytest.mark.slow
+
 ALPHA, K, N = 0.25, 20, FEWEST
 
 
@@ -42,7 +44,6 @@ def in_llama_index():
     return llama_index_conformal.judge_retriever(retriever, judged())
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*drops none")
 @pytest.mark.parametrize("gated", [False, True], ids=["alone", "behind a gate"])
 @pytest.mark.parametrize("retrieved", [in_langchain, in_llama_index])

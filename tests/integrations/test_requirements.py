@@ -12,6 +12,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+pytestmark = pytest.mark.slow
+
 toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 ROOT = Path(__file__).parent.parent.parent
 FOLDERS = {
@@ -63,7 +65,6 @@ calibration = calibrate(queries, alpha=0.1)
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("package", "module", "component"),
     [
