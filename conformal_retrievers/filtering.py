@@ -228,10 +228,7 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         filtered = replace(filtered, shadow=True) if self.shadow else filtered
         s, item = filtered.scores, self.calibration.subject.item
         if (filtered.gated is None) != (self.gate is None):
-            raise ValueError(
-                f"gated is {filtered.gated!r}, but the filter's gate is {self.gate!r}; give "
-                "gated=filter.gate(query, snippets) for a filter with a gate, and none without"
-            )
+            raise ValueError(checks.say("gated", gated=filtered.gated, gate=self.gate))
         self.calibration.warn_if_unknown(filtered.group, f"all {item}s are kept")
         if filtered.silenced:
             return replace(filtered, keeps=np.zeros(len(s), dtype=bool))
@@ -249,11 +246,8 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
             return filtered
         best = int(np.argmin(s))  # none is NaN here: it would have been kept
         if self.on_empty == "raise":
-            raise NothingKept(
-                f"none of {len(s)} {item}s is kept: the lowest score is {s[best]:.6g}, the "
-                f"threshold {filtered.threshold:.6g}. Lower alpha, or set on_empty='keep_best'",
-                filtered,
-            )
+            facts = {"n": len(s), "item": item, "lowest": s[best], "threshold": filtered.threshold}
+            raise NothingKept(checks.say("none kept", **facts), filtered)
         if self.calibration.subject == ANSWERS:  # whose kept sets do not part equal scores
             return replace(filtered, keeps=s == s[best])
         return replace(filtered, keeps=np.arange(len(s)) == best)

@@ -91,10 +91,7 @@ def calibrate_scans(
     wrong = [scan for scan in scans.scans if scan.wrong]
     used = [scan for scan in scans.scans if count_wrong or not scan.wrong]
     if len(wrong) == len(scans.scans):
-        raise ValueError(
-            f"the chain is right in none of {len(wrong)} questions, all snippets given; check the "
-            "references, the comparison and the chain"
-        )
+        raise ValueError(checks.say("right in none", n=len(wrong)))
     choice = None
     if getattr(scans.scorer, "prior", None) and not getattr(scans.scorer, "fitted_on", None):
         choice = Choice(chosen=scans.scorer.name, given=[])

@@ -34,6 +34,7 @@ from conformal_retrievers.theory.intervals import check_level, cluster_interval
 WHOLE = "all snippets"
 OTHERS = re.compile(rf"top \d+|{WHOLE}")  # the names of ways that are no filters
 RESAMPLES = 2000
+FILTER = "a filter, such as ConformalFilter.of(calibration), or the .filter of what is in a chain"
 SHOWN = ("unchanged", "right", "f1")  # in %
 SHARES = (*SHOWN, "exact")
 
@@ -147,7 +148,7 @@ def evaluate_answers(
     check_type(Mapping, "filters by name, a dict", filters=filters)
     asked = Asked(queries, answer, **options)
     for name, filter in filters.items():
-        check_type(RetrievalFilter, "a filter", **{f"filters[{name!r}]": filter})
+        check_type(RetrievalFilter, FILTER, **{f"filters[{name!r}]": filter})
         if OTHERS.fullmatch(name):
             raise ValueError(f"filters has the name {name!r}; give another, as a filter's own")
         if (chain := filter.calibration.details.get("chain", asked.name)) != asked.name:

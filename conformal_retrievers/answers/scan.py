@@ -25,6 +25,7 @@ from pydantic import JsonValue
 from typing_extensions import Unpack
 
 from conformal_retrievers.answers.asked import Answer, Asked, AskOptions, References
+from conformal_retrievers.calibration.fitting import check_given
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.scoring.hit_features import sources_of
 from conformal_retrievers.scoring.learned.score import fitted
@@ -156,10 +157,10 @@ def scan_answers(
         If `answer` or `same` is no function, the chain returns something that is not text, or the
         comparison neither True nor False.
     ValueError
-        For queries that are not retrieved, or are cut into sentences, for a question that occurs
-        twice or that the scorer was fitted on, a question without a reference or with an empty one,
-        a cache without a name for the chain, an `llm_same` whose LLM errs in a plain example, or if
-        the first 8 questions fail.
+        For queries that are not retrieved, are cut into sentences, or have neither hits nor a
+        scorer, for a question that occurs twice or that the scorer was fitted on, a question
+        without a reference or with an empty one, a cache without a name for the chain, an
+        `llm_same` whose LLM errs in a plain example, or if the first 8 questions fail.
     """
     return scans_of(Asked(queries, answer, **options), scorer)
 
@@ -167,6 +168,7 @@ def scan_answers(
 def scans_of(asked: Asked, scorer: Scorer | None) -> Scans:
     """Return the scans of questions, see `scan_answers`."""
     if scorer is None:
+        check_given(asked.queries, ())
         scorer = fitted(sources_of(asked.queries), (), [], "snippets")
     scored = zip(asked.queries, score_queries(scorer, asked.queries), strict=True)
     scores = {query.query: of_query.scores for query, of_query in scored}

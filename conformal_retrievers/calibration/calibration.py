@@ -87,7 +87,8 @@ class Calibration(Thresholds):
         checks.check_type(Calibration | None, "gate.calibration", gate=gate)
         checks.check_silenced(queries, gate is not None)
         checks.warn_if_reversed(reduced)
-        known = (queries.sizes > 0) | (queries.missed > 0)
+        unknown = np.isnan(queries.missed) & bool(count_missed)  # which is refused
+        known = (queries.sizes > 0) | (queries.missed > 0) | unknown
         return cls(
             alpha,
             guarantee,
@@ -136,8 +137,10 @@ class Calibration(Thresholds):
         """Read a calibration that `save` wrote, bit for bit the same.
 
         Raises ValueError, naming path and field, for a file that is broken, newer or changed, or
-        whose threshold does not follow from its scores; FileNotFoundError for none.
+        whose threshold does not follow from its scores; FileNotFoundError for none, and TypeError
+        for what is no path.
         """
+        checks.check_type(str | Path, "the path of a calibration's file", path=path)
         return cls._of(
             file_schema.checked(files.read_envelope(path, file_schema.KIND), str(path)), str(path)
         )

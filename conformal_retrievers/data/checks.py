@@ -20,6 +20,7 @@ def all_of(kind: type[T], items: Iterable[T], name: str) -> list[T]:
     """Return the items as a list; raise TypeError, naming it, for one of another type."""
     if isinstance(items, kind):
         raise TypeError(f"{name} is one {kind.__name__}; give a list")
+    check_no_table(items, name)
     if hasattr(items, name):  # such as what label_retriever returns
         raise TypeError(f"{name} is a {type(items).__name__}; give its .{name}")
     if isinstance(items, str) or not isinstance(items, Iterable):
@@ -30,6 +31,12 @@ def all_of(kind: type[T], items: Iterable[T], name: str) -> list[T]:
         if not isinstance(item, kind):
             raise TypeError(f"{name}[{i}] is {item!r:.60}; give {kind.__name__} objects")
     return given
+
+
+def check_no_table(items: object, name: str) -> None:
+    """Raise TypeError, naming it, for a data frame, which would give the names of its columns."""
+    if hasattr(items, "columns"):
+        raise TypeError(f"{name} is a table; give read(table), or the texts of a column")
 
 
 def query_name(id: str | None, query: str) -> str:

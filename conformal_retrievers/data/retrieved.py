@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from conformal_retrievers.data.checks import all_of
+from conformal_retrievers.data.checks import all_of, check_no_table
 from conformal_retrievers.data.queries import JudgedQuery
 
 REMEDY = (
@@ -27,14 +27,15 @@ def with_questions(
 ) -> list[JudgedQuery]:
     """Return the queries; a plain question becomes an unjudged query whose id is the question.
 
-    Raises what `queries_to_judge` raises, TypeError for a mapping, and ValueError for a question
-    that occurs twice.
+    Raises what `queries_to_judge` raises, TypeError for a mapping or a table, and ValueError
+    for a question that occurs twice.
     """
     if isinstance(judged, str | Mapping | JudgedQuery):  # of a mapping, values would be lost
         raise TypeError(
             f"{name} is {judged!r:.60}; give a list of questions, or of judged queries such as "
             "JudgedQuery.from_ids(query, relevant_ids)"
         )
+    check_no_table(judged, name)
     if hasattr(judged, "invoke") or hasattr(judged, "retrieve"):
         raise TypeError(f"retriever and {name} are swapped; give the retriever first")
     given: list[Any] = list(judged)

@@ -204,9 +204,8 @@ def test_questions_that_a_score_was_fitted_on_are_refused():
 
 @pytest.mark.parametrize("count_wrong", [False, True])
 def test_a_chain_that_is_never_right_is_an_error(count_wrong):
-    scans = scan_answers(
-        pairs(5), Chain(0), scorer=SCORER, expected={query.query: "Rome" for query in pairs(5)}
-    )
+    expected = {query.query: "Rome" for query in pairs(5)}
+    scans = scan_answers(pairs(5), Chain(0), scorer=SCORER, expected=expected)
     with pytest.raises(ValueError, match="the chain is right in none of 5 questions"):
         calibrate_scans(scans, alpha=0.5, count_wrong=count_wrong)
 

@@ -217,7 +217,6 @@ def test_a_scorer_that_scores_no_relevant_snippet_is_refused(on_unscorable):
         (TypeError, {"by_group": 1}),
         (TypeError, {"count_missed": "no"}),
         (TypeError, {"retrieval": [1]}),
-        (TypeError, {"labels": [1]}),
         (ValueError, {"scorer": "two\nlines"}),
         (ValueError, {"retrieval": {"x": {1, 2}}}),
         (ValueError, {"retrieval": {"k": 0}}),

@@ -477,17 +477,6 @@ def python(code):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
 
 
-def test_before_a_command_can_catch_ctrl_c_nothing_else_loads():
-    code = """
-import __future__, importlib, sys
-before = {*sys.modules}
-import conformal_retrievers.__main__
-print(*sorted({*sys.modules} - before))
-"""
-    package = "conformal_retrievers"
-    assert python(code).stdout.split() == [package, f"{package}.__main__", f"{package}.version"]
-
-
 def test_the_command_line_needs_no_package_of_the_demo():
     names = "regex sentencex bm25s jinja2 matplotlib langchain_core llama_index"
     done = python(f"""
@@ -566,7 +555,6 @@ GATE = "gate judged.jsonl --out c.json --alpha 0.1"
         ("diagnose plain.json --log new.jsonl --k 10", "--k"),
         ("plan --alpha 0.1 --have 0", "--have"),
         ("plan --alpha 0.1 --have 1000000000000", "--have"),
-        (f"{GATE} --run r.tsv", "--run"),
         (f"{GATE} --unanswerable =new.jsonl", "--unanswerable"),
         (f"{GATE} --unanswerable new.jsonl --unanswerable new.jsonl", "name 'new'"),
         ("judge judged.jsonl --out judged.jsonl", "--out"),

@@ -68,21 +68,19 @@ UNITS += [
     "````\n```\nIt ends. Or not.\n````",
     "<table>\n\n<td>It ends. Or not.\n</table>",
     "<pre>It ends. Or not.\n\nHere too. So.</pre>",
-]
-UNITS += ["1. One. Two.\n2. Three. Four.", "1) One. Two.\n2) Three.", "• One. Two.\n• Three."]
-UNITS += ["* One. Two.\n  ```\n  code. More.\n\n  code\n  ```\n* Three."]
-UNITS += [
+    "1. One. Two.\n2. Three. Four.",
+    "1) One. Two.\n2) Three.",
+    "• One. Two.\n• Three.",
+    "* One. Two.\n  ```\n  code. More.\n\n  code\n  ```\n* Three.",
     "+---+---+\n| It ends. Or not | C |\n+---+---+",
     "| It ends. Or not | Here too. So |",
     "Name | Value\n--- | ---\nIt ends. Or not | Here too. So",
-]
-UNITS += [
     "    def f():\n        return 1.  # It ends. Or not.",
     "\tx  # It ends. Or not.\n\ty  # Here too",
     "    One. Two.",
     "    ```\n    It ends. Or not.\n\n    Here too. So.\n    ```",
+    "- A long item that is wrapped, whose\nnext line is not indented. It ends.\n- Another.",
 ]
-UNITS += ["- A long item that is wrapped, whose\nnext line is not indented. It ends.\n- Another."]
 
 
 @pytest.mark.parametrize("unit", UNITS)

@@ -6,6 +6,7 @@ import json
 import logging
 from functools import cache
 
+import pandas as pd
 import pytest
 from frameworks import (
     K,
@@ -344,6 +345,14 @@ def test_a_retriever_of_the_other_framework_or_in_the_wrong_place_is_named():
         llama_index_conformal.judge_retriever([], index_retriever())
     with pytest.raises(TypeError, match="give a list of questions, or of judged queries"):
         langchain_conformal.judge_retriever(langchain_retriever(), JudgedQuery("q", [], []))
+    table = pd.DataFrame({"question": ["How?"]})
+    for refuses in (
+        lambda: langchain_conformal.judge_retriever(langchain_retriever(), table),
+        lambda: llama_index_conformal.judge_retriever(index_retriever(), table),
+        lambda: calibrate(table, alpha=0.1),
+    ):
+        with pytest.raises(TypeError, match=r"judged is a table; give read\(table\)"):
+            refuses()
     with pytest.raises(TypeError, match=r"import from llama_index\.postprocessor\.conformal"):
         langchain_conformal.judge_retriever(index_retriever(), [])
     with pytest.raises(TypeError, match="import from langchain_conformal"):
