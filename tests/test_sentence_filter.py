@@ -188,9 +188,11 @@ def test_invalid_options_are_refused_by_name(options, error, field):
         open_filter(calibrated(), NUMBER, **{"split": "sentences", **options})
 
 
-def test_neighbours_need_a_split():
+def test_neighbours_need_a_split_and_a_filter_a_calibration():
     with pytest.raises(ValueError, match="split"):
         open_filter(calibrated_whole(), NUMBER, neighbours=1)
+    with pytest.raises(TypeError, match="path is None; give the path of a calibration's file"):
+        open_filter(None, NUMBER)
 
 
 def test_scores_are_decided_on_with_their_sentences():

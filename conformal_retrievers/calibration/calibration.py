@@ -138,7 +138,7 @@ class Calibration(Thresholds):
 
         Raises ValueError, naming path and field, for a file that is broken, newer or changed, or
         whose threshold does not follow from its scores; FileNotFoundError for none, and TypeError
-        for what is no path.
+        unless it is given a path.
         """
         checks.check_type(str | Path, "the path of a calibration's file", path=path)
         return cls._of(

@@ -167,7 +167,7 @@ def test_names_of_other_ways_are_refused_and_nothing_is_asked():
         ({"all snippets": conformal}, "the name 'all snippets'; give another"),
         ({"top 3": conformal}, "the name 'top 3'; give another"),
         ([conformal], r"filters is \[.*; give filters by name"),
-        ({"f": conformal.calibration}, r"filters\['f'\] is .*; give a filter"),
+        ({"f": conformal.calibration}, r"filters\['f'\] is .*; give a filter, such as Conf"),
     ):
         with pytest.raises((TypeError, ValueError), match=message):
             evaluate_answers(filters, new, chain)

@@ -90,6 +90,5 @@ def test_a_query_without_missed_snippets_is_not_one_whose_missed_snippets_are_un
     assert "(retrieved or not)" in counting.statement
     with pytest.raises(ValueError, match="missed"):
         replace(unknown, count_missed=True)
-    nothing = ScoredQuery([0.4], [False])  # all that is relevant may have been missed
     with pytest.raises(ValueError, match="1 of 2 queries have no `missed`"):
-        calibration_of([relevant(0.1, missed=0), nothing], count_missed=True)
+        calibration_of([relevant(1, missed=0), ScoredQuery([2], [False])], count_missed=True)
