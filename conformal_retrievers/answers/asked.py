@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypedDict, TypeVar
 import numpy as np
 
 from conformal_retrievers.answers.same import Same, has_answer, llm_same, same_text
-from conformal_retrievers.calibration.checks import check_type
+from conformal_retrievers.calibration.checks import check_type, say
 from conformal_retrievers.data.checks import check_count, check_names
 from conformal_retrievers.data.copies import check_copies
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
@@ -79,8 +79,7 @@ class Asked:
         self.concurrency = check_count(self.concurrency, "concurrency")
         self.name = name_of("answer", self.answer, self.chain)
         if self.cache and not (self.chain or getattr(self.answer, "name", None)):
-            text = "chain is missing; with a cache, give chain=, a name that changes with the chain"
-            raise ValueError(f"{text}: its answers are found by it")
+            raise ValueError(say("no chain"))
         self.references = references_of(self.queries, self.expected)
         self.will_do: Same = self.same or (has_answer if self.references else same_text)
         self.compared_by = name_of("same", self.will_do)
@@ -217,9 +216,6 @@ def references_of(queries: Sequence[JudgedQuery], expected: Any) -> dict[str, Re
         given: Any = known.get(query.query.strip())
         texts = given if isinstance(given, list | tuple) else [given]
         if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
-            raise ValueError(
-                f"expected has {given!r:.60} for {query.query!r:.80}; give a reference answer or "
-                "several, or leave the question out of queries"
-            )
+            raise ValueError(say("no reference", given=given, question=query.query))
         references[query.query] = tuple(texts)
     return references

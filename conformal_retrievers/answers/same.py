@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from conformal_retrievers.calibration.checks import say
 from conformal_retrievers.llm.ask import LLM, ask_verdicts, check_llm
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.prompt import Prompt, check_fields
@@ -112,18 +113,12 @@ class llm_same:  # noqa: N801, it is called as a function is
         request = self.prompt.request(values, schema=VERDICT)
         ((verdict,), _) = ask_verdicts(self.llm, [request], cache=self.cache)
         if isinstance(verdict, str):
-            raise ValueError(
-                f"{self.llm.name} did not say whether two answers agree: {verdict}; give llm_same "
-                "another LLM, or try again"
-            )
+            raise ValueError(say("no verdict", llm=self.llm.name, why=verdict))
         return verdict
 
     def check(self) -> None:
         """Raise ValueError if the LLM does not see what is the same in six plain examples."""
         for question, answer, reference, expected in CONTROLS:
             if self(question, answer, reference) != expected:
-                raise ValueError(
-                    f"{self.llm.name} says that {answer!r} and {reference!r} are "
-                    f"{'different' if expected else 'equal'} answers to {question!r}; give "
-                    "llm_same another LLM or prompt, or compare by words or a function"
-                )
+                said, both = "different" if expected else "equal", (answer, reference)
+                raise ValueError(say("errs", llm=self.llm.name, both=both, said=said, of=question))

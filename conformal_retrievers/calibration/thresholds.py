@@ -142,7 +142,8 @@ class Thresholds:
         """Warn if a query's group has no threshold; Python shows the same text once."""
         if self.by_group and self._key(group) not in self._units:
             known = ", ".join(map(repr, self.n_units))
-            warnings.warn(f"a group is not among {known}, so {effect}", stacklevel=1)
+            which = "no group" if group is None else "a group that is not"
+            warnings.warn(f"a query has {which} among {known}, so {effect}", stacklevel=1)
 
     def by_threshold(self, units: Iterable[Any]) -> dict[str | None, list[Any]]:
         """Return the queries or answers of each threshold, by its group; None if it is for all."""

@@ -19,7 +19,7 @@ from conformal_retrievers.evaluation.dropped import dropped
 def diagnose(
     calibration: options.CalibrationFile,
     judged: options.OptionalJudged = None,
-    log: Annotated[Path | None, options.file("--log")] = None,
+    log: Annotated[list[Path] | None, options.file("--log")] = None,
     out: Annotated[Path | None, options.option("--out of diagnose", "FILE", dir_okay=False)] = None,
     run: options.Run = None,
     k: options.Depth = None,
@@ -35,14 +35,14 @@ def diagnose(
     with an id of the calibration. If all queries of the calibration are given, they are the
     reference. Without a relevant snippet, as in a log, compares the scores only.
     """
-    if (judged is None) == (log is None):
+    if (judged is None) == (not log):
         raise typer.BadParameter("give either judged queries, or a filter log with --log FILE")
-    if log is not None and any((run, k, min_score, model, corpus, unanswerable)):
+    if log and any((run, k, min_score, model, corpus, unanswerable)):
         needed = "--run, --k, --min-score, --model, --corpus, --unanswerable"
         raise typer.BadParameter(f"give judged queries in place of --log for {needed}")
     sources = inputs.Sources(judged or Path(), unanswerable, run, k, min_score)
     if out is not None:
-        read = (calibration, judged, log, corpus, *sources.files.values())
+        read = (calibration, judged, *(log or ()), corpus, *sources.files.values())
         options.check_out(out, *read)
     tested = inputs.load_calibration(calibration, None, *(FILTERED if log else RETRIEVED))
     options.check_holds_gate(tested, calibration, unanswerable)
@@ -57,7 +57,8 @@ def diagnose(
     if out is not None:
         from conformal_retrievers.evaluation.report import html
 
-        source = {"judged queries": judged.name} if judged else {"filter log": str(log)}
+        logs = ", ".join(map(str, log or ()))
+        source = {"judged queries": judged.name} if judged else {"filter log": logs}
         named = {"calibration": calibration.name, **source}
         page = html(diagnosis, new.queries, named, gate and gate.evaluation, new.judged)
         write_whole(out, page.encode(), what="report")

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from conformal_retrievers.calibration.gates.false_answers import questions_in
 from conformal_retrievers.calibration.gates.gate import gate_for
 from conformal_retrievers.calibration.scorer import scorer_for
 from conformal_retrievers.calibration.subjects import Subject
+from conformal_retrievers.cli.options import HELPS
 from conformal_retrievers.cli.scorers import Models
 from conformal_retrievers.data.beir import run_name
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
@@ -198,23 +200,19 @@ def cut_as(calibration: Calibration, judged: Iterable[JudgedQuery]) -> list[Judg
         return by_sentence(judged, ours)
     queries = list(judged)
     if any(query.split != calibration.split for query in queries):
-        raise ValueError(
-            f"the calibration has split {calibration.split!r}, a function that the command line "
-            "does not have; give queries that are cut, as write_jsonl(by_sentence(judged, split))"
-        )
+        raise ValueError(HELPS["function split"].format(split=calibration.split))
     return queries
 
 
-def logged_queries(path: Path, calibration: Calibration) -> New:
-    """Read the queries of a log that were filtered with a calibration, at any alpha.
+def logged_queries(paths: Sequence[Path], calibration: Calibration) -> New:
+    """Read the queries of logs that were filtered with a calibration, at any alpha.
 
     A repeated query counts once, and one that the score was chosen on does not, if the log has
     queries or their hashes. Raises ValueError if there is none.
     """
-    new = logged(read_log(path), calibration)
+    new = logged(chain.from_iterable(map(read_log, paths)), calibration)
     if not len(new.queries):
-        raise ValueError(
-            f"{path} has no event of this calibration with a query that is new to it; give the log "
-            "of its filter"
-        )
+        own = HELPS["other events"].format(n=new.left_out, name=calibration.checksum[:12])
+        why = own if new.left_out else "is empty"
+        raise ValueError(f"{', '.join(map(str, paths))} {why}; give the log of its filter")
     return New(new.queries, new.left_out, repeated=new.repeated, savings=new.savings)

@@ -6,8 +6,9 @@ from typing import Any
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.gates.false_answers import Source, silent_on, sources_of
-from conformal_retrievers.calibration.subjects import QUERIES
+from conformal_retrievers.calibration.subjects import QUERIES, SUBJECTS
 from conformal_retrievers.cli import options
+from conformal_retrievers.cli.inputs import load_calibration
 from conformal_retrievers.cli.terminal import print_json, print_table, say
 from conformal_retrievers.data.retrieval import in_words
 from conformal_retrievers.data.text import visible
@@ -21,7 +22,7 @@ def show(calibration: options.CalibrationFile, as_json: options.Json = False) ->
 
     Reads calibrations of snippets, answers, claims, flags and gates.
     """
-    shown = Calibration.load(calibration)
+    shown = load_calibration(calibration, None, *SUBJECTS.values())
     facts = facts_of(shown)
     if as_json:
         print_json({"file": str(calibration), **facts})

@@ -13,6 +13,7 @@ from dataclasses import replace
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.statement import why_none, why_none_kept
 from conformal_retrievers.calibration.wording import wording
+from conformal_retrievers.data.text import shortened
 from conformal_retrievers.evaluation import verdict as verdicts
 from conformal_retrievers.evaluation.diagnosis import MEANING, Diagnosis, Finding, Severity
 from conformal_retrievers.evaluation.evaluate import Evaluation
@@ -201,7 +202,9 @@ def _removal(d: Diagnosis) -> Iterator[Finding]:
         return sum(at) / e.n_queries
 
     if keep_all := share_at(math.inf):
-        yield Finding("threshold", "notice", say("groups keep all", share=percent(keep_all)))
+        names = shortened(", ".join(repr(g) for g in parts if c.threshold(g) == math.inf), 80)
+        sentence = say("groups keep all", share=percent(keep_all), groups=names)
+        yield Finding("threshold", "problem" if keep_all == 1 else "notice", sentence)
     if keep_none := share_at(-math.inf):
         some = f" in {percent(keep_none)} of the queries, by their group" if c.by_group else ""
         sentence = say("none kept", some=some, why=why_none_kept("snippets"))

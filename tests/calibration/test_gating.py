@@ -69,7 +69,7 @@ def test_the_threshold_is_that_of_a_query_s_group():
     assert (gate.calibration.threshold("a"), gate.calibration.threshold("b")) == (7, 107)
     assert gate.decide(104, "b").decision == "speaks"
     assert gate.decide(104, "a").decision == "silent"
-    with pytest.warns(UserWarning, match="group"):
+    with pytest.warns(UserWarning, match="has a group that is not among 'a', 'b'"):
         assert gate.decide(1e9, "c").decision == "speaks"
 
 

@@ -391,12 +391,14 @@ def test_a_log_counts_a_query_that_comes_again_once_and_any_alpha(
 def test_events_of_other_calibrations_are_left_out(calibration, tmp_path):
     other = replace(calibration, guarantee="any")
     log = logged([calibration, other, other], tmp_path / "log.jsonl", queries="none")
-    assert as_json("diagnose", tmp_path / "c.json", "--log", log)["left_out"] == 60
-    logged([other], tmp_path / "strange.jsonl")
-    for name in ("strange", "empty"):
-        (tmp_path / "empty.jsonl").touch()
-        strange = ("--log", tmp_path / f"{name}.jsonl")
-        assert f"{name}.jsonl" in error_of("diagnose", tmp_path / "c.json", *strange)
+    strange = logged([other], tmp_path / "strange.jsonl")
+    for logs in (["--log", log, "--log", strange], ["--log", strange, "--log", log]):
+        found = as_json("diagnose", tmp_path / "c.json", *logs)  # each log is read
+        assert (found["evaluation"]["n_queries"], found["left_out"]) == (30, 150)
+    (tmp_path / "empty.jsonl").touch()
+    for name, why in (("strange", "has 90 events, all of another"), ("empty", "is empty")):
+        one = ("--log", tmp_path / f"{name}.jsonl")
+        assert f"{name}.jsonl {why}" in error_of("diagnose", tmp_path / "c.json", *one)
 
 
 @pytest.mark.parametrize("queries", ["hashed", "text"])

@@ -268,7 +268,7 @@ async def test_a_flag_by_group_uses_the_group_of_the_question(asked, model, flag
     for group, flagged in (("lenient", False), ("strict", True)):
         said = {"confidence": confidence, "flagged": flagged}
         assert await asked(model, grouped, group) == (expected[0], said)
-    with pytest.warns(UserWarning, match="group"):
+    with pytest.warns(UserWarning, match="has no group among"):
         assert (await asked(model, grouped))[1]["flagged"]
 
 

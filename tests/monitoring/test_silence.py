@@ -164,7 +164,7 @@ def test_a_log_behind_a_gate_is_diagnosed(filtering, tmp_path):
     found = of_queries(filtering, drawn(np.random.default_rng(13), 100, "new", answerable=0.4))
     for i, one in enumerate(found):
         log.append(event_of(one, query=f"q{i}"))
-    d = diagnose(calibration, logged_queries(log.path, calibration).queries)
+    d = diagnose(calibration, logged_queries([log.path], calibration).queries)
     silent = [one.gated.silent for one in found]
     assert d.evaluation.silent.estimate == np.mean(silent)
     passed = [one.m1 for one in found if not one.gated.silent]
