@@ -203,11 +203,8 @@ async def test_the_filter_awaits_an_asynchronous_scorer():
 
 
 def test_the_group_of_a_query_is_given_or_computed_from_its_text():
-    conformal = ClaimFilter(
-        ClaimLookup({"a": 0.65}),
-        calibration_of(GROUPED, 0.3, by_group=True),
-        group_of=lambda query: query,
-    )
+    made = calibration_of(GROUPED, 0.3, by_group=True)
+    conformal = ClaimFilter(ClaimLookup({"a": 0.65}), made, group_of=lambda query: query)
     assert conformal("x", ["a"], []).kept_claims == ("a",)
     assert conformal("y", ["a"], []).kept_claims == ()
     assert conformal("y", ["a"], [], group="x").kept_claims == ("a",)

@@ -520,10 +520,8 @@ def test_no_command_writes_over_what_it_reads(files, tmp_path):
 def test_bad_data_gives_one_line_with_file_and_field(line, field, files, tmp_path):
     bad = tmp_path / "bad.jsonl"
     bad.write_text(line)
-    for command in (
-        ("calibrate", bad, "--alpha", "0.1", "--out", tmp_path / "c.json"),
-        ("evaluate", files / "plain.json", bad),
-    ):
+    calibrating = ("calibrate", bad, "--alpha", "0.1", "--out", tmp_path / "c.json")
+    for command in (calibrating, ("evaluate", files / "plain.json", bad)):
         message = error_of(*command)
         assert field in message
         assert "bad.jsonl" in message

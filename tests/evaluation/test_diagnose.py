@@ -336,8 +336,8 @@ def test_queries_without_a_finite_threshold_are_noticed(rng):
     d = diagnose(calibration, [*of(rng, "a", 20), *of(rng, "unknown", 10)])
     assert "33.3 % of the queries keep everything" in by_name(d, "threshold").sentence
     d = diagnose(calibration, of(rng, "A", 30))  # a misspelt group: the filter does nothing
-    threshold = by_name(d, "threshold")
-    assert threshold.severity == "problem" and "too few queries of ('A')" in threshold.sentence
+    assert by_name(d, "threshold").severity == "problem"
+    assert "too few queries of ('A')" in by_name(d, "threshold").sentence
 
 
 def test_queries_that_may_belong_to_the_calibration_are_noticed(rng):

@@ -256,13 +256,11 @@ async def test_a_flag_by_group_uses_the_group_of_the_question(asked, model, flag
     """The confidence is above what flags in the one group, and below what flags in the other."""
     confidence = expected[1]["confidence"]
     scores = {"lenient": confidence - 0.01, "strict": confidence + 0.01}
-    calibration = Calibration.from_scores(
-        [ScoredQuery([score], [True], group=g) for g, score in scores.items() for _ in range(9)],
-        alpha=0.5,
-        guarantee="all",
-        by_group=True,
-        scorer=flag.classifier.name,
-    )
+    scored = [
+        ScoredQuery([score], [True], group=g) for g, score in scores.items() for _ in range(9)
+    ]
+    rule = {"guarantee": "all", "by_group": True, "scorer": flag.classifier.name}
+    calibration = Calibration.from_scores(scored, alpha=0.5, **rule)
     calibration = dataclasses.replace(calibration, subject=FLAGS)
     grouped = FactualityFlag(flag.classifier, calibration)
     for group, flagged in (("lenient", False), ("strict", True)):

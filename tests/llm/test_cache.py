@@ -66,12 +66,9 @@ for i in range(n):
 
 
 def writer(path, worker, n):
-    process = subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(path), worker, str(n)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    command = [sys.executable, "-c", WRITER, str(path), worker, str(n)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    process = subprocess.Popen(command, **pipes, text=True)
     process.stdin.write("go\n")
     process.stdin.flush()
     return process
