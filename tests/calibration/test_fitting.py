@@ -218,7 +218,7 @@ def test_what_fewer_than_ten_queries_of_the_fit_keep_is_left_out():
     assert (few.choice.n_fit, few.choice.costs, few.choice.best) == (9, {}, None)
     assert "fitted to 9 judged queries" in few.statement
     assert "cross-validation" not in few.statement
-    assert "On these 10, by cross-validation, it keeps" in enough.statement
+    assert "On these 10, by cross-validation and in hindsight, it keeps" in enough.statement
 
 
 def ranked(retriever="retriever"):
@@ -240,8 +240,8 @@ def test_the_statement_warns_where_a_top_k_keeps_fewer_by_more_than_the_noise(re
     assert calibration.choice.best == f"top k of {retriever}"
     own = calibration.choice.costs["learned"]
     for text in (
-        f"On these 25, by cross-validation, it keeps {own:.1f} snippets per query at 98 % of the "
-        f"relevant ones, and the top k of {retriever} 5.0.",
+        f"On these 25, by cross-validation and in hindsight, it keeps {own:.1f} snippets per query "
+        f"at 98 % of the relevant ones, and the top k of {retriever} 5.0.",
         f"The top k of {retriever} keeps fewer there, by more than the noise",
     ):
         assert text in calibration.statement
