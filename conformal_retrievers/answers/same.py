@@ -120,5 +120,6 @@ class llm_same:  # noqa: N801, it is called as a function is
         """Raise ValueError if the LLM does not see what is the same in six plain examples."""
         for question, answer, reference, expected in CONTROLS:
             if self(question, answer, reference) != expected:
-                said, both = "different" if expected else "equal", (answer, reference)
-                raise ValueError(say("errs", llm=self.llm.name, both=both, said=said, of=question))
+                said = "different" if expected else "equal"
+                facts = {"question": question, "answer": answer, "reference": reference}
+                raise ValueError(say("errs", llm=self.llm.name, said=said, **facts))

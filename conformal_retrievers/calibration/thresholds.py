@@ -216,6 +216,10 @@ class Thresholds:
         """Whether every threshold is +inf, which keeps every snippet and no claim."""
         return all(self.threshold(group) == math.inf for group in self.n_units)
 
+    def keeps_all_of(self, groups: Iterable[str | None]) -> bool:
+        """Return whether the threshold of each group is +inf, or that of queries without one."""
+        return all(self.threshold(group) == math.inf for group in groups or {None})
+
     @property
     def out_of_reach(self) -> bool:
         """Whether keeping everything does not give the guarantee, since missed snippets count, or

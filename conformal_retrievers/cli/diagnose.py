@@ -78,7 +78,8 @@ def diagnose(
             gate.say()
         if out is not None:
             say(f"\nSaved as {out}")
-    if diagnosis.fails or tested.keeps_everything or (gate and gate.fails):
+    nothing_dropped = tested.keeps_all_of(diagnosis.evaluation.by_group)
+    if diagnosis.fails or nothing_dropped or (gate and gate.fails):
         raise typer.Exit(1)
 
 

@@ -65,7 +65,7 @@ def evaluate(
             say("\nThe gate in front:\n")
             gate.say()
     fails = (result.verdict is not None and result.verdict.fails) or (gate and gate.fails)
-    if fails or result.mostly_unscorable or tested.keeps_everything:
+    if fails or result.mostly_unscorable or tested.keeps_all_of(result.by_group):
         raise typer.Exit(1)
 
 

@@ -15,7 +15,7 @@ from conformal_retrievers.calibration.gates.false_answers import questions_in
 from conformal_retrievers.calibration.gates.gate import gate_for
 from conformal_retrievers.calibration.scorer import scorer_for
 from conformal_retrievers.calibration.subjects import Subject
-from conformal_retrievers.cli.options import HELPS
+from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.cli.scorers import Models
 from conformal_retrievers.data.beir import run_name
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
@@ -29,6 +29,8 @@ from conformal_retrievers.monitoring.log import read_log
 from conformal_retrievers.monitoring.logged import Savings, logged
 from conformal_retrievers.scoring import score_queries
 from conformal_retrievers.scoring.scorer import fitted_on, query_digest
+
+say = wording(__package__)
 
 
 def load_calibration(path: Path, alpha: float | None, *about: Subject) -> Calibration:
@@ -200,7 +202,7 @@ def cut_as(calibration: Calibration, judged: Iterable[JudgedQuery]) -> list[Judg
         return by_sentence(judged, ours)
     queries = list(judged)
     if any(query.split != calibration.split for query in queries):
-        raise ValueError(HELPS["function split"].format(split=calibration.split))
+        raise ValueError(say("function split", split=calibration.split))
     return queries
 
 
@@ -210,9 +212,9 @@ def logged_queries(paths: Sequence[Path], calibration: Calibration) -> New:
     A repeated query counts once, and one that the score was chosen on does not, if the log has
     queries or their hashes. Raises ValueError if there is none.
     """
-    new = logged(chain.from_iterable(map(read_log, paths)), calibration)
+    new = logged(chain.from_iterable(map(read_log, dict.fromkeys(paths))), calibration)
     if not len(new.queries):
-        own = HELPS["other events"].format(n=new.left_out, name=calibration.checksum[:12])
-        why = own if new.left_out else "is empty"
-        raise ValueError(f"{', '.join(map(str, paths))} {why}; give the log of its filter")
+        name = "other events" if new.left_out else "no events"
+        facts = {"n": new.left_out, "checksum": calibration.checksum[:12]}
+        raise ValueError(say(name, logs=", ".join(map(str, paths)), **facts))
     return New(new.queries, new.left_out, repeated=new.repeated, savings=new.savings)

@@ -204,7 +204,7 @@ def _removal(d: Diagnosis) -> Iterator[Finding]:
     if keep_all := share_at(math.inf):
         names = shortened(", ".join(repr(g) for g in parts if c.threshold(g) == math.inf), 80)
         sentence = say("groups keep all", share=percent(keep_all), groups=names)
-        yield Finding("threshold", "problem" if keep_all == 1 else "notice", sentence)
+        yield Finding("threshold", "notice", sentence)
     if keep_none := share_at(-math.inf):
         some = f" in {percent(keep_none)} of the queries, by their group" if c.by_group else ""
         sentence = say("none kept", some=some, why=why_none_kept("snippets"))

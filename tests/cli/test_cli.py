@@ -51,6 +51,7 @@ def files(tmp_path_factory):
     easy = judged_queries(200, start=1000, groups=("a",))
     hard = judged_queries(30, start=2000, shift=1.5, groups=("b",))
     write_jsonl([*easy, *hard], folder / "one_hard_group.jsonl")
+    write_jsonl(judged_queries(60, start=1000, groups=("A",)), folder / "other_groups.jsonl")
     unscored = [[replace(s, retrieval_score=None, hits=()) for s in q.snippets] for q in easy]
     pairs = zip(easy, unscored, strict=True)
     write_jsonl([replace(q, snippets=s) for q, s in pairs], folder / "unscored.jsonl")
@@ -288,6 +289,7 @@ def test_evaluate_and_diagnose_lead_with_top_k_at_the_recall_of_the_filter(comma
         ("keeps_everything", "new", 1),
         ("plain", "shifted", 1),
         ("by_group", "one_hard_group", 1),
+        ("by_group", "other_groups", 1),
         ("out_of_reach", "new", 1),
         ("plain", "unscored", 1),
     ],
@@ -392,13 +394,13 @@ def test_events_of_other_calibrations_are_left_out(calibration, tmp_path):
     other = replace(calibration, guarantee="any")
     log = logged([calibration, other, other], tmp_path / "log.jsonl", queries="none")
     strange = logged([other], tmp_path / "strange.jsonl")
-    for logs in (["--log", log, "--log", strange], ["--log", strange, "--log", log]):
+    for logs in (["--log", log, "--log", log, "--log", strange], ["--log", strange, "--log", log]):
         found = as_json("diagnose", tmp_path / "c.json", *logs)  # each log is read
         assert (found["evaluation"]["n_queries"], found["left_out"]) == (30, 150)
     (tmp_path / "empty.jsonl").touch()
-    for name, why in (("strange", "has 90 events, all of another"), ("empty", "is empty")):
+    for name, why in (("strange", "90 events, all of another"), ("empty", "no event of a filter")):
         one = ("--log", tmp_path / f"{name}.jsonl")
-        assert f"{name}.jsonl {why}" in error_of("diagnose", tmp_path / "c.json", *one)
+        assert f"{name}.jsonl: {why}" in error_of("diagnose", tmp_path / "c.json", *one)
 
 
 @pytest.mark.parametrize("queries", ["hashed", "text"])
