@@ -59,18 +59,22 @@ class Alarm:
 
         By group, a calibration does not tell how many queries of each kept none, so none is taken.
         """
-        lowest = decided.calibration.lowest_scores
-        if not len(decided.keeps) or not lowest or decided.calibration.by_group:
+        lowest, n = decided.calibration.lowest_scores, len(decided.keeps)
+        if not n or not lowest or decided.calibration.by_group:
             return
         above = len(lowest) - bisect_right(lowest, decided.threshold)
-        self._add("none", not decided.keeps.any(), above, len(lowest), item)
-        self._add("all", bool((decided.scores < lowest[0]).all()), 0, len(lowest), item)
+        kept = np.count_nonzero(decided.keeps)
+        self._add("none", not kept, above, len(lowest), item)
+        self._add("all", kept == n and bool(decided.scores.max() < lowest[0]), 0, len(lowest), item)
 
     def _add(self, passed: str, did: bool, before: int, of: int, item: str) -> None:
+        known = self._sums.get(passed)
+        if known is None or not (did or known[0]):
+            return  # it was said, or the sum stays 0
         share = (before + 1) / (of + 1)  # with one more query, if it is like them
         p = max(self.LEAST, share + 2 * math.sqrt(share * (1 - share) / (of + 1)))
-        if (known := self._sums.get(passed)) is None or p > 1 - self.LEAST:
-            return  # it was said, or nearly all do so
+        if p > 1 - self.LEAST:
+            return  # nearly all do so
         s = known[0] + math.log((1 + p) / (2 * p) if did else 0.5)
         m, n = known[1] + did, known[2] + 1
         self._sums[passed] = (s, m, n) if s > 0 else (0.0, 0, 0)

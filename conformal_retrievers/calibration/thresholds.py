@@ -211,7 +211,7 @@ class Thresholds:
         needed = partial(guarantees.n_needed, self.guarantee, delta=self.delta)
         return [a for a in chosen if self.units().n >= needed(a)]
 
-    @property
+    @cached_property
     def keeps_everything(self) -> bool:
         """Whether every threshold is +inf, which keeps every snippet and no claim."""
         return all(self.threshold(group) == math.inf for group in self.n_units)

@@ -205,7 +205,8 @@ def _scores(scorer: RankScorer | FusionScorer | RetrievalScorer, snippets: Itera
         )
         return np.full(len(given), np.nan)
     check_found(repr(scorer.name), scorer.retrievers, known)
-    hit = np.minimum.reduce([column.ranks for column in known.values()]) < np.inf
+    best, *others = [column.ranks for column in known.values()]
+    hit = (np.minimum.reduce([best, *others]) if others else best) < np.inf
     return np.where(hit, scorer.of_columns(known), np.nan)
 
 
@@ -241,8 +242,7 @@ def check_found(scorer: str, retrievers: Sequence[str], known: Collection[str]) 
     ValueError: 'rank(bm25)' needs hits of 'bm25', but snippets have none; ...
     """
     missing = [name for name in retrievers if name not in known]
-    unknown = [name for name in known if name not in retrievers]
-    if not missing or (len(missing) < len(retrievers) and not unknown):
+    if not missing or (len(missing) < len(retrievers) and {*known} <= {*retrievers}):
         return
     if not known:
         those = "have none"

@@ -16,11 +16,13 @@ endings forgiven.
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from conformal_retrievers.scoring.overlap import in_words
 from conformal_retrievers.scoring.scorer import Scores
 
 EXACT = 2.0**40  # multiples of its inverse have sums that do not depend on their order
+FACTOR = 0x9E3779B97F4A7C15  # 2⁶⁴ / golden ratio, odd (Knuth, 6.4)
 MASKS = np.array([2 ** (8 * n) - 1 for n in range(9)], np.uint64)  # of the first n bytes of eight
 
 
@@ -36,19 +38,41 @@ def feedback(query: str, texts: Sequence[str], scores: Scores) -> Scores:
     edges = np.flatnonzero(np.diff(np.frombuffer(read, np.uint8)[:-7] != ord(" "))) + 1
     eights, start = np.ndarray(len(read) - 7, "<u8", read, strides=1), edges[:-1:2]
     keys = eights[start] & MASKS[(edges[1::2] - start).clip(max=8)]
-    words = keys != 0  # what is between texts is 0
-    known, term = np.unique(keys[words], return_inverse=True)
+    words = np.flatnonzero(keys != 0)  # what is between texts is 0
     row = (keys == 0).cumsum()[words] - 2  # −1 for the query
-    pairs, count = np.unique(row[row >= 0] * len(known) + term[row >= 0], return_counts=True)
-    text, word = np.divmod(pairs, max(1, len(known)))
-    m = np.bincount(word, minlength=len(known))
-    rare = np.log1p((n - m + 0.5) / (m + 0.5))
-    rare[term[row < 0]] = 0.0
+    term, own = last_equal(keys[words]), np.count_nonzero(row < 0)
+    row, word = row[own:], term[own:]
+    pair = last_equal((row * len(term) + word).astype(np.uint64))
+    count = np.bincount(pair)
+    once = np.flatnonzero(count > 0)
+    count, text, word = count[once], row[once], word[once]
+    m = np.arange(n + 1)
+    rare = np.log1p((n - m + 0.5) / (m + 0.5))[np.bincount(word, minlength=len(term))]
+    rare[term[:own]] = 0.0
     v = (1 + np.log(count)) * rare[word]
     v /= np.sqrt(np.bincount(text, v * v, n))[text].clip(1e-300)
     # No weight is so small that what is rounded off counts beside it.
     w = np.rint(np.exp(3 * (scores.min(initial=np.inf) - scores)).clip(2.0**-20) * EXACT) / EXACT
     parts = np.rint(v * w[text] * EXACT) / EXACT
-    of_others = np.bincount(word, parts, len(known))[word] - parts
+    of_others = np.bincount(word, parts, len(term))[word] - parts
     # Where a divisor is 0, what it divides is 0, too.
     return np.asarray((np.bincount(text, v * of_others, n) / (w.sum() - w).clip(1e-300)).round(5))
+
+
+def last_equal(keys: NDArray[np.uint64]) -> NDArray[np.intp]:
+    """Return the place of the last key that equals each, (n,): by hashing, which sorts nothing.
+
+    >>> last_equal(np.array([7, 5, 7], np.uint64))
+    array([2, 1, 2])
+    """
+    bits, factor = len(keys).bit_length() + 1, FACTOR
+    table, last = np.empty(1 << bits, np.intp), np.empty(len(keys), np.intp)
+    left, own = np.arange(len(keys)), keys
+    while len(left):  # each time at least one more, by another hash
+        slots = (own * np.uint64(factor) >> np.uint64(64 - bits)).astype(np.intp)
+        table[slots] = left
+        last[left] = found = table[slots]
+        missed = np.flatnonzero(keys[found] != own)
+        left, own = left[missed], own[missed]
+        factor = factor * FACTOR % 2**64
+    return last

@@ -133,8 +133,9 @@ def _known(documents: Sequence[Document]) -> list[Any]:
 
     It is known by a relevance_score of each, in descending order: `HybridRetriever` writes none.
     """
-    known, scores = _of_hybrid(documents), _all("relevance_score", documents)
-    if not any(known) or not all(isinstance(s, Real) and s == s for s in scores):
+    known = _of_hybrid(documents)
+    scores = _all("relevance_score", documents) if any(known) else []
+    if not scores or not all(isinstance(s, Real) and s == s for s in scores):
         return known
     if any(a < b for a, b in pairwise(scores)) or any(
         hits is None or RERANKER in hits for hits in known
@@ -166,8 +167,7 @@ def scores_of(documents: Sequence[Document]) -> list[float | None]:
     It is the store's, or metadata["relevance_score"], where LangChain's rerankers write theirs, or
     else the sum of reciprocal rank fusion.
     """
-    numbers = _own_scores(documents)
-    numbers = [None if score != score else score for score in numbers]  # NaN differs from itself
+    numbers = [None if score != score else score for score in _own_scores(documents)]  # NaN
     if not isinstance(documents, Found) and any(_of_hybrid(documents)):
         sums = [fusion(hits) for hits in hits_of(documents)]
         numbers = [s if n is None else n for n, s in zip(numbers, sums, strict=True)]
