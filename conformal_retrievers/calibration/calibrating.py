@@ -13,10 +13,16 @@ from pydantic import JsonValue
 
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.fitting import choose, provenance_with
+from conformal_retrievers.calibration.fitting import (
+    Parts,
+    check_given,
+    choose,
+    parts_of,
+    provenance_with,
+)
 from conformal_retrievers.calibration.gates.gate import Gate, check_gate
 from conformal_retrievers.calibration.gates.in_front import check_same_queries, check_same_retrieval
-from conformal_retrievers.calibration.guarantees import Guarantee, check_relative, n_needed
+from conformal_retrievers.calibration.guarantees import Guarantee, check_relative
 from conformal_retrievers.calibration.scorer import scorer_for
 from conformal_retrievers.calibration.statement import why_none
 from conformal_retrievers.calibration.subjects import OnUnscorable
@@ -129,36 +135,21 @@ def calibrate(
         "retrieval": retrieval,
         "labels": labels,
     }
-    queries, rule = _checked(judged, scorer, split, gate, rule)
-    checks.warn_if_large_alpha(alpha)
-    chosen = choose(
-        queries,
-        scorer,
-        guarantee=guarantee,
-        alpha=alpha,
-        needed=n_needed(guarantee, alpha, delta),
-        groups=[query.group for query in queries] if by_group else None,
-        progress=progress,
-    )
-    calibrating = chosen.calibration
-    if gate is not None:
-        calibrating = [query for query in calibrating if not gate.calibration.chosen_on(query)]
-        check_same_queries(gate.calibration, calibrating, alpha, by_group=by_group)
-    scored = score_queries(chosen.scorer, calibrating, gate=gate, progress=progress)
-    provenance = provenance_with(chosen.scorer, chosen.choice)
-    calibration = Calibration.from_scores(
-        scored, scorer=chosen.scorer, scorer_provenance=provenance, **rule
-    )
+    queries, parts, rule = _checked(judged, scorer, split, gate, rule)
+    own, choice = choose(queries, parts.fit, scorer, guarantee, alpha, progress=progress)
+    scored = score_queries(own, parts.calibration, gate=gate, progress=progress)
+    provenance = provenance_with(own, choice)
+    calibration = Calibration.from_scores(scored, scorer=own, scorer_provenance=provenance, **rule)
     _warn_if_nothing_drops(calibration, scored)
     return calibration
 
 
 def _checked(
     judged: Iterable[JudgedQuery], scorer: Any, split: Split | None, gate: Gate | None, rule: Any
-) -> tuple[list[JudgedQuery], dict[str, Any]]:
-    """Return the queries, and the rule of `Calibration.from_scores`, before anything is paid for.
+) -> tuple[list[JudgedQuery], Parts, dict[str, Any]]:
+    """Return the queries, which of them fit and calibrate, and the rule of `from_scores`.
 
-    Raises what scoring them, or `from_scores` after it, would raise, but for the scores themselves.
+    Raises, before anything is scored, what scoring or `from_scores` would, but for scores.
     """
     if gate is not None:
         check_gate(gate)
@@ -177,14 +168,20 @@ def _checked(
     unpaid = [replace(query, silenced=None if gate is None else False) for query in unpaid]
     unscored = Calibration.from_scores(unpaid, scorer="none yet", **rule)
     check_copies(queries)
-    if gate is not None:
-        check_same_retrieval(gate.calibration, unscored, "judged")
-        others = [query for query in queries if not gate.calibration.chosen_on(query)]
-        check_same_queries(gate.calibration, others, rule["alpha"], by_group=rule["by_group"])
+    parts = Parts([], queries)
     if isinstance(scorer, Scorer):
         check_relative(rule["guarantee"], relative_to_query(scorer), scorer.name)
         check_not_fitted_on(scorer, queries)
-    return queries, rule
+    else:
+        check_given(queries, [*(scorer or ())])
+        parts = parts_of(queries, unscored)
+    if gate is not None:
+        check_same_retrieval(gate.calibration, unscored, "judged")
+        others = [query for query in parts.calibration if not gate.calibration.chosen_on(query)]
+        check_same_queries(gate.calibration, others, rule["alpha"], by_group=rule["by_group"])
+        parts = parts._replace(calibration=others)
+    checks.warn_if_large_alpha(rule["alpha"])
+    return queries, parts, rule
 
 
 def _warn_if_nothing_drops(calibration: Calibration, scored: Sequence[ScoredQuery]) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +19,7 @@ from pydantic import JsonValue
 
 from conformal_retrievers.calibration.file_schema import Added, Choice
 from conformal_retrievers.calibration.guarantees import Guarantee
+from conformal_retrievers.calibration.thresholds import Thresholds
 from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.extras import with_bar
@@ -100,13 +100,13 @@ def n_that_fit(n: int, needed: int) -> int:
     return min(n // SHARE, MOST, max(0, n - needed)) if n >= FEWEST else 0
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """A scorer, the queries that calibrate it, and how it was made."""
-
-    scorer: Scorer
-    calibration: Sequence[JudgedQuery]
-    choice: Choice | None = None  # None: the user chose it
+def parts_of(judged: list[JudgedQuery], rule: Thresholds) -> Parts:
+    """Return which judged queries fit the default score, and which calibrate it by a rule."""
+    enough = sum(any(query.relevant) for query in judged) >= FEWEST
+    if not enough or rule.guarantee == "snippet":
+        return Parts([], judged)
+    groups = [query.group for query in judged] if rule.by_group else None
+    return split(judged, needed=rule.n_needed, groups=groups)
 
 
 def provenance_with(scorer: Named, choice: Choice | None) -> Mapping[str, JsonValue] | None:
@@ -118,33 +118,26 @@ def provenance_with(scorer: Named, choice: Choice | None) -> Mapping[str, JsonVa
 
 def choose(
     judged: Sequence[JudgedQuery],
+    fit: Sequence[JudgedQuery],
     scorer: Scorer | Sequence[Scorer] | None,
-    *,
     guarantee: Guarantee,
     alpha: float,
-    needed: int,
-    groups: Sequence[str | None] | None = None,
+    *,
     progress: bool = False,
-) -> Chosen:
-    """Return the score that the user gives, or one that is learned, and who calibrates it.
+) -> tuple[Scorer, Choice | None]:
+    """Return the score that the user gives, or one that is learned on the fit part, and how.
 
-    A list of scorers adds features to those of the hits; each of them scores the fit part once. The
-    parts are those of `split`. For "snippet" the score is that of the only retriever. Raises
-    ValueError if the snippets have no hits and no scorer is given, or if only some queries have
-    hits.
+    A list of scorers adds features to those of the hits; each of them scores the fit part once. For
+    "snippet" the score is that of the only retriever; ValueError if there are several.
     """
     if isinstance(scorer, Scorer):
-        return Chosen(scorer, judged)
+        return scorer, None
     given = [*(scorer or ())]
-    check_given(judged, given)
     names = [part.name for part in given]
     sources, item = sources_of(judged, names), item_of(judged)
     if guarantee == "snippet":
         own = _absolute(sources)
-        return Chosen(own, judged, Choice(chosen=own.name, given=names))
-    fit, calibration = list[JudgedQuery](), judged
-    if sum(any(query.relevant) for query in judged) >= FEWEST:
-        fit, calibration = split(judged, needed=needed, groups=groups)
+        return own, Choice(chosen=own.name, given=names)
     fit = shared_in(fit)
     shown = with_bar(fit, "Fitting the score") if progress and fit else fit
     for query in shown:
@@ -170,7 +163,7 @@ def choose(
         fit_ids=[query.id for query in fit if query.id is not None],
         fit_digests=[query_digest(query.query) for query in fit],
     )
-    return Chosen(learned, calibration, choice)
+    return learned, choice
 
 
 LEARNED = "learned"  # the name of its cost
@@ -243,11 +236,12 @@ def _scored(
     if len(retrievers) > 1:
         ranked["the fusion"] = FusionScorer(retrievers)
     lists = [{*query.hits} for query in fit if query.snippets]
+    relevant = [np.array(query.relevant) for query in fit]
     for name, scorer in ranked.items():
         if name == "the fusion" or all(name in names for names in lists):
             scores = (score_snippets(scorer, query.query, query.retrieved) for query in fit)
             ks = [np.where(s < np.inf, s.argsort(kind="stable").argsort(), np.inf) for s in scores]
-            yield f"top k of {name}", [*map(_with_scores, fit, ks)]
+            yield f"top k of {name}", [*map(ScoredQuery, ks, relevant)]
 
 
 def _cross_validated(
@@ -259,13 +253,9 @@ def _cross_validated(
         for fold in range(FOLDS)
     ]
     return [
-        _with_scores(query, score_snippets(folds[i % FOLDS], query.query, query.retrieved))
-        for i, query in enumerate(fit)
+        ScoredQuery(score_snippets(folds[i % FOLDS], q.query, q.retrieved), np.array(q.relevant))
+        for i, q in enumerate(fit)
     ]
-
-
-def _with_scores(query: JudgedQuery, scores: Values) -> ScoredQuery:
-    return ScoredQuery(scores, np.array(query.relevant))
 
 
 def kept(scored: Sequence[ScoredQuery], alpha: float) -> Values:
