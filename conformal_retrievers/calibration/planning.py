@@ -11,13 +11,13 @@ sets, 79 to 96 % of calibrations are within the bounds of 80 % (benchmarks/plans
 """
 
 from dataclasses import dataclass
-from textwrap import fill
 
 import numpy as np
 
 from conformal_retrievers.calibration.fitting import FEWEST, n_that_fit
 from conformal_retrievers.calibration.guarantees import Guarantee, check_guarantee, n_needed
 from conformal_retrievers.calibration.wording import wording
+from conformal_retrievers.data.text import aligned, filled
 from conformal_retrievers.theory.intervals import Interval, in_percent, percent
 from conformal_retrievers.theory.ranks import conformal_rank, exact_alpha
 from conformal_retrievers.theory.tolerance import tolerance_rank
@@ -86,25 +86,23 @@ class Plan:
         parts = [self.needed]
         if self.n is not None:
             parts += [self.given, *[self.cost] * (self.guarantee != "snippet")]
-        return "\n".join(fill(sentence, 80) for sentence in parts)
+        return "\n".join(map(filled, parts))
 
     @property
     def table(self) -> str:
         """The outlooks, a line each, of at most 80 characters."""
         costs = self.guarantee != "snippet"
-        head = [self.unit, "8 in 10 cover, %"]
-        rows = [head + [f"delta = {self.delta or DELTA:g} is"] * costs]
+        head = [self.unit, "8 in 10 cover, %", *[f"delta = {self.delta or DELTA:g} is"] * costs]
+        rows = []
         for o in self.outlooks:
             row = [f"{o.n:,}", "keep all" if o.n < self.feasible else in_percent(*o.coverage[1:])]
             row += ["keep all" if o.as_alpha is None else f"alpha = {o.as_alpha:.2g}"] * costs
-            rows.append(row)
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = (zip(row, widths, strict=True) for row in rows)
-        return "\n".join("  ".join(f"{c:>{w}}" for c, w in line).rstrip() for line in lines)
+            rows.append([row[0].rjust(len(self.unit)), *row[1:]])
+        return "\n".join(aligned(head, rows))
 
     def __str__(self) -> str:
         """Write the sentences and the table."""
-        return f"{self.sentences}\n\n{self.table}\n\n{fill(say('fit', fewest=FEWEST), 80)}"
+        return f"{self.sentences}\n\n{self.table}\n\n{filled(say('fit', fewest=FEWEST))}"
 
     @property
     def unit(self) -> str:

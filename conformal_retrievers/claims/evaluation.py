@@ -17,6 +17,7 @@ from conformal_retrievers.calibration.checks import check_subject, check_unique_
 from conformal_retrievers.calibration.subjects import CLAIMS
 from conformal_retrievers.claims.answers import AnnotatedAnswer
 from conformal_retrievers.claims.calibrate import share_of
+from conformal_retrievers.data.text import labelled
 from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.verdict import UNVERIFIED, Verdict, verdict_on, with_groups
 from conformal_retrievers.theory.intervals import check_level, percent
@@ -63,10 +64,9 @@ class ClaimEvaluation:
             rows[f"  {enough} in {'no group' if group is None else group}"] = (
                 f"{factual} of {evaluation.n_answers}, empty {percent(evaluation.empty.estimate)}"
             )
-        width = max(28, *map(len, rows))
         lines = [
             f"Answers: {self.n_answers}, {self.left_out} left out",
-            *(f"{name:<{width}} {value}" for name, value in rows.items()),
+            *labelled(rows, 28),
         ]
         untested = "The guarantee is not tested, because no claim of any answer is kept."
         lines.append(untested if self.untested else str(self.verdict))

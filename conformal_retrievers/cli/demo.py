@@ -11,6 +11,7 @@ from textwrap import shorten
 import numpy as np
 
 from conformal_retrievers.calibration import calibrate
+from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.cli.docstrings import docstring_corpus
 from conformal_retrievers.cli.searches import (
     DocumentRetriever,
@@ -35,10 +36,7 @@ WHY = {
     "text": "Both are BM25, of texts and of the names they document: MiniLM is not installed.",
     "dense": "MiniLM is installed, so dense compares its embeddings; bm25 compares words.",
 }
-WORDS = (
-    "\nHits are what the retrievers know of a snippet: ranks and scores. Prior and fit name what "
-    "the score learned from. Of alike snippets, as many as the design effect count as one."
-)
+worded = wording(__package__)
 
 
 def run(alpha: float) -> None:
@@ -47,20 +45,15 @@ def run(alpha: float) -> None:
     corpus = docstring_corpus()
     if minilm_is_installed():
         corpus = a_third(corpus)
-    say(
-        f"They give {len(corpus.snippets):,} snippets. The first sentences of "
-        f"{len(corpus.questions)} are the questions; the text after them is relevant."
-    )
+    say(worded("demo corpus", snippets=len(corpus.snippets), questions=len(corpus.questions)))
     searches = searches_in(corpus)
     first, other = searches
     say(f"\n2 Ask two retrievers for {K} snippets per question: {first} and {other}")
     say(WHY[first])
     hybrid = HybridRetriever({name: DocumentRetriever(search=s) for name, s in searches.items()})
     judged = judge_retriever(hybrid, corpus.questions)
-    say(
-        f"Of the relevant snippets, {first} finds {_found(judged, first):.0f} %, {other} "
-        f"{_found(judged, other):.0f} %, and both together {_found(judged, first, other):.0f} %."
-    )
+    found = [_found(judged, *names) for names in ((first,), (other,), (first, other))]
+    say(worded("demo found", first=first, other=other, found=found))
     order = np.random.default_rng(0).permutation(len(judged))
     half, other_half = ([judged[i] for i in part] for part in np.array_split(order, 2))
 
@@ -72,7 +65,7 @@ def run(alpha: float) -> None:
         labels={"source": "the docstring that the question comes from"},
     )
     calibration.save(FILE)
-    say(calibration.statement + "\n" + WORDS)
+    say(f"{calibration.statement}\n\n{worded('demo words')}")
 
     say(f"\n4 Filter what is retrieved for the other {len(other_half)} questions")
     in_llama_index = HybridNodeRetriever({n: NodeRetriever(s) for n, s in searches.items()})
@@ -143,8 +136,5 @@ def _print_example(conformal: ConformalFilter, judged: Sequence[JudgedQuery]) ->
             for i in np.argsort(filtered.scores, kind="stable")[: len(filtered.kept) + 4]
         ),
     )
-    say(
-        f"\nKept: {len(filtered.kept)} of {len(query.snippets)} snippets, those with p > "
-        f"{filtered.calibration.alpha:g}. A lower score is more relevant; the other dropped ones "
-        "have higher scores.\n"
-    )
+    facts = {"kept": len(filtered.kept), "n": len(query.snippets), "c": filtered.calibration}
+    say(f"\n{worded('demo example', **facts)}\n")

@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import re
+from collections.abc import Mapping
 from textwrap import fill
 from typing import Any
 
@@ -65,6 +66,12 @@ def aligned(head: list[str], rows: list[list[str]], width: int = WIDTH) -> list[
         numbers = (cell.rjust(size) for cell, size in zip(row[1:], widths[1:], strict=True))
         lines.append("  ".join([shortened(row[0], widths[0]).ljust(widths[0]), *numbers]).rstrip())
     return [lines[0], "  ".join("─" * size for size in widths), *lines[1:]]
+
+
+def labelled(rows: Mapping[str, object], width: int = 0) -> list[str]:
+    """Return the lines of names with what they stand for, all from one place on."""
+    width = max([width, *map(len, rows)])
+    return [f"{name:<{width}} {value}" for name, value in rows.items()]
 
 
 def shortened(name: str, width: int) -> str:

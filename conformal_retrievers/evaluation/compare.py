@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_subject
 from conformal_retrievers.calibration.subjects import RETRIEVED
+from conformal_retrievers.data.text import labelled
 from conformal_retrievers.evaluation.bootstrap import n_to_tell, resampled, spans
 from conformal_retrievers.evaluation.measures import (
     MEASURES,
@@ -56,7 +57,7 @@ class Differences(dict[str, Difference]):
     """
 
     def __str__(self) -> str:
-        return "\n".join(f"{name:<24} {difference}" for name, difference in self.items())
+        return "\n".join(labelled(self, 24))
 
 
 def compare(

@@ -20,7 +20,7 @@ from conformal_retrievers.calibration.subjects import ANSWERS, RETRIEVED, Subjec
 from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.queries import ScoredQuery
-from conformal_retrievers.data.text import filled
+from conformal_retrievers.data.text import filled, labelled
 from conformal_retrievers.evaluation import measures
 from conformal_retrievers.evaluation import verdict as verdicts
 from conformal_retrievers.evaluation.equal_recall import EqualRecall, equal_recall
@@ -132,11 +132,11 @@ class Evaluation:
             f"{self.n_queries} {'query' if self.n_queries == 1 else 'queries'}, "
             f"{self.n_snippets} {self.subject.name}, {self.n_relevant} of them relevant ({missed})"
         )
-        rows = [
-            f"{name:<24} {share.interval.written(width=5)}"
+        rows = {
+            name: share.interval.written(width=5)
             for name, share in self.shares.items()
             if share.n and self._is_shown(name)
-        ]
+        }
         notes = [str(self.verdict)] if self.verdict else []
         if self.verdict and self.verdict.fails:
             notes.append(f"If `diagnose` finds that the scores look alike, and {verdicts.UNLUCKY}")
@@ -157,7 +157,7 @@ class Evaluation:
         if self.too_shallow:
             notes.append(self.too_shallow)
         table = [str(self.equal_recall)] if self.equal_recall else []
-        return "\n\n".join([*map(filled, notes), *table, "\n".join([head, *rows])])
+        return "\n\n".join([*map(filled, notes), *table, "\n".join([head, *labelled(rows, 24)])])
 
     def _is_shown(self, name: str) -> bool:
         """Whether a measure is shown: coverage is under the calibration's guarantee only."""

@@ -26,7 +26,7 @@ from conformal_retrievers.calibration.gates.gate import Gate, Gated, check_gate
 from conformal_retrievers.calibration.subjects import QUERIES
 from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.queries import JudgedQuery
-from conformal_retrievers.data.text import WIDTH, aligned, filled, visible
+from conformal_retrievers.data.text import WIDTH, aligned, filled, shortened, visible
 from conformal_retrievers.evaluation.measures import warn_if_retrieved_otherwise
 from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.verdict import UNVERIFIED, Verdict, verdict_on, worst_of
@@ -152,7 +152,7 @@ def _written(e: GateEvaluation) -> Iterator[str]:
     for name, kind in e.unanswerable.items():
         if kind.worst:
             row = _row_name(name)
-            lead = _cut(f"{row[:1].upper()}{row[1:]}, farthest from silence:")
+            lead = shortened(f"{row[:1].upper()}{row[1:]}, farthest from silence:", WIDTH)
             yield "\n".join([lead, *map(_line, kind.worst[:SHOWN])])
     notes = [str(e.verdict) if e.verdict else say("gate not tested")]
     unscored = sum(kind.unscored for kind in (e.answerable, *e.unanswerable.values()))
@@ -168,11 +168,7 @@ def _row_name(source: str) -> str:
 
 def _line(e: Example) -> str:
     text = visible(" ".join(e.query.split()))
-    return _cut(f"  p {e.p_value:<6.3g} score {e.score:<9.4g} {e.decision}   {text}")
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…"
+    return shortened(f"  p {e.p_value:<6.3g} score {e.score:<9.4g} {e.decision}   {text}", WIDTH)
 
 
 # --- measuring -----------------------------------------------------------------------------------

@@ -9,9 +9,8 @@ scorer (`scorer.py`), with `ascore_query` for `ascore`, and parts that score sni
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from dataclasses import dataclass
+from threading import Event
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
@@ -19,6 +18,7 @@ import numpy as np
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, as_scores, as_snippets
 from conformal_retrievers.data.snippets import Retrieved
 from conformal_retrievers.extras import with_bar
+from conformal_retrievers.llm.ask import each_in_threads
 from conformal_retrievers.scoring.hits import retrievers_of
 from conformal_retrievers.scoring.scorer import (
     Named,
@@ -87,18 +87,15 @@ def query_scores(
     """
     at_once = max(getattr(part, "concurrency", 1) for part in with_parts(scorer))
     if at_once == 1:
-        shown = with_bar(judged, title) if progress else judged
-        return np.array([score_query(scorer, q.query, q.retrieved) for q in shown], np.float64)
-    with ThreadPoolExecutor(at_once) as pool:
-        calls = [  # each in a copy of the context, where frameworks keep the run it belongs to
-            pool.submit(copy_context().run, score_query, scorer, q.query, q.retrieved)
-            for q in judged
-        ]
-        try:
-            ended = with_bar(calls, title) if progress else calls
-            return np.array([call.result() for call in ended], np.float64)
-        finally:
-            pool.shutdown(cancel_futures=True)
+        each = with_bar(judged, title) if progress else judged
+        return np.array([score_query(scorer, q.query, q.retrieved) for q in each], np.float64)
+    stopped = Event()
+
+    def score(q: JudgedQuery) -> float:
+        return np.nan if stopped.is_set() else score_query(scorer, q.query, q.retrieved)
+
+    shown = title if progress else None
+    return np.array(each_in_threads(score, judged, at_once, stopped, shown), np.float64)
 
 
 def _checked(scorer: Named, score: object) -> float:
