@@ -45,7 +45,7 @@ from rich.table import Table
 
 from benchmarks.default import cosines, united
 from conformal_retrievers import JudgedQuery, Snippet, __version__
-from conformal_retrievers.calibration.gates.calibrating import calibrate_gate
+from conformal_retrievers.calibration.gates.calibrate_gate import calibrate_gate
 from conformal_retrievers.data.beir import read_corpus, read_texts
 from conformal_retrievers.data.hits import fuse
 from conformal_retrievers.data.unanswerable import without_relevant

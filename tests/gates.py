@@ -3,7 +3,7 @@
 from lookup import QueryFunction
 
 from conformal_retrievers import ConformalFilter, FunctionScorer, JudgedQuery, calibrate
-from conformal_retrievers.calibration.gates.calibrating import calibrate_gate
+from conformal_retrievers.calibration.gates.calibrate_gate import calibrate_gate
 
 FIRST = QueryFunction(lambda query, texts: float(texts[0].split()[0]), "first")
 LAST = FunctionScorer(lambda query, texts: [float(text.split()[-1]) for text in texts], "last")

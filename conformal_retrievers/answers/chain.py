@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
+from conformal_retrievers.data.judged import with_questions
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.retrieval import Retrieval
-from conformal_retrievers.data.retrieved import with_questions
 from conformal_retrievers.llm.ask import LLM, check_llm
 from conformal_retrievers.llm.prompt import Prompt, check_fields
 from conformal_retrievers.llm.reply import failure_of

@@ -3,7 +3,7 @@
 from conformal_retrievers.calibration.calibrating import calibrate
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import CalibrationMismatch
-from conformal_retrievers.calibration.gates.calibrating import calibrate_gate
+from conformal_retrievers.calibration.gates.calibrate_gate import calibrate_gate
 from conformal_retrievers.calibration.gates.gate import Gate, Gated
 from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.planning import Plan, plan, smallest_alpha

@@ -28,8 +28,8 @@ from conformal_retrievers.calibration.statement import why_none
 from conformal_retrievers.calibration.subjects import OnUnscorable
 from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.copies import check_copies
+from conformal_retrievers.data.judged import check_not_only_relevant
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
-from conformal_retrievers.data.retrieved import check_not_only_relevant
 from conformal_retrievers.data.sentences import Split
 from conformal_retrievers.data.sentences.evidence import by_sentence
 from conformal_retrievers.scoring.function import FunctionScorer
@@ -136,6 +136,7 @@ def calibrate(
         "labels": labels,
     }
     queries, parts, rule = _checked(judged, scorer, split, gate, rule)
+    checks.warn_if_large_alpha(alpha)
     own, choice = choose(queries, parts.fit, scorer, guarantee, alpha, progress=progress)
     scored = score_queries(own, parts.calibration, gate=gate, progress=progress)
     provenance = provenance_with(own, choice)
@@ -180,7 +181,6 @@ def _checked(
         others = [query for query in parts.calibration if not gate.calibration.chosen_on(query)]
         check_same_queries(gate.calibration, others, rule["alpha"], by_group=rule["by_group"])
         parts = parts._replace(calibration=others)
-    checks.warn_if_large_alpha(rule["alpha"])
     return queries, parts, rule
 
 

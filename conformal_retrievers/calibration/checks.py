@@ -14,9 +14,9 @@ from conformal_retrievers.calibration.subjects import SENTENCES, Subject
 from conformal_retrievers.calibration.sufficient_statistics import Reduced
 from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.columns import ScoredQueries
+from conformal_retrievers.data.judged import retrieved
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.data.retrieval import as_json, as_retriever
-from conformal_retrievers.data.retrieved import retrieved
 from conformal_retrievers.scoring.scorer import Scorer
 
 say = wording(__package__)

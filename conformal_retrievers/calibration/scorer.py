@@ -6,11 +6,11 @@ from typing import Any
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import CalibrationMismatch, check_same_scorer
 from conformal_retrievers.llm.ask import LLM
+from conformal_retrievers.scoring.llm_verdict import LLMVerdict
 from conformal_retrievers.scoring.query_scorer import QueryScorer
 from conformal_retrievers.scoring.rating import LLMScorer
 from conformal_retrievers.scoring.registry import Provenance, needs, query_scorer_of, scorer_of
 from conformal_retrievers.scoring.scorer import Scorer, check_scorer, with_parts
-from conformal_retrievers.scoring.verdict import LLMVerdict
 
 
 def needed_scorers(calibration: Calibration) -> list[str]:

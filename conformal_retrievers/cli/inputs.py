@@ -18,9 +18,9 @@ from conformal_retrievers.calibration.subjects import Subject
 from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.cli.scorers import Models
 from conformal_retrievers.data.beir import run_name
+from conformal_retrievers.data.judged import check_retrieved
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.data.readers.reading import read, takes_runs
-from conformal_retrievers.data.retrieved import check_retrieved
 from conformal_retrievers.data.sentences import splitter
 from conformal_retrievers.data.sentences.evidence import by_sentence
 from conformal_retrievers.evaluation.measures import warn_if_retrieved_otherwise

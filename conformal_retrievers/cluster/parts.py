@@ -26,10 +26,10 @@ from typing import Any
 
 from conformal_retrievers.data.files import Kind, envelope_text, parse_envelope, write_whole
 from conformal_retrievers.data.jsonl import judged_query
+from conformal_retrievers.data.judged import check_retrieved, queries_to_judge
 from conformal_retrievers.data.parquet.files import iter_rows
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.data.retrieval import as_json
-from conformal_retrievers.data.retrieved import check_retrieved, queries_to_judge
 from conformal_retrievers.extras import require
 from conformal_retrievers.version import __version__
 

@@ -17,9 +17,9 @@ from difflib import get_close_matches
 from itertools import chain
 from typing import Any, TypedDict
 
+from conformal_retrievers.data.judged import with_questions
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.retrieval import Retrieval
-from conformal_retrievers.data.retrieved import with_questions
 from conformal_retrievers.data.sentences import Split, splitter
 from conformal_retrievers.data.sentences.evidence import LEAST, by_chunk, by_sentence, located
 

@@ -14,9 +14,9 @@ from typing import Any, TypeAlias
 
 from conformal_retrievers.data.checks import as_count
 from conformal_retrievers.data.hits import Hit, fuse, fusion
+from conformal_retrievers.data.judged import queries_to_judge
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.retrieval import Hybrid, Retrieval
-from conformal_retrievers.data.retrieved import queries_to_judge
 
 # What each retriever found, best first, by its name: snippets, or documents of sentences, by their
 # number, with the retriever's scores. Without hits, the order is that of a nameless one.

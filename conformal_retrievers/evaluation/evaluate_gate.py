@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_new, check_unique_ids
-from conformal_retrievers.calibration.gates.calibrating import JUDGED, by_source
+from conformal_retrievers.calibration.gates.calibrate_gate import JUDGED, by_source
 from conformal_retrievers.calibration.gates.false_answers import questions_in
 from conformal_retrievers.calibration.gates.gate import Gate, Gated, check_gate
 from conformal_retrievers.calibration.subjects import QUERIES

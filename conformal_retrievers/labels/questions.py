@@ -8,8 +8,8 @@ from typing import TypedDict
 from typing_extensions import Unpack
 
 from conformal_retrievers.data.checks import all_of
+from conformal_retrievers.data.judged import with_questions
 from conformal_retrievers.data.matching import Returned
-from conformal_retrievers.data.retrieved import with_questions
 from conformal_retrievers.data.sentences import Split
 from conformal_retrievers.labels.labeling import AnsweredQuery, Labelled, label_by_llm
 from conformal_retrievers.llm.ask import LLM, check_llm

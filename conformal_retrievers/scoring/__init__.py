@@ -15,6 +15,7 @@ from conformal_retrievers.scoring.hits import (
     retrievers_of,
 )
 from conformal_retrievers.scoring.learned import LearnedQueryScorer, LearnedScorer
+from conformal_retrievers.scoring.llm_verdict import LLMVerdict
 from conformal_retrievers.scoring.pruner import ProvenceScorer
 from conformal_retrievers.scoring.query_scorer import (
     BestScore,
@@ -33,7 +34,6 @@ from conformal_retrievers.scoring.scorer import (
     score_queries,
     score_snippets,
 )
-from conformal_retrievers.scoring.verdict import LLMVerdict
 
 __all__ = [
     "BestScore",

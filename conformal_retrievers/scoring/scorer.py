@@ -27,8 +27,8 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import JsonValue
 
 from conformal_retrievers.data.copies import folded
+from conformal_retrievers.data.judged import check_retrieved, queries_to_judge
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet, as_scores
-from conformal_retrievers.data.retrieved import check_retrieved, queries_to_judge
 from conformal_retrievers.extras import with_bar
 from conformal_retrievers.scoring.shared_scores import ascored_once, scored_once
 

@@ -18,9 +18,9 @@ from difflib import SequenceMatcher
 from itertools import chain
 
 from conformal_retrievers.data.checks import all_of
+from conformal_retrievers.data.judged import check_retrieved
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.ranges import Evidence, Quote, Range
-from conformal_retrievers.data.retrieved import check_retrieved
 from conformal_retrievers.data.sentences.cutting import Split, Splitter, cut, splitter
 
 FEWEST = 3  # visible characters that a sentence shares with evidence

@@ -17,8 +17,8 @@ from pydantic import JsonValue, TypeAdapter, ValidationError
 from conformal_retrievers.data.checks import all_of, check_names
 from conformal_retrievers.data.files import checksum, explain
 from conformal_retrievers.data.jsonl import read_jsonl
+from conformal_retrievers.data.judged import check_not_only_relevant, check_retrieved
 from conformal_retrievers.data.queries import JudgedQuery
-from conformal_retrievers.data.retrieved import check_not_only_relevant, check_retrieved
 from conformal_retrievers.labels.judging.audit import AuditReport
 from conformal_retrievers.labels.judging.journal import Event, Journal, as_marks
 from conformal_retrievers.labels.judging.sample import Sample, draw

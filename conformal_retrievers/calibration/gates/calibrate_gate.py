@@ -30,8 +30,8 @@ from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.checks import check_names
 from conformal_retrievers.data.columns import IN_ONE_WAY, ScoredQueries, the_same
 from conformal_retrievers.data.copies import check_copies
+from conformal_retrievers.data.judged import check_not_only_relevant
 from conformal_retrievers.data.queries import JudgedQuery
-from conformal_retrievers.data.retrieved import check_not_only_relevant
 from conformal_retrievers.scoring.hit_features import sources_of
 from conformal_retrievers.scoring.learned.queries import LearnedQueryScorer, fitted_queries
 from conformal_retrievers.scoring.learned.query_features import ENOUGH
