@@ -23,10 +23,10 @@ def as_json(*arguments, code=0):
     return json.loads(run(*arguments, "--json", code=code).stdout)
 
 
-def error_of(*arguments, code=1):
+def error_of(*arguments, code=3):
     """Run a command that fails, and return its message without line breaks."""
     done = run(*arguments, code=code)
-    if code == 1:
+    if code == 3:
         assert len(done.stderr.splitlines()) == 1
         assert done.stderr.startswith("Error: ")
     return " ".join(done.stderr.split())

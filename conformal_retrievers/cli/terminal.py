@@ -19,7 +19,7 @@ class Commands(TyperGroup):
     """Commands that turn an error about data, files or packages into one line and an exit code."""
 
     def main(self, args: Sequence[str] | None = None, *more: Any, **others: Any) -> Any:
-        """Run a command; exit with 1 after an error."""
+        """Run a command; exit with 3 after an error."""
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", UserWarning)
@@ -37,7 +37,7 @@ class Commands(TyperGroup):
 
 def _fail(message: str) -> NoReturn:
     _print(f"Error: {_one_line(message)}", err=True)
-    sys.exit(1)
+    sys.exit(3)
 
 
 def _one_line(text: object) -> str:

@@ -154,7 +154,7 @@ def test_retrievers_and_depths_are_not_mixed_and_a_threshold_that_drops_nothing_
     for field, other in (("retriever", "another"), ("k", 7)):
         write_jsonl([replace(first, **{field: other}), *others], tmp_path / "judged.jsonl")
         assert field in error_of(*command, "--alpha", "0.1")
-        done = run("evaluate", files / "plain.json", tmp_path / "judged.jsonl", code=1)
+        done = run("evaluate", files / "plain.json", tmp_path / "judged.jsonl", code=3)
         assert "Warning: " in done.stderr
         assert repr(other) in done.stderr
     parts = [Hybrid({"a; b": Retrieval("BM25()", k), "c": Retrieval("store")}) for k in (3, 4)]
@@ -448,7 +448,7 @@ def test_a_full_device_is_an_error_on_one_line(arguments, files):
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "conformal_retrievers", *arguments]
         done = subprocess.run(command, cwd=files, stdout=full, stderr=subprocess.PIPE, text=True)
-    assert (done.returncode, done.stderr) == (1, "Error: No space left on device\n")
+    assert (done.returncode, done.stderr) == (3, "Error: No space left on device\n")
 
 
 def test_a_closed_output_is_no_error(files):
@@ -489,7 +489,7 @@ sys.modules.update(dict.fromkeys({names.split()}))
 from conformal_retrievers.cli import app
 app(["demo"])
 """)
-    assert done.returncode == 1
+    assert done.returncode == 3
     (command,) = re.findall("pip install (.*);", done.stderr.splitlines()[0])
     wanted = "bm25s regex sentencex jinja2 matplotlib langchain-core llama-index-core"
     named = command.replace(" langchain-conformal", "")  # which may be missing, too

@@ -94,7 +94,7 @@ def test_a_single_run_needs_no_name_and_a_path_with_an_equals_sign_is_a_path(bei
     [
         (("--run", "l2.tsv"), 2, "NAME=FILE"),
         (("--run", "=l2.tsv"), 2, "NAME=FILE"),
-        (("--run", "a=b.tsv"), 1, "b.tsv"),
+        (("--run", "a=b.tsv"), 3, "b.tsv"),
     ],
 )
 def test_a_retriever_that_is_not_known_is_named(options, code, named, beir, tmp_path):
