@@ -2,8 +2,9 @@
 
 Of n + 1 queries, each is filtered once with a calibration of the n others. Whatever the queries
 are, the mean share of relevant snippets that is kept is then at least 1 − α, exactly, if the score
-is the same for all: so they are too few to change the prior, and a gate by default, which takes its
-units from some of them, is replaced.
+is the same for all: so they are too few to change the prior, or those that fit are never left out,
+and as many fit whichever one is. A gate by default, which takes its units from some of them, is
+replaced.
 """
 
 import numpy as np
@@ -15,12 +16,12 @@ from langchain_core.runnables import RunnableLambda
 import langchain_conformal
 import llama_index.postprocessor.conformal as llama_index_conformal
 from conformal_retrievers import ConformalFilter, calibrate, calibrate_gate
-from conformal_retrievers.calibration.fitting import FEWEST
+from conformal_retrievers.calibration.fitting import FEWEST, SHARE, split
 from conformal_retrievers.scoring import BestScore, RetrievalScorer
 
 pytestmark = pytest.mark.slow
 
-ALPHA, K, N = 0.25, 20, FEWEST
+ALPHA, K = 0.25, 20
 
 
 def by_words(query):
@@ -46,15 +47,18 @@ def in_llama_index():
 
 @pytest.mark.filterwarnings("ignore:.*drops none")
 @pytest.mark.parametrize("gated", [False, True], ids=["alone", "behind a gate"])
+@pytest.mark.parametrize("n", [FEWEST, 2 * FEWEST + 1], ids=["by the prior", "fitted"])
 @pytest.mark.parametrize("retrieved", [in_langchain, in_llama_index])
-def test_a_query_left_out_keeps_its_share_on_average(retrieved, gated):
-    queries = [query for query in retrieved() if any(query.relevant)][:N]
+def test_a_query_left_out_keeps_its_share_on_average(retrieved, n, gated):
+    queries = [query for query in retrieved() if any(query.relevant)][:n]
+    fit = split(queries).fit if n > FEWEST else []
     best = BestScore(RetrievalScorer(max(queries[0].hits)))
     shares, kept = [], []
-    for i, query in enumerate(queries):
-        others = queries[:i] + queries[i + 1 :]
+    for query in (query for query in queries if query not in fit):
+        others = [other for other in queries if other is not query]
         gate = calibrate_gate(others, (), best, alpha=ALPHA / 3) if gated else None
         keep = ConformalFilter.of(calibrate(others, alpha=ALPHA, gate=gate))
+        assert keep.calibration.choice.n_fit == len(fit) == (n - 1) // SHARE * (n > FEWEST)
         filtered = keep(query.query, query.snippets)
         shares.append(filtered.keeps[np.array(query.relevant)].mean())
         kept.append(len(filtered.kept))
