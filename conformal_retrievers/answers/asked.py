@@ -179,11 +179,8 @@ class Asked:
         every += [context for by_key in contexts.values() for context in by_key.values()]
         most = 1 + max(map(len, self.references.values()), default=0)
         calls = len(every) * (1 + most * isinstance(self.same, llm_same))
-        text = (
-            f"{len(self.queries):,} questions take at most {calls:,} calls, of {self.name}, with "
-            f"about {int(sum(map(tokens_of, every))):,} tokens of snippets"
-        )
-        announce(text, self.progress)
+        facts = {"n": len(self.queries), "calls": calls, "tokens": int(sum(map(tokens_of, every)))}
+        announce(say("most calls", name=self.name, **facts), self.progress)
 
 
 def tokens_of(snippets: Sequence[Snippet]) -> float:

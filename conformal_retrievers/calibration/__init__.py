@@ -1,6 +1,6 @@
 """Calibrations: what is guaranteed, the value that is saved, its file and its statement."""
 
-from conformal_retrievers.calibration.calibrating import calibrate
+from conformal_retrievers.calibration.calibrate import calibrate
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import CalibrationMismatch
 from conformal_retrievers.calibration.gates.calibrate_gate import calibrate_gate

@@ -21,6 +21,7 @@ from conformal_retrievers.calibration.file_schema import Added, Choice
 from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.thresholds import Thresholds
 from conformal_retrievers.calibration.wording import wording
+from conformal_retrievers.data.checks import check_names
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.extras import with_bar
 from conformal_retrievers.scoring.hit_features import Sources, Values, sources_of
@@ -188,6 +189,7 @@ def check_given(judged: Sequence[JudgedQuery], given: Sequence[Scorer]) -> None:
     """Raise unless every query has hits, or there are scorers, each once and not fitted on it."""
     for scorer in given:
         check_scorer(scorer)
+        check_names("scorer", name=scorer.name)
         check_not_fitted_on(scorer, judged)
     names = [scorer.name for scorer in given]
     if len(set(names)) < len(names):

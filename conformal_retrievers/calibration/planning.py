@@ -102,7 +102,8 @@ class Plan:
 
     def __str__(self) -> str:
         """Write the sentences and the table."""
-        return f"{self.sentences}\n\n{self.table}\n\n{filled(say('fit', fewest=FEWEST))}"
+        fit = [filled(say("fit", fewest=FEWEST))] * (self.guarantee != "snippet")
+        return "\n\n".join([self.sentences, self.table, *fit])
 
     @property
     def unit(self) -> str:

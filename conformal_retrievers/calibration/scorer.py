@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.checks import CalibrationMismatch, check_same_scorer
+from conformal_retrievers.calibration.checks import CalibrationMismatch, check_same_scorer, say
 from conformal_retrievers.llm.ask import LLM
 from conformal_retrievers.scoring.llm_verdict import LLMVerdict
 from conformal_retrievers.scoring.query_scorer import QueryScorer
@@ -54,10 +54,9 @@ def scorer_for(
     used |= {*needed_scorers(gate)} if gate else set()
     if extra := sorted(names - used):
         wanted = ", ".join(map(repr, needed_scorers(calibration))) or "no model"
-        raise CalibrationMismatch(
-            f"the calibration needs {wanted}, but {', '.join(map(repr, extra))} is given too; "
-            f"leave it out, or calibrate with it (calibrated with {calibration.scorer!r})"
-        )
+        given_too = ", ".join(map(repr, extra))
+        facts = {"wanted": wanted, "extra": given_too, "calibrated": calibration.scorer}
+        raise CalibrationMismatch(say("scorer too many", **facts))
     return scorer
 
 
@@ -83,11 +82,8 @@ def query_scorer_for(
 
 def _check_none_missing(what: str, missing: Collection[str], given: Collection[str]) -> None:
     if missing:
-        raise CalibrationMismatch(
-            f"{what} needs {', '.join(map(repr, missing))}, but the scorers given are "
-            f"{sorted(given)}. Give the models that were calibrated with (in from_calibration "
-            "scorer=, llm=, embeddings= or embed_model=, in load scorers=), or calibrate again"
-        )
+        facts = {"names": ", ".join(map(repr, missing)), "given": sorted(given)}
+        raise CalibrationMismatch(say("scorer missing", what=what, **facts))
 
 
 def scorers_of(llm: LLM, needed: Collection[str]) -> list[Scorer | QueryScorer]:

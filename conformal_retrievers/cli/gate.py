@@ -66,15 +66,9 @@ def evaluated_gate(
     left_out = len(asked) - sum(map(len, new.values()))
     judged = new.pop("")
     if left_out and not any(any(query.relevant) for query in judged):
-        raise ValueError(
-            f"{given.judged}: no answerable query is new to the gate, and {left_out} are left out; "
-            "give other queries, or calibrate with --hold-out 0.5"
-        )
+        raise ValueError(inputs.say("none new to gate", judged=given.judged, n=left_out))
     for name in [name for name, own in new.items() if queries[name] and not own]:
-        raise ValueError(
-            f"--unanswerable {name}: the gate was calibrated with all of these "
-            f"{len(queries[name])} queries; give others, or calibrate with --hold-out 0.5"
-        )
+        raise ValueError(inputs.say("none new of source", name=name, n=len(queries[name])))
     progress = sys.stderr.isatty()
     return MeasuredGate(evaluate_gate(gate, judged, new, progress=progress), left_out)
 

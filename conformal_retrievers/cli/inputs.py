@@ -172,10 +172,7 @@ def new_queries(
     own = [query for query in scored if query.id in calibration.ids]
     left_out = len(given) - len(new)
     if left_out and not new:
-        raise ValueError(
-            f"{judged}: all {left_out} queries belong to the calibration; give other queries, or "
-            "calibrate with --hold-out 0.5"
-        )
+        raise ValueError(say("none new", judged=judged, n=left_out))
     reference = own if own and len(own) == len(calibration.ids) else None
     return New(new, left_out, reference, queries)
 

@@ -1,4 +1,4 @@
-"""Whether judged queries are retrieved: they have what a retriever returned for them."""
+"""What may stand as judged queries: questions, and whether a retriever was asked them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

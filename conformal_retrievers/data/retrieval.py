@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sized
+from collections.abc import Collection, Iterable, Mapping, Sized
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
@@ -69,25 +69,37 @@ OURS = ("()", *(f", {search})" for search in SEARCHES))
 INDEX = "VectorIndexRetriever("  # how those of LlamaIndex begin that name a store and a model
 
 
-def difference(asked: Retrieval, calibrated: Retrieval, part: str | None = None) -> str | None:
+def difference(
+    asked: Retrieval,
+    calibrated: Retrieval,
+    part: str | None = None,
+    parts: Collection[Retriever] = (),
+) -> str | None:
     """Return how a retriever is known to differ from the calibrated one, or None.
 
     A name that the user chose, and that of a function, cannot be compared. `part` is the
-    retriever's name in a `HybridRetriever`.
+    retriever's name in a `HybridRetriever`, and `parts` are all of the calibrated one, which show
+    that two have each other's name.
 
     >>> difference(Retrieval("FAISS(m, mmr)", 9), Retrieval("FAISS(m, mmr)", 20))
     'the retriever is asked for 9 documents, but the calibration has k = 20: retrieve 20, or \
 calibrate at 9'
+    >>> known = {"dense": {"retriever": "VectorIndexRetriever(m)"}, "bm25": {"retriever": "b"}}
+    >>> now = {"dense": {"retriever": ""}, "bm25": known["dense"]}
+    >>> difference(Retrieval(Hybrid(now)), Retrieval(Hybrid(known)))
+    "the retriever 'bm25' is VectorIndexRetriever(m), but the calibration is of b: calibrate with \
+the one that is filtered"
     """
     what = "the retriever" if part is None else f"the retriever {part!r}"
     now, known, k = asked.retriever, calibrated.retriever, calibrated.k
     if isinstance(now, Hybrid) and isinstance(known, Hybrid) and {*now.root} == {*known.root}:
-        each = [difference(one, known.root[name], name) for name, one in now.root.items()]
+        all_parts = {one.retriever for one in known.root.values()}
+        each = [difference(o, known.root[name], name, all_parts) for name, o in now.root.items()]
         return "; ".join(text for text in each if text) or None
     both = now, known
     of_langchain = all(isinstance(name, Hybrid) or name.endswith(OURS) for name in both)
     of_llama_index = all(isinstance(name, str) and name.startswith(INDEX) for name in both)
-    if now != known and (of_langchain or of_llama_index):
+    if now != known and (of_langchain or of_llama_index or now in parts):
         text = f"{what} is {now}, but the calibration is of {known}"
         return f"{text}: calibrate with the one that is filtered"
     # The filter warns of more documents than k, but does not know who returned them.

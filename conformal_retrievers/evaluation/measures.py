@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from conformal_retrievers.calibration.calibrating import score_as_calibrated
+from conformal_retrievers.calibration.calibrate import score_as_calibrated
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import (
     CalibrationMismatch,
@@ -134,10 +134,7 @@ def _scored(given: Iterable[Any], calibration: Calibration) -> Iterable[ScoredQu
         return queries
     queries = judged_queries(queries)
     if needed := needed_scorers(calibration):
-        raise CalibrationMismatch(
-            f"the calibration needs {', '.join(map(repr, needed))}, which its file does not hold; "
-            "give score_queries(scorer, judged) in the place of judged queries"
-        )
+        raise CalibrationMismatch(say("scorer needed", names=", ".join(map(repr, needed))))
     warn_if_retrieved_otherwise(queries, calibration)
     return score_as_calibrated(calibration, queries)
 

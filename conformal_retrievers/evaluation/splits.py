@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformal_retrievers.calibration.calibrating import calibrate
+from conformal_retrievers.calibration.calibrate import calibrate
 from conformal_retrievers.calibration.checks import check_unique_ids
 from conformal_retrievers.calibration.fitting import FEWEST
 from conformal_retrievers.calibration.guarantees import n_needed
@@ -108,7 +108,8 @@ def try_splits(
         raise ValueError(say("halves too few", n=some, alpha=alpha, needed=needed, all=2 * needed))
     coverages, tables, choices = [], [], []
     drawn = list(halves(shared_in(queries), splits, seed))
-    given = [scorer] if isinstance(scorer, Scorer) else [*(scorer or ())]
+    scorer = scorer if scorer is None or isinstance(scorer, Scorer) else [*scorer]
+    given = [scorer] if isinstance(scorer, Scorer) else scorer or []
     for calibrating, others in with_bar(drawn, "split") if progress else drawn:
         calibration = calibrate(calibrating, scorer, alpha=alpha)
         scored = score_queries(scorer_for(calibration, given), others)

@@ -177,7 +177,7 @@ def test_a_given_scorer_is_asked_once_for_each_query_and_the_statement_says_what
         return [ORACLE.scores[text] for text in texts]
 
     oracle = FunctionScorer(score, "oracle")
-    calibration = calibrate(JUDGED, [oracle], alpha=0.1)
+    calibration = calibrate(JUDGED, iter([oracle]), alpha=0.1)
     assert sorted(asked) == sorted(query.query for query in JUDGED)
     added = calibration.choice.adds["oracle"]
     assert added.with_it == calibration.choice.costs["learned"] < added.without

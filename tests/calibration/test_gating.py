@@ -27,7 +27,6 @@ ANSWERABLE = [judged(f"q{i}", i / 20, (float(i),)) for i in range(20)]
 REMOVED = [unanswerable(f"q{i}", 0.5 + i / 20) for i in range(20)]
 STRIPPED = [replace(query, relevant=[False] * len(query.snippets)) for query in ANSWERABLE]
 OTHER = [unanswerable(f"o{i}", 5.0) for i in range(10)]
-OFFSETS = (("a", 0), ("b", 100))  # of the scores of two groups
 
 
 def test_false_speech_is_measured_by_source_with_exact_intervals():
@@ -64,7 +63,7 @@ def test_queries_without_a_relevant_snippet_are_a_source_of_their_own_or_not_use
 
 
 def test_the_threshold_is_that_of_a_query_s_group():
-    queries = [judged(f"{g}{i}", start + i, group=g) for g, start in OFFSETS for i in range(9)]
+    queries = [judged(f"{g}{i}", (g == "b") * 100 + i, group=g) for g in "ab" for i in range(9)]
     gate = calibrate_gate(queries, (), FIRST, alpha=0.2, by_group=True)
     assert (gate.calibration.threshold("a"), gate.calibration.threshold("b")) == (7, 107)
     assert gate.decide(104, "b").decision == "speaks"
@@ -129,6 +128,9 @@ def test_a_third_of_the_questions_fit_the_score_and_do_not_calibrate(tmp_path):
         behind = calibrate(yes, scorer, alpha=0.2, gate=gate)
         assert behind.n_queries == 80
         assert not {query.id for query in behind.queries} & {*choice.fit_ids}
+    for i in range(8):  # some of them fit the score
+        with pytest.raises(ValueError, match="70 of the 71|80 of the 81"):
+            calibrate([*yes, replace(yes[0], query=f"new {i}", id=f"{i}")], alpha=0.2, gate=gate)
     gate.save(tmp_path / "gate.json")
     loaded = Gate.load(tmp_path / "gate.json")  # of hits, it needs nothing else
     for query in yes[:5]:
@@ -152,11 +154,14 @@ def test_a_third_of_the_questions_fit_the_score_and_do_not_calibrate(tmp_path):
         ({"scorer": LAST}, TypeError, "scorer"),
         ({"scorer": None}, ValueError, "hit"),
         ({"delta": 0.01, "alpha": 0.01}, ValueError, "delta"),
+        ({"by_group": True}, ValueError, "group is None"),
+        ({"labels": {"x": math.nan}}, ValueError, "labels"),
         ({"scorer": QueryFunction(lambda *_: math.nan, "none")}, ValueError, "'none'"),
     ],
 )
-def test_invalid_arguments_are_named(arguments, error, named):
-    given = {"answerable": ANSWERABLE, "unanswerable": REMOVED, "scorer": FIRST, "alpha": 0.1}
+def test_invalid_arguments_are_named_before_anything_is_scored(arguments, error, named):
+    unpaid = QueryFunction(lambda *_: 1 / 0, "asked for a score, it fails")
+    given = {"answerable": ANSWERABLE, "unanswerable": REMOVED, "scorer": unpaid, "alpha": 0.1}
     given.update(arguments)
     with pytest.raises(error, match=named):
         calibrate_gate(given.pop("answerable"), given.pop("unanswerable"), **given)

@@ -41,13 +41,12 @@ WORDS = {
     "all": ("all relevant snippets", "with probability at least"),
     "any": ("at least one relevant snippet", "with probability at least"),
 }
-GROUPINGS = ({}, {"by_group": True})
 
 
 @every_guarantee
 @pytest.mark.parametrize("count_missed", [False, True])
 @pytest.mark.parametrize("delta", [None, 0.1])
-@pytest.mark.parametrize("grouping", GROUPINGS)
+@pytest.mark.parametrize("grouping", [{}, {"by_group": True}])
 def test_guarantee_and_threshold_come_first(guarantee, count_missed, delta, grouping):
     if delta is not None and guarantee == "snippet":
         return

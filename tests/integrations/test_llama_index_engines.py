@@ -18,7 +18,7 @@ from frameworks import (
     vector_index,
 )
 from llama_index.core.agent import FunctionAgent
-from llama_index.core.llms import ChatMessage, MockLLM
+from llama_index.core.llms import MockLLM
 from llama_index.core.memory import ChatMemoryBuffer
 from llama_index.core.query_engine import RouterQueryEngine
 from llama_index.core.selectors import LLMSingleSelector
@@ -34,8 +34,6 @@ from llama_index.postprocessor.conformal import (
 pytestmark = pytest.mark.slow
 
 ANSWER = "An answer of several words."
-EMPTY = "Empty Response"
-HISTORY = [ChatMessage("Tell me of strings."), ChatMessage("They are text.", role="assistant")]
 QUESTION = halves()[1][0].query
 
 
@@ -142,7 +140,7 @@ async def test_an_engine_answers_from_the_kept_nodes_only(ask, calibrated, llm, 
 
 @each_engine
 async def test_on_empty_decides_what_an_engine_answers_from(ask, llm, llm_server):
-    assert await ask(postprocessor("allow"), llm, QUESTION) == (EMPTY, [])
+    assert await ask(postprocessor("allow"), llm, QUESTION) == ("Empty Response", [])
     with pytest.raises(NothingKept):
         await ask(postprocessor("raise"), llm, QUESTION)
     assert llm_server.bodies == []

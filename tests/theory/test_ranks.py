@@ -76,10 +76,6 @@ any_queries = st.one_of(judged(), judged(ties=False)).map(
 )
 
 
-def quantile_of(scores, alpha):
-    return conformal_quantile(scores, float(alpha))
-
-
 def threshold_of(queries, alpha):
     scores = [score for query in queries for score in query]
     sizes = [len(query) for query in queries for _ in query]
@@ -93,7 +89,7 @@ def mass(queries, kept):
 
 @given(st.one_of(distinct, tied), alphas)
 def test_the_threshold_is_the_smallest_score_with_the_rank_at_or_below_it(scores, alpha):
-    threshold = quantile_of(scores, alpha)
+    threshold = conformal_quantile(scores, float(alpha))
     assert threshold == threshold_of([[s] for s in scores], alpha)  # queries of one snippet each
     rank = math.ceil((len(scores) + 1) * (1 - alpha))
     if rank > len(scores):

@@ -12,6 +12,7 @@ A question that is on both sides, once with its answers and once without, is in 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -113,51 +114,54 @@ def calibrate_gate(
     retrieval = checks.with_split(checks.with_retrieval(everything, retrieval), split)
     given = [query for query in given if query.answerable]
     check_not_only_relevant(given)
-    choice = None
-    if isinstance(scorer, QueryScorer):
-        own = scorer
-    else:
+    fit = set[str]()
+    if not isinstance(scorer, QueryScorer):
         groups = [query.group for query in given] if by_group else None
         fit = _fit_part(given, sources, n_needed("all", alpha, delta), groups)
-        own, choice = _learned(given, sources, fit, scorer)
-        given = [query for query in given if query_digest(query.query) not in fit]
-        sources = {
-            name: [query for query in queries if query_digest(query.query) not in fit]
-            for name, queries in sources.items()
-        }
-        if emptied := [name for name, queries in sources.items() if not queries]:
-            raise ValueError(say("all fit", name=emptied[0]))
-    check_not_fitted_on(own, _all(given, sources))
-    known = [query for query in given if any(query.relevant)]
-    unknown = [query for query in given if not any(query.relevant)]
-    scores = query_scores(own, known, title="Scoring: answerable", progress=progress)
-    if np.isnan(scores).all():
-        raise ValueError(say("no query score", n=len(known), scorer=own.name))
-    digests = sorted({query_digest(query.query) for query in known})
-    scored = ScoredQueries.of_units(scores, known)
-    calibration = Calibration(
+    left = {
+        name: [query for query in queries if query_digest(query.query) not in fit]
+        for name, queries in [("", given), *sources.items()]
+    }
+    calibrating = left.pop("")
+    if emptied := [name for name, queries in left.items() if not queries]:
+        raise ValueError(say("all fit", name=emptied[0]))
+    known = [query for query in calibrating if any(query.relevant)]
+    unknown = [query for query in calibrating if not any(query.relevant)]
+    made = partial(
+        Calibration,
         alpha,
         "all",  # with one score a query, every guarantee has the same rank
-        own.name,
-        scored.relevant_only(),
         subject=QUERIES,
         delta=delta,
         by_group=bool(by_group),
         n_without_relevant=len(unknown),
         other_ids=tuple(query.id for query in unknown if query.id),
-        lowest_scores=tuple(np.sort(scores[np.isfinite(scores)]).tolist()),
-        scorer_provenance=checks.json_copy("scorer_provenance", provenance_with(own, choice)),
         retrieval=retrieval,
         labels=checks.json_copy("labels", labels),
+    )
+    # Before anything is paid for: refuses what would be refused afterwards.
+    made("none yet", ScoredQueries.of_units(np.zeros(len(known)), known))
+    own, choice = scorer, None
+    if not isinstance(own, QueryScorer):
+        own, choice = _learned(given, sources, fit, scorer)
+    check_not_fitted_on(own, _all(calibrating, left))
+    scores = query_scores(own, known, title="Scoring: answerable", progress=progress)
+    if np.isnan(scores).all():
+        raise ValueError(say("no query score", n=len(known), scorer=own.name))
+    calibration = made(
+        own.name,
+        ScoredQueries.of_units(scores, known).relevant_only(),
+        lowest_scores=tuple(np.sort(scores[np.isfinite(scores)]).tolist()),
+        scorer_provenance=checks.json_copy("scorer_provenance", provenance_with(own, choice)),
         details={
             "unanswerable": {
                 name: _stored(
                     of_source,
                     query_scores(own, of_source, title=f"Scoring: {name}", progress=progress),
                 )
-                for name, of_source in sources.items()
+                for name, of_source in left.items()
             },
-            "answerable": [*digests],
+            "answerable": [*sorted({query_digest(query.query) for query in known})],
         },
     )
     return Gate(own, calibration)

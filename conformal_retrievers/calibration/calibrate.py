@@ -22,7 +22,7 @@ from conformal_retrievers.calibration.fitting import (
 )
 from conformal_retrievers.calibration.gates.gate import Gate, check_gate
 from conformal_retrievers.calibration.gates.in_front import check_same_queries, check_same_retrieval
-from conformal_retrievers.calibration.guarantees import Guarantee, check_relative
+from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.scorer import scorer_for
 from conformal_retrievers.calibration.statement import why_none
 from conformal_retrievers.calibration.subjects import OnUnscorable
@@ -37,7 +37,6 @@ from conformal_retrievers.scoring.scorer import (
     Scorer,
     check_not_fitted_on,
     judged_queries,
-    relative_to_query,
     score_queries,
 )
 
@@ -135,9 +134,11 @@ def calibrate(
         "retrieval": retrieval,
         "labels": labels,
     }
-    queries, parts, rule = _checked(judged, scorer, split, gate, rule)
+    checks.check_scorers(scorer)
+    given = scorer if scorer is None or isinstance(scorer, Scorer) else [*scorer]
+    queries, parts, rule = _checked(judged, given, split, gate, rule)
     checks.warn_if_large_alpha(alpha)
-    own, choice = choose(queries, parts.fit, scorer, guarantee, alpha, progress=progress)
+    own, choice = choose(queries, parts.fit, given, guarantee, alpha, progress=progress)
     scored = score_queries(own, parts.calibration, gate=gate, progress=progress)
     provenance = provenance_with(own, choice)
     calibration = Calibration.from_scores(scored, scorer=own, scorer_provenance=provenance, **rule)
@@ -154,7 +155,6 @@ def _checked(
     """
     if gate is not None:
         check_gate(gate)
-    checks.check_scorers(scorer)
     queries = judged_queries(judged)
     if not queries:
         raise ValueError("judged is empty; give judged queries, such as judge_retriever returns")
@@ -165,23 +165,32 @@ def _checked(
         raise ValueError(say("nothing returned", n=len(queries)))
     retrieval = checks.with_retrieval(queries, rule["retrieval"])
     rule = {**rule, "retrieval": retrieval, "gate": gate and gate.calibration}
-    unpaid = score_queries(FunctionScorer(lambda _, texts: [0.0] * len(texts), "none yet"), queries)
-    unpaid = [replace(query, silenced=None if gate is None else False) for query in unpaid]
-    unscored = Calibration.from_scores(unpaid, scorer="none yet", **rule)
+    unscored = _unscored(queries, scorer, rule)
     check_copies(queries)
     parts = Parts([], queries)
     if isinstance(scorer, Scorer):
-        check_relative(rule["guarantee"], relative_to_query(scorer), scorer.name)
         check_not_fitted_on(scorer, queries)
     else:
-        check_given(queries, [*(scorer or ())])
+        check_given(queries, scorer or ())
         parts = parts_of(queries, unscored)
     if gate is not None:
         check_same_retrieval(gate.calibration, unscored, "judged")
-        others = [query for query in parts.calibration if not gate.calibration.chosen_on(query)]
-        check_same_queries(gate.calibration, others, rule["alpha"], by_group=rule["by_group"])
+        for each in (queries, parts.calibration):  # those that the gate has not, too, if they fit
+            others = [query for query in each if not gate.calibration.chosen_on(query)]
+            check_same_queries(gate.calibration, others, rule["alpha"], by_group=rule["by_group"])
         parts = parts._replace(calibration=others)
+    _unscored(parts.calibration, scorer, rule)
     return queries, parts, rule
+
+
+def _unscored(queries: Sequence[JudgedQuery], scorer: Any, rule: Any) -> Calibration:
+    """Return the calibration of queries by scores that are all 0."""
+    unpaid = score_queries(FunctionScorer(lambda _, texts: [0.0] * len(texts), "none yet"), queries)
+    unpaid = [replace(query, silenced=None if rule["gate"] is None else False) for query in unpaid]
+    if not isinstance(scorer, Scorer):
+        return Calibration.from_scores(unpaid, scorer="learned", **rule)
+    made = provenance_with(scorer, None)
+    return Calibration.from_scores(unpaid, scorer=scorer, scorer_provenance=made, **rule)
 
 
 def _warn_if_nothing_drops(calibration: Calibration, scored: Sequence[ScoredQuery]) -> None:
