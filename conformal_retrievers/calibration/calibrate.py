@@ -39,6 +39,7 @@ from conformal_retrievers.scoring.scorer import (
     judged_queries,
     score_queries,
 )
+from conformal_retrievers.scoring.shared_scores import shared_in
 
 say = wording(__package__)
 
@@ -138,7 +139,8 @@ def calibrate(
     given = scorer if scorer is None or isinstance(scorer, Scorer) else [*scorer]
     queries, parts, rule = _checked(judged, given, split, gate, rule)
     checks.warn_if_large_alpha(alpha)
-    own, choice = choose(queries, parts.fit, given, guarantee, alpha, progress=progress)
+    parts = Parts(*map(shared_in, parts))
+    own, choice = choose(queries, parts, given, guarantee, alpha, progress=progress)
     scored = score_queries(own, parts.calibration, gate=gate, progress=progress)
     provenance = provenance_with(own, choice)
     calibration = Calibration.from_scores(scored, scorer=own, scorer_provenance=provenance, **rule)

@@ -130,6 +130,7 @@ class Choice(Fields):
     costs: dict[Name, float] = {}  # snippets per query, see `fitting.py`
     best: Name | None = None  # the one that costs least, by more than the noise
     adds: dict[Name, Added] = {}  # by the name of a given scorer
+    on: Literal["fit", "calibration"] = "fit"  # the part of the queries that costs are of
     n_fit: int = 0  # the number of queries; 0 if they were too few to choose on
     fit_ids: list[str] = []  # of those that have an id
     fit_digests: list[str] = []  # see `query_digest`

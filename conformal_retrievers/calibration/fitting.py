@@ -5,7 +5,8 @@
     calibration part   the others, or all below 20: give the threshold
 
 The guarantee is exact, because the calibration part never sees the fit. What the score keeps on the
-fit part is found by cross-validation, and stands in the statement beside what a top k keeps.
+fit part is found by cross-validation, and stands in the statement beside what a top k keeps. If the
+fit part is too small to tell, this is found on the calibration part, and changes nothing there.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ from conformal_retrievers.scoring.scorer import (
     reference,
     score_snippets,
 )
-from conformal_retrievers.scoring.shared_scores import shared_in
 
 say = wording(__package__)
+Judged = Sequence[JudgedQuery]
 FEWEST = 20  # judged queries with a relevant snippet, of which some fit
 SHARE = 4  # the fit part is one of so many
 MOST = 200  # queries in the fit part
@@ -119,7 +120,7 @@ def provenance_with(scorer: Named, choice: Choice | None) -> Mapping[str, JsonVa
 
 def choose(
     judged: Sequence[JudgedQuery],
-    fit: Sequence[JudgedQuery],
+    parts: Parts,
     scorer: Scorer | Sequence[Scorer] | None,
     guarantee: Guarantee,
     alpha: float,
@@ -128,7 +129,7 @@ def choose(
 ) -> tuple[Scorer, Choice | None]:
     """Return the score that the user gives, or one that is learned on the fit part, and how.
 
-    A list of scorers adds features to those of the hits; each of them scores the fit part once. For
+    A list of scorers adds features to those of the hits; each of them scores a query once. For
     "snippet" the score is that of the only retriever; ValueError if there are several.
     """
     if isinstance(scorer, Scorer):
@@ -139,13 +140,13 @@ def choose(
     if guarantee == "snippet":
         own = _absolute(sources)
         return own, Choice(chosen=own.name, given=names)
-    fit = shared_in(fit)
+    fit, enough = parts.fit, sum(any(query.relevant) for query in parts.fit) >= COMPARED
     shown = with_bar(fit, "Fitting the score") if progress and fit else fit
     for query in shown:
         for part in given:
             score_snippets(part, query.query, query.retrieved)
     learned = fitted(sources, given, fit, item)
-    scored = dict(_scored(sources, given, fit, item))
+    scored = dict(_scored(sources, given, fit, fit if enough else parts.calibration, item))
     costs = {name: float(kept(queries, alpha).mean()) for name, queries in scored.items()}
     top = [name for name, n in costs.items() if name.startswith("top k of") and n < np.inf]
     better = [name for name in top if _better(scored[name], scored[LEARNED], alpha)]
@@ -160,6 +161,7 @@ def choose(
             for name in names
             if f"without {name}" in costs
         },
+        on="fit" if enough else "calibration",
         n_fit=len(fit),
         fit_ids=[query.id for query in fit if query.id is not None],
         fit_digests=[query_digest(query.query) for query in fit],
@@ -212,51 +214,52 @@ def _absolute(sources: Sources) -> Scorer:
     return RetrievalScorer(name, kind == "similarity")
 
 
-# --- what it keeps on the fit part ----------------------------------------------------------------
+# --- what it keeps --------------------------------------------------------------------------------
 
 
 def _scored(
-    sources: Sources, given: Sequence[Scorer], fit: Sequence[JudgedQuery], item: Item
+    sources: Sources, given: Sequence[Scorer], fit: Judged, on: Judged, item: Item
 ) -> Iterator[tuple[str, list[ScoredQuery]]]:
-    """Yield the scores of the fit part's queries, if enough of them have a relevant snippet.
+    """Yield the scores of queries of one part, if enough of them have a relevant snippet.
 
-    By what is learned with all scorers, and without each, by cross-validation, and by a top k of
-    each retriever and of their fusion; +inf for a snippet that a retriever did not return.
+    By what is learned with all scorers, and without each, in the fit part by cross-validation, and
+    by a top k of each retriever and of their fusion; +inf for what a retriever did not return.
     """
-    if sum(any(query.relevant) for query in fit) < COMPARED:
+    if sum(any(query.relevant) for query in on) < COMPARED:
         return
-    yield LEARNED, _cross_validated(sources, given, fit, item)
+    yield LEARNED, _not_fitted_on(sources, given, fit, on, item)
     for scorer in given:
         others = [other for other in given if other is not scorer]
         fewer = sources._replace(scorers=tuple(scorer.name for scorer in others))
         if fewer.names:
-            yield f"without {scorer.name}", _cross_validated(fewer, others, fit, item)
+            yield f"without {scorer.name}", _not_fitted_on(fewer, others, fit, on, item)
     if item == "sentences":  # those of a document have one rank
         return
     retrievers = [name for name, _ in sources.retrievers]
     ranked: dict[str, Scorer] = {name: RankScorer(name) for name in retrievers}
     if len(retrievers) > 1:
         ranked["the fusion"] = FusionScorer(retrievers)
-    lists = [{*query.hits} for query in fit if query.snippets]
-    relevant = [np.array(query.relevant) for query in fit]
+    lists = [{*query.hits} for query in on if query.snippets]
+    relevant = [np.array(query.relevant) for query in on]
     for name, scorer in ranked.items():
         if name == "the fusion" or all(name in names for names in lists):
-            scores = (score_snippets(scorer, query.query, query.retrieved) for query in fit)
+            scores = (score_snippets(scorer, query.query, query.retrieved) for query in on)
             ks = [np.where(s < np.inf, s.argsort(kind="stable").argsort(), np.inf) for s in scores]
             yield f"top k of {name}", [*map(ScoredQuery, ks, relevant)]
 
 
-def _cross_validated(
-    sources: Sources, given: Sequence[Scorer], fit: Sequence[JudgedQuery], item: Item
+def _not_fitted_on(
+    sources: Sources, given: Sequence[Scorer], fit: Judged, on: Judged, item: Item
 ) -> list[ScoredQuery]:
-    """Return queries with scores, each by a score that was not fitted on its fold."""
+    """Return queries of one part with scores, each by a score that was not fitted on its fold."""
+    k = FOLDS if on is fit else 1
     folds = [
-        fitted(sources, given, [q for i, q in enumerate(fit) if i % FOLDS != fold], item)
-        for fold in range(FOLDS)
+        fitted(sources, given, [q for i, q in enumerate(fit) if k == 1 or i % k != fold], item)
+        for fold in range(k)
     ]
     return [
-        ScoredQuery(score_snippets(folds[i % FOLDS], q.query, q.retrieved), np.array(q.relevant))
-        for i, q in enumerate(fit)
+        ScoredQuery(score_snippets(folds[i % k], q.query, q.retrieved), np.array(q.relevant))
+        for i, q in enumerate(on)
     ]
 
 

@@ -115,12 +115,12 @@ def _choice(c: Thresholds) -> Iterator[str]:
         yield say("prior alone", prior=prior)
         if c.subject != ANSWERS:
             yield say("begins", begins=_begins(c, made.n_fit))
-        return
-    queries = _count(made.n_fit, "judged query", "judged queries")
-    yield say("fitted", prior=prior, queries=queries, counts=_counts(score))
+    else:
+        queries = _count(made.n_fit, "judged query", "judged queries")
+        yield say("fitted", prior=prior, queries=queries, counts=_counts(score))
     if made.costs:
         yield from _kept(c, made)
-    if c.keeps_everything:
+    if c.keeps_everything and made.n_fit and c.subject != QUERIES:
         yield say("fit left none", effect=_effect(c, math.inf))
 
 
@@ -151,10 +151,10 @@ def _counts(score: Mapping[str, Any]) -> str:
 
 
 def _kept(c: Thresholds, made: Choice) -> Iterator[str]:
-    """Yield what the score keeps on the queries of the fit, what a top k, and what scorers add."""
+    """Yield what the score keeps on queries of one part, what a top k, and what scorers add."""
     others = [f"the {name} {cost:.1f}" for name, cost in made.costs.items() if name != "learned"]
     yield say(
-        "costs",
+        "costs on fit" if made.on == "fit" else "costs on calibration",
         n=made.n_fit,
         own=made.costs["learned"],
         items=c.subject.name,

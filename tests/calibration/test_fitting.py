@@ -213,11 +213,12 @@ def test_what_it_keeps_is_found_by_fits_that_did_not_see_the_query(judged):
     assert [*choice.costs][1:] == ["top k of bm25", "top k of dense", "top k of the fusion"]
 
 
-def test_what_fewer_than_ten_queries_of_the_fit_keep_is_left_out():
-    few, enough = (calibrate(JUDGED[:n], alpha=0.1) for n in (39, 40))
-    assert (few.choice.n_fit, few.choice.costs, few.choice.best) == (9, {}, None)
-    assert "fitted to 9 judged queries" in few.statement
-    assert "cross-validation" not in few.statement
+def test_with_fewer_than_ten_queries_in_the_fit_it_is_told_what_is_kept_of_those_that_calibrate():
+    none, alone, few, enough = (calibrate(JUDGED[:n], alpha=0.1) for n in (9, 10, 39, 40))
+    assert (none.choice.costs, none.choice.best, few.choice.n_fit) == ({}, None, 9)
+    scored = score_queries(ConformalFilter.of(alone).scorer, JUDGED[:10])
+    assert alone.choice.costs["learned"] == kept(scored, 0.1).mean()
+    assert all("that calibrate, in hindsight, it keeps" in c.statement for c in (alone, few))
     assert "On these 10, by cross-validation and in hindsight, it keeps" in enough.statement
 
 
