@@ -360,7 +360,7 @@ MUTANTS = {
             "a fit part that leaves too few for a threshold",
         ),
         (
-            "[q for i, q in enumerate(fit) if i % FOLDS != fold]",
+            "[q for i, q in enumerate(fit) if k == 1 or i % k != fold]",
             "fit",
             "what is kept measured on the queries that fit",
         ),
