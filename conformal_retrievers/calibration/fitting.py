@@ -104,8 +104,7 @@ def n_that_fit(n: int, needed: int) -> int:
 
 def parts_of(judged: list[JudgedQuery], rule: Thresholds) -> Parts:
     """Return which judged queries fit the default score, and which calibrate it by a rule."""
-    enough = sum(any(query.relevant) for query in judged) >= FEWEST
-    if not enough or rule.guarantee == "snippet":
+    if rule.guarantee == "snippet" or sum(any(q.relevant) for q in judged) < FEWEST:
         return Parts([], judged)
     groups = [query.group for query in judged] if rule.by_group else None
     return split(judged, needed=rule.n_needed, groups=groups)
@@ -141,7 +140,8 @@ def choose(
         own = _absolute(sources)
         return own, Choice(chosen=own.name, given=names)
     fit, enough = parts.fit, sum(any(query.relevant) for query in parts.fit) >= COMPARED
-    shown = with_bar(fit, "Fitting the score") if progress and fit else fit
+    asked = fit if enough or not given else [*fit, *parts.calibration]
+    shown = with_bar(asked, "Fitting the score") if progress and asked else asked
     for query in shown:
         for part in given:
             score_snippets(part, query.query, query.retrieved)
