@@ -26,9 +26,7 @@ def as_json(*arguments, code=0):
 def error_of(*arguments, code=3):
     """Run a command that fails, and return its message without line breaks."""
     done = run(*arguments, code=code)
-    if code == 3:
-        assert len(done.stderr.splitlines()) == 1
-        assert done.stderr.startswith("Error: ")
+    assert code != 3 or (done.stderr.startswith("Error: ") and done.stderr.count("\n") == 1)
     return " ".join(done.stderr.split())
 
 

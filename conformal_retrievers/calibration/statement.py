@@ -111,7 +111,7 @@ def _choice(c: Thresholds) -> Iterator[str]:
     if not isinstance(score, dict) or not (prior := score.get("prior")):
         yield say("by default", chosen=made.chosen, items=c.subject.name)
         return
-    if made.n_fit < (20 if c.subject == QUERIES else 1):
+    if few := made.n_fit < (20 if c.subject == QUERIES else 1):
         yield say("prior alone", prior=prior)
         if c.subject != ANSWERS:
             yield say("begins", begins=_begins(c, made.n_fit))
@@ -120,7 +120,7 @@ def _choice(c: Thresholds) -> Iterator[str]:
         yield say("fitted", prior=prior, queries=queries, counts=_counts(score))
     if made.costs:
         yield from _kept(c, made)
-    if c.keeps_everything and made.n_fit and c.subject != QUERIES:
+    if c.keeps_everything and not few:
         yield say("fit left none", effect=_effect(c, math.inf))
 
 

@@ -13,8 +13,6 @@ from conformal_retrievers.calibration import calibrate
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, with_hits
 from conformal_retrievers.scoring.scorer import query_digest
 
-UNPAID = LookupScorer({})  # asked for a score, it fails
-
 
 def test_the_p_values_of_three_queries_by_hand():
     p = {g: calibration_of(guarantee=g).p_values([0.1, 0.25, 0.4, 0.95]) for g in GUARANTEES}
@@ -113,7 +111,7 @@ def test_an_alpha_that_looks_like_the_share_to_be_kept_is_questioned():
 def test_what_calibrates_nothing_is_refused_before_anything_is_scored(options, message):
     given = {"judged": [retrieved_as(f"q{i}", f"q{i}") for i in range(30)], "alpha": 0.1} | options
     with pytest.raises(ValueError, match=message):
-        calibrate(given.pop("judged"), UNPAID, **given)
+        calibrate(given.pop("judged"), LookupScorer({}), **given)
 
 
 def retrieved(retriever=None, k=None, query="q"):

@@ -131,6 +131,9 @@ def test_a_third_of_the_questions_fit_the_score_and_do_not_calibrate(tmp_path):
     for i in range(8):  # some of them fit the score
         with pytest.raises(ValueError, match="70 of the 71|80 of the 81"):
             calibrate([*yes, replace(yes[0], query=f"new {i}", id=f"{i}")], alpha=0.2, gate=gate)
+    of_gate = [query for query in yes if query.id in choice.fit_ids]
+    with pytest.raises(ValueError, match="there are no judged queries"):
+        calibrate(of_gate, [FunctionScorer(len, "not asked")], alpha=0.2, gate=gate)
     gate.save(tmp_path / "gate.json")
     loaded = Gate.load(tmp_path / "gate.json")  # of hits, it needs nothing else
     for query in yes[:5]:
