@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.checks import say
 from conformal_retrievers.calibration.gates.gate import Gated
 
 
@@ -80,13 +81,8 @@ class Alarm:
         self._sums[passed] = (s, m, n) if s > 0 else (0.0, 0, 0)
         if s >= math.log(1e4):
             self._sums.pop(passed, None)
-            warnings.warn(
-                f"the threshold passed {passed} of the {item}s of {m} of the last {n} queries, "
-                f"with scores as {before} of {of} calibrating queries had: the retriever, its "
-                "store or its model is not the calibrated one, or the questions are of another "
-                "kind. To compare, run conformal-retrievers diagnose CALIBRATION --log LOG",
-                stacklevel=1,
-            )
+            facts = {"passed": passed, "item": item, "m": m, "n": n, "before": before, "of": of}
+            warnings.warn(say("alarm", **facts), stacklevel=1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,7 @@
 """The command line: `conformal-retrievers`, a module for each command or two.
 
-Exit codes: 0 fine, 1 bad data or a guarantee that fails, 2 a wrong command. Results go to standard
-output, as JSON with --json. Progress, warnings and errors go to standard error.
+Exit codes: 0 fine, 1 a guarantee that fails, 2 a wrong command, 3 an error, such as bad data. Results
+go to standard output, as JSON with --json. Progress, warnings and errors go to standard error.
 """
 
 from typing import Annotated
@@ -60,10 +60,7 @@ def demo(alpha: options.Alpha = 0.1) -> None:
     Uses LangChain and LlamaIndex. Writes calibration.json and report.html into this folder.
     """
     if wanted := absent(*OF_DEMO):
-        raise ModuleNotFoundError(
-            f"the demo needs more libraries. Type: pip install {' '.join(wanted)}; in a checkout, "
-            "`make demo` installs them"
-        )
+        raise ModuleNotFoundError(options.HELPS["demo needs"].format(" ".join(wanted)))
     from conformal_retrievers.cli.demo import FILE, PAGE, run
 
     options.check_out(FILE)

@@ -47,10 +47,7 @@ def calibrate(
     models = Models(None, corpus, judged)
     front = None if gate is None else inputs.load_calibration(gate, None, QUERIES)
     if front is not None and needs_model(front):
-        raise ValueError(
-            f"{gate}: its score {front.scorer!r} has an embedding model; calibrate behind it in "
-            "Python: calibrate(judged, alpha=…, gate=Gate.load(path, [scorer]))"
-        )
+        raise ValueError(inputs.say("model behind", gate=gate, scorer=front.scorer))
     queries = inputs.held_out(inputs.judged_queries(judged, run, k, min_score), hold_out)
     if hold_out and any(query.id is None for query in queries):
         raise ValueError("--hold-out needs an id for each query; give those without id one")

@@ -32,10 +32,6 @@ from llama_index.postprocessor.conformal import ConformalPostprocessor
 from llama_index.postprocessor.conformal import HybridRetriever as HybridNodeRetriever
 
 FILE, PAGE = Path("calibration.json"), Path("report.html")
-WHY = {
-    "text": "Both are BM25, of texts and of the names they document: MiniLM is not installed.",
-    "dense": "MiniLM is installed, so dense compares its embeddings; bm25 compares words.",
-}
 worded = wording(__package__)
 
 
@@ -49,7 +45,7 @@ def run(alpha: float) -> None:
     searches = searches_in(corpus)
     first, other = searches
     say(f"\n2 Ask two retrievers for {K} snippets per question: {first} and {other}")
-    say(WHY[first])
+    say(worded(f"demo {first}"))
     hybrid = HybridRetriever({name: DocumentRetriever(search=s) for name, s in searches.items()})
     judged = judge_retriever(hybrid, corpus.questions)
     found = [_found(judged, *names) for names in ((first,), (other,), (first, other))]

@@ -112,11 +112,8 @@ class Sources(NamedTuple):
         named = named_files(self.unanswerable or [], "--unanswerable")
         for file in named.values():
             if not Path(file).is_file():
-                raise typer.BadParameter(
-                    f"{file} is not a file; give judged queries in JSON lines, such as "
-                    "without_answers and write_jsonl make",
-                    param_hint="--unanswerable",
-                )
+                hint = "--unanswerable"
+                raise typer.BadParameter(say("no file", file=file), param_hint=hint)
         return {name: Path(file) for name, file in named.items()}
 
 

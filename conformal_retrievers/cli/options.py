@@ -103,8 +103,4 @@ def check_out(out: Path, *given: Path | None) -> None:
 def check_holds_gate(calibration: Calibration, path: Path, unanswerable: list[str] | None) -> None:
     """Exit with 2 if there are unanswerable queries for a calibration without a gate."""
     if calibration.gate is None and unanswerable:
-        raise typer.BadParameter(
-            f"{path} holds no gate, and only a gate is measured on unanswerable queries; leave "
-            "--unanswerable out",
-            param_hint="--unanswerable",
-        )
+        raise typer.BadParameter(HELPS["no gate"].format(path=path), param_hint="--unanswerable")
