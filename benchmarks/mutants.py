@@ -554,9 +554,19 @@ MUTANTS = {
     ],
     "scoring/learned/features.py": [
         (
-            "z[:m] -= np.log(",
-            "z[:m] -= 0 * np.log(",
+            "found * np.log(",
+            "0 * np.log(",
             "z-scores that mean something else in short lists",
+        ),
+        (
+            "found * np.log(",
+            "np.log(",
+            "what a retriever did not find, with a place in its short list",
+        ),
+        (
+            "line[:TITLE]",
+            "line",
+            "a title as long as a line",
         ),
         (
             "np.arange(x.shape[1]) < k",
@@ -564,8 +574,8 @@ MUTANTS = {
             "what a retriever did not find in the mean of its list",
         ),
         (
-            "z[: r or m].min(axis=0)",
-            "z[:m].min(axis=0)",
+            "[: r or m].min(axis=0)",
+            ".min(axis=0)",
             "a scorer among the retrievers, of which the best counts",
         ),
         (

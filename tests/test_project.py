@@ -88,10 +88,6 @@ def test_workflows_and_the_contributors_page_name_targets_of_the_makefile():
     for command in commands:
         target = re.fullmatch(r"make ([\w-]+?)(?:-\$\{\{ .+ \}\})?", command)[1]
         assert target == "matrix" or target in targets, command
-    versions = re.search(r"versions: \[(.+)\]", "".join(w.read_text("utf-8") for w in workflows))[1]
-    assert {f"matrix-{one}" for one in versions.split(", ")} == set(
-        re.search(r"^test-matrix: (.+?) ##", makefile, re.M)[1].split()
-    )
     named_there = re.findall(r"^\| `make ([\w-]+)`", CONTRIBUTING, re.M)
     assert set(named_there) == targets - {"PHONY"}
 

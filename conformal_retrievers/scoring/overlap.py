@@ -15,7 +15,7 @@ them.
 import re
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,25 +36,39 @@ STOP_WORDS = frozenset(
 )
 
 
-def shares_of(query: str, texts: Sequence[str], *kinds: Unit) -> list[Scores]:
+def shares_of(
+    query: str, texts: Sequence[str], *kinds: Unit, starts: Sequence[Sequence[str]] = ()
+) -> list[Scores]:
     """Return which share of the query's units of each kind, by weight, each text has, (n,).
 
-    >>> shares_of("the red wine", ["White wine.", "Red wine!"], "pairs")
-    [array([0., 1.])]
+    Then, for each of `starts`, what the texts begin with, the share of the first kind in it.
+
+    >>> shares_of("the red wine", ["White wine.", "Red wine!"], "pairs", starts=[["White", "Red"]])
+    [array([0., 1.]), array([0., 0.])]
     """
     words = [word for word in _spaced(query).decode().split() if word not in STOP_WORDS]
     if not words or not texts:
-        return [np.zeros(len(texts)) for _ in kinds]
+        return [np.zeros(len(texts)) for _ in (*kinds, *starts)]
     units_of = [_units(kind, words) for kind in kinds]
     has = _has([unit for units in units_of for unit in units], texts)
-    n, m = len(texts), has.sum(axis=1, keepdims=True)
-    rare = np.log1p((n - m + 0.5) / (m + 0.5)) * (m > 0)
-    shares, last = [], 0
-    for kind, units in zip(kinds, units_of, strict=True):
-        own = slice(last, last := last + len(units))
-        weights = rare[own] if kind in ("stems", "pieces") else np.ones((len(units), 1))
-        shares.append((weights * has[own]).sum(axis=0) / (weights.sum() or 1.0))
+    ends = np.cumsum([*map(len, units_of)])
+    shares = [_share(*each) for each in zip(kinds, np.split(has, ends[:-1]), strict=True)]
+    first, kind = units_of[0], kinds[0]
+    unit, text = has[: len(first)].nonzero()
+    for start in starts:
+        read, has_it = in_words(start).decode().split("\0")[1:], np.zeros((len(first), len(texts)))
+        pairs = zip(unit.tolist(), text.tolist(), strict=True)
+        has_it[unit, text] = [first[u] in read[i] for u, i in pairs]
+        shares.append(_share(kind, has_it))
     return shares
+
+
+def _share(kind: Unit, has: NDArray[Any]) -> Scores:
+    """Return which share of units, by weight, texts have, (n,), from whether they do (units, n)."""
+    n, m = has.shape[1], has.sum(axis=1, keepdims=True)
+    rare = np.log1p((n - m + 0.5) / (m + 0.5)) * (m > 0)
+    weights = np.ones_like(rare) if kind == "pairs" else rare
+    return np.asarray((weights * has).sum(axis=0) / (weights.sum() or 1.0))
 
 
 def in_words(texts: Sequence[str]) -> bytes:

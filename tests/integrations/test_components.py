@@ -30,10 +30,10 @@ from llama_index.core.schema import ImageNode, NodeWithScore, QueryBundle, TextN
 from lookup import LookupScorer
 from pydantic import ValidationError
 
-from conformal_retrievers import Calibration, ConformalFilter, JudgedQuery, ScoredQuery, Snippet
+from conformal_retrievers import Calibration, ConformalFilter, ScoredQuery, Snippet
 from conformal_retrievers.data.hits import RETRIEVER, Hit
 from conformal_retrievers.scoring import RetrievalScorer, score_snippets
-from langchain_conformal import ConformalCompressor, ConformalRetriever, judge_retriever
+from langchain_conformal import ConformalCompressor, ConformalRetriever
 from llama_index.postprocessor.conformal import ConformalPostprocessor, as_scorer, embedding_scorer
 from llama_index.postprocessor.conformal.nodes import to_snippets
 
@@ -212,16 +212,6 @@ def test_an_infinite_score_has_a_name_because_json_has_no_number_for_it(score, n
     json.dumps(kept.metadata, allow_nan=False)
 
 
-async def test_a_document_may_have_lost_its_metadata():
-    given = Document("near")
-    given.metadata = None
-    (kept,) = await both(KEEP_DOCUMENTS, [given])
-    assert kept.metadata == {"conformal_score": 0.1, "conformal_p_value": 1.0}
-    found = RunnableLambda(lambda query: [given])
-    (judged,) = judge_retriever(found, [JudgedQuery("q", ["near"], [True])])
-    assert judged.relevant == (True,)
-
-
 # --- alpha ----------------------------------------------------------------------------------------
 
 
@@ -313,14 +303,6 @@ def test_it_is_a_component_of_llama_index():
     assert schema["required"] == ["filter"]
     shown = {"scorer": RETRIEVAL.name, "calibration": ours.filter.calibration.checksum}
     assert json.loads(ours.to_json())["filter"] == shown
-
-
-def test_a_failed_pickle_leaves_it_unchanged():
-    ours = ConformalPostprocessor.from_calibration(BY_EMBEDDINGS, embed_model=MiniLMEmbedding())
-    before = ours.filter
-    with pytest.raises(NotImplementedError):  # LlamaIndex wraps its models' methods in proxies
-        pickle.dumps(ours)
-    assert ours.filter is before
 
 
 # --- rerankers as scorers -------------------------------------------------------------------------

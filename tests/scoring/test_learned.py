@@ -19,7 +19,7 @@ from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.data.snippets import as_snippets
 from conformal_retrievers.scoring import relative_to_query
 from conformal_retrievers.scoring.hit_features import Sources, sources_of
-from conformal_retrievers.scoring.learned.features import WORDS, columns, features
+from conformal_retrievers.scoring.learned.features import columns, features, words_of
 from conformal_retrievers.scoring.learned.feedback import feedback
 from conformal_retrievers.scoring.learned.prior import prior_of
 from conformal_retrievers.scoring.learned.regression import most_probable
@@ -30,7 +30,7 @@ from conformal_retrievers.scoring.scorer import query_digest
 CONTEXTS = ("none", "document", "document+position")
 
 
-def by_name(sources, scores, snippets, words=((0,),) * 3):
+def by_name(sources, scores, snippets, words=((0,),) * 5):
     words = np.array(words) * np.ones(len(snippets))
     known, table = features(sources, "q", words, [*map(np.array, scores)], as_snippets(snippets))
     names = [*map(str, columns(sources))]
@@ -61,23 +61,25 @@ def test_the_features_of_hits_by_hand():
     more = Sources((*sources.retrievers, ("c", "similarity")), ("s",), "none")
     found = by_name(more, [[0.0, 0, 0, -9]], snippets)
     x, list_a, log_b = np.array([-0.6, -0.9, -0.5, -0.5]), [-0.6, -0.9, -0.5], np.log([1, 5, 3, 6])
-    z_a = (x - np.mean(list_a)) / np.std(list_a) - math.log(50 / 3)
-    z_b = (log_b - log_b[:3].mean()) / log_b[:3].std() - math.log(50 / 3)
+    found_a, found_b = np.array([1, 1, 0, 1]), np.array([1, 1, 1, 0])
+    z_a = (x - np.mean(list_a)) / np.std(list_a) - math.log(50 / 3) * found_a
+    z_b = (log_b - log_b[:3].mean()) / log_b[:3].std() - math.log(50 / 3) * found_b
     expected = {
         "z-score by a": z_a,
         "gap to best by a": (x + 0.9) / np.std(list_a),
         "log rank by a": np.log([2, 1, 5, 4]),
-        "found by a": [1, 1, 0, 1],
+        "found by a": found_a,
         "z-score by b": z_b,
         "gap to best by b": log_b / log_b[:3].std(),
         "log rank by b": log_b,
-        "found by b": [1, 1, 1, 0],
+        "found by b": found_b,
         **{f"{feature} by c": [0] * 4 for feature in ("z-score", "gap to best")},
         "log rank by c": [math.log(5)] * 4,  # behind the last of all
         "found by c": [0] * 4,
     }
     assert list(found)[:12] == list(expected)
-    same(found, {**expected, "best z-score": np.minimum(z_a, z_b)})  # of retrievers
+    best = [min(z_a[0], z_b[0]), min(z_a[1], z_b[1]), z_b[2], z_a[3]]  # of those that found it
+    same(found, {**expected, "best z-score": best})
 
 
 def test_the_features_of_documents_and_places_by_hand():
@@ -110,6 +112,15 @@ def test_the_features_of_documents_and_places_by_hand():
     same(documents, {name: found[name] for name in documents})
 
 
+def test_a_first_line_and_a_title_have_their_own_shares_of_the_query():
+    long = f"{'x' * 99} red {'x' * 199} wine"  # cut to 200 letters, and to 100
+    texts = ["\n Red wine: white\nbread", "Wine. Red bread", long, "赤。 red wine"]
+    lines = ["Red wine: white", "Wine. Red bread", "red", "赤。 red wine"]
+    titles = ["Red wine", "Wine", "x", "赤"]
+    for part, found in zip((lines, titles), words_of("red wine", texts)[2:4], strict=True):
+        assert found.tolist() == (-shares_of("red wine", part, "stems")[0]).tolist()
+
+
 def test_feedback_is_weighed_by_the_mean_z_score_and_is_one_itself():
     texts = ["a red wine", "red and white", "white bread", "a loaf of bread", "q red"]
     found = by_name(Sources((), ("s",), "none"), [[0.0, 1, 3, 2, 9]], [Snippet(t) for t in texts])
@@ -120,7 +131,7 @@ def test_feedback_is_weighed_by_the_mean_z_score_and_is_one_itself():
 
 numbers = st.floats(-100, 100).map(lambda x: round(x, 2))
 texts = st.sampled_from(["a", "red ant", "red"])
-row = st.tuples(numbers, st.none() | numbers, st.sampled_from("xyz"), st.integers(0, 4), texts)
+row = st.tuples(numbers, st.none() | numbers, st.sampled_from("xy"), st.integers(0, 2), texts)
 
 
 @given(st.permutations(range(8)), st.lists(row, min_size=8, max_size=8), st.sampled_from(CONTEXTS))
@@ -133,7 +144,7 @@ def test_features_do_not_depend_on_the_order_of_snippets(order, rows, context):
             hits = (Hit("dense", int(score + 100), score), Hit("lexical", 0, other))
             hits = hits[: 1 + (other is not None)]
             snippets.append(Snippet(text, document=document, position=position, hits=hits))
-        words = -np.array(shares_of("red ants", [s.text for s in snippets], *WORDS))
+        words = words_of("red ants", [s.text for s in snippets])
         scores = [np.array([score for score, *_ in rows])]
         sources = Sources(kinds, ("s",), context)
         known, found = features(sources, "red ants", words, scores, as_snippets(snippets))

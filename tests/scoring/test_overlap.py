@@ -61,12 +61,19 @@ def expected_scores(unit: str, asked: list[str], texts: list[str]) -> np.ndarray
     return -(found @ weights) / (weights.sum() or 1)
 
 
-@given(st.lists(WORDS, min_size=1, max_size=4), st.lists(TEXTS, min_size=1, max_size=4))
-def test_a_text_has_the_units_that_their_definition_gives_it(query, texts):
+@given(
+    st.lists(WORDS, min_size=1, max_size=4),
+    st.lists(TEXTS, min_size=1, max_size=4),
+    st.integers(0, 20),
+)
+def test_a_text_and_its_start_have_the_units_that_their_definition_gives_them(query, texts, n):
     asked = [word for word in words_of(" ".join(query)) if word != "a"]
+    starts = [text[:n] for text in texts]
     for unit in ("pairs", "stems", "pieces"):
         found = scores(unit, " ".join(query), *texts)
         np.testing.assert_allclose(found, expected_scores(unit, asked, texts), atol=1e-12)
+    _, of_starts = shares_of(" ".join(query), texts, "stems", starts=[starts])
+    np.testing.assert_allclose(-of_starts, expected_scores("stems", asked, starts), atol=1e-12)
 
 
 def test_what_is_no_letter_or_digit_stands_between_words():

@@ -3,7 +3,8 @@
 With x a retriever's score, lower = more relevant, in a list of k snippets, or log(1 + rank) if its
 hits have no scores,
 
-    z-score       (x − mean) / sd − log(50 / k)
+    z-score       (x − mean) / sd − log(50 / k), of what was not found without the last term
+    best z-score  the lowest of the retrievers that found the snippet
     gap to best   (x − min) / sd
     log rank      log(1 + rank), from 0
     found         1, or 0 if the retriever did not find the snippet: then it has the worst x and
@@ -15,14 +16,15 @@ spread as much. So a short list, as metadata filters give, has the z-scores that
 have in a list of 50, and a threshold keeps its best. Scores on any affine scale, and similarities
 and distances of the same vectors, give the same features.
 
-The words of `overlap.py` that a snippet shares with the query, its length, and how much it
-resembles those that look relevant (`feedback.py`), are compared with those of the query's other
-snippets. There and in documents, a snippet is compared by the mean of its z-scores. No feature
-depends on the order of the snippets.
+The words of `overlap.py` that a snippet shares with the query, as a whole, in its first line and in
+what may be its title, its length, and how much it resembles those that look relevant
+(`feedback.py`), are compared with those of the query's other snippets. There and in documents, a
+snippet is compared by the mean of its z-scores. No feature depends on the order of the snippets.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import compress
 from typing import Any, NamedTuple
@@ -34,13 +36,15 @@ from conformal_retrievers.data.snippets import Retrieved
 from conformal_retrievers.scoring.hit_features import Known, Sources, Values, numbers_of
 from conformal_retrievers.scoring.learned.feedback import feedback
 from conformal_retrievers.scoring.learned.layout import Layout, layout_of
-from conformal_retrievers.scoring.overlap import Unit
+from conformal_retrievers.scoring.overlap import Unit, shares_of
 
 GIVEN = "scorer's "  # begins the name of a feature of a scorer
 DEPTH = 50  # of the lists in which z-scores mean the same
 OF_SCORERS = ("z-score", "gap to best", "log rank")
 OF_RETRIEVERS = (*OF_SCORERS, "found")
-WORDS: tuple[Unit, ...] = ("stems", "pairs", "pieces")
+WORDS = ("stems", "pieces", "first line", "title", "pairs")
+LINE, TITLE = 200, 100  # letters at most
+TITLE_ENDS = re.compile("[.:!?。]")
 OF_SNIPPETS = ("best z-score", *WORDS, "length", "feedback", "intercept")
 OF_DOCUMENTS = ("best of document", "mean of document", "size of document")
 STEPS = {"two before": -2, "before": -1, "after": 1, "two after": 2}
@@ -73,18 +77,33 @@ def columns(sources: Sources) -> list[Column]:
     return [*of_each, *map(Column, of_all)]
 
 
+def words_of(query: str, texts: Sequence[str]) -> Values:
+    """Return how little of the query's words each text has, by `WORDS`: (5, n).
+
+    The title is the first line up to a full stop, colon, exclamation or question mark.
+
+    >>> words_of("red wine", ["A red. It is a wine.", "An apple."])[3]  # of titles
+    array([-1., -0.])
+    """
+    lines = [text.lstrip()[:LINE].partition("\n")[0] for text in texts]
+    titles = [TITLE_ENDS.split(line[:TITLE], maxsplit=1)[0] for line in lines]
+    kinds: tuple[Unit, ...] = ("stems", "pieces", "pairs")
+    stems, pieces, pairs, *in_starts = shares_of(query, texts, *kinds, starts=[lines, titles])
+    return -np.array([stems, pieces, *in_starts, pairs])
+
+
 def features(
     sources: Sources, query: str, words: Values, scores: Sequence[Values], snippets: Retrieved
 ) -> tuple[Known, Values]:
     """Return which snippets (n,) can be scored, and the features (d, n) of these.
 
-    From the text of the query, the scores by each of `WORDS`, (3, n), and by each scorer, (n,).
+    From the text of the query, the scores by each of `WORDS`, (5, n), and by each scorer, (n,).
     Raises as `numbers_of`.
 
     >>> from conformal_retrievers.data.snippets import as_snippets
     >>> sources = Sources((), ("s",), "none")
     >>> scores, snippets = np.array([0.2, np.nan, 0.4]), as_snippets(["a", "b", "c"])
-    >>> known, table = features(sources, "q", np.zeros((3, 3)), [scores], snippets)
+    >>> known, table = features(sources, "q", np.zeros((5, 3)), [scores], snippets)
     >>> known, table[1]  # the gaps to the best
     (array([ True, False,  True]), array([0., 2.]))
     """
@@ -94,19 +113,22 @@ def features(
         return known, np.empty((len(columns(sources)), 0))
     if n < len(known):
         words = words[:, known]
-    lengths = np.full(m + 2, n)
+    lengths = np.full(m + 4, n)
     lengths[:r] = np.count_nonzero(numbers.found, axis=1)
-    z, gap = standing(np.concatenate([numbers.values, words[::2]]), lengths)
-    z[:m] -= np.log(DEPTH / np.where(lengths[:m] > 0, lengths[:m], DEPTH))[:, np.newaxis]
+    z, gap = standing(np.concatenate([numbers.values, words[:4]]), lengths)
+    found = np.concatenate([numbers.found, np.ones((m - r, n), np.bool_)])
+    # What a retriever did not find has no place in its list.
+    z[:m] -= found * np.log(DEPTH / lengths[:m].clip(1))[:, np.newaxis]
     numbers.ranks[lengths[:m] == 0] = n  # of a retriever that found nothing, behind all others
-    of_each, of_all = np.empty((m, 4, n)), np.ones((7, n))
+    of_each, of_all = np.empty((m, 4, n)), np.ones((9, n))
     of_each[:, 0], of_each[:, 1], of_each[:, 2] = z[:m], gap[:m], np.log1p(numbers.ranks)
-    of_each[:r, 3], of_all[0] = numbers.found, z[: r or m].min(axis=0) if m else 0.0
+    of_each[:r, 3] = numbers.found
+    of_all[0] = np.where(found, z[:m], np.inf)[: r or m].min(axis=0) if m else 0.0
     texts, mean = [*compress(snippets.texts, known)], np.sort(z[: m + 1], axis=0).mean(axis=0)
     length = np.log1p(np.fromiter(map(len, texts), np.float64, n))
-    of_all[1], of_all[2], of_all[3] = z[m], words[1], z[m + 1]
-    of_all[4] = length - np.sort(length).sum() / n
-    of_all[5] = standing(-feedback(query, texts, mean)[np.newaxis], lengths[m : m + 1])[0]
+    of_all[1:5], of_all[5] = z[m:], words[4]
+    of_all[6] = length - np.sort(length).sum() / n
+    of_all[7] = standing(-feedback(query, texts, mean)[np.newaxis], lengths[m : m + 1])[0]
     rows = [of_each[:r].reshape(-1, n), of_each[r:, :3].reshape(-1, n), of_all]
     if sources.context != "none":
         places: list[Sequence[Any]] = [snippets.documents]

@@ -32,14 +32,13 @@ from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.data.snippets import Retrieved
 from conformal_retrievers.scoring.combine import CombinedScorer
 from conformal_retrievers.scoring.hit_features import Context, Kind, Sources, Values, sources_of
-from conformal_retrievers.scoring.learned.features import WORDS, columns, features
+from conformal_retrievers.scoring.learned.features import WORDS, columns, features, words_of
 from conformal_retrievers.scoring.learned.prior import Item, prior_of
 from conformal_retrievers.scoring.learned.regression import most_probable
-from conformal_retrievers.scoring.overlap import shares_of
 from conformal_retrievers.scoring.scorer import Scorer, query_digest, score_snippets
 from conformal_retrievers.scoring.shared_scores import scored_once
 
-FORMAT, VERSION = "conformal-retrievers/learned-scorer", 9
+FORMAT, VERSION = "conformal-retrievers/learned-scorer", 10
 BESIDE = {"snippets": 500.0, "sentences": 100.0}  # what one costs beside its text, in characters
 
 
@@ -239,11 +238,9 @@ def table_of(
 
 
 def _words(query: str, snippets: Retrieved) -> Values:
-    """Return the scores of shared words, (3, n)."""
+    """Return the scores of shared words, (5, n)."""
     # By a key that is no text: a scorer may have any name.
-    return scored_once(
-        WORDS, query, snippets, lambda: -np.array(shares_of(query, snippets.texts, *WORDS))
-    )
+    return scored_once(WORDS, query, snippets, lambda: words_of(query, snippets.texts))
 
 
 def item_of(judged: Iterable[JudgedQuery]) -> Item:
