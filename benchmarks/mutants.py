@@ -552,16 +552,28 @@ MUTANTS = {
             "a space hides a query that was fitted on",
         ),
     ],
+    "scoring/overlap.py": [
+        (
+            "stems[u] in read[i]",
+            "True",
+            "the start of a text with all that the text has",
+        ),
+    ],
     "scoring/learned/features.py": [
         (
-            "found * np.log(",
-            "0 * np.log(",
+            "z[:m] -= nearer *",
+            "z[:m] -= 0 * nearer *",
             "z-scores that mean something else in short lists",
         ),
         (
-            "found * np.log(",
-            "np.log(",
+            "(found | (nearer < 0))",
+            "1",
             "what a retriever did not find, with a place in its short list",
+        ),
+        (
+            "(found | (nearer < 0))",
+            "found",
+            "what a retriever did not find, before the last of a long list",
         ),
         (
             "line[:TITLE]",

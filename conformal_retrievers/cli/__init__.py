@@ -1,7 +1,8 @@
 """The command line: `conformal-retrievers`, a module for each command or two.
 
-Exit codes: 0 fine, 1 a guarantee that fails, 2 a wrong command, 3 an error, such as bad data. Results
-go to standard output, as JSON with --json. Progress, warnings and errors go to standard error.
+Exit codes: 0 fine, 1 a guarantee that fails or tells nothing, 2 a wrong command, 3 an error, such
+as bad data. Results go to standard output, as JSON with --json. Progress, warnings and errors go to
+standard error.
 """
 
 from typing import Annotated

@@ -15,7 +15,7 @@ them.
 import re
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,29 +41,31 @@ def shares_of(
 ) -> list[Scores]:
     """Return which share of the query's units of each kind, by weight, each text has, (n,).
 
-    Then, for each of `starts`, what the texts begin with, the share of the first kind in it.
+    Then, for each of `starts`, what the texts begin with, the share of stems that is there, among
+    the starts; `kinds` have "stems" then.
 
-    >>> shares_of("the red wine", ["White wine.", "Red wine!"], "pairs", starts=[["White", "Red"]])
-    [array([0., 1.]), array([0., 0.])]
+    >>> shares_of("the red wine", ["White wine.", "Red wine!"], "stems", starts=[["White", "Red"]])
+    [array([0.20825593, 1.        ]), array([0., 1.])]
     """
     words = [word for word in _spaced(query).decode().split() if word not in STOP_WORDS]
     if not words or not texts:
         return [np.zeros(len(texts)) for _ in (*kinds, *starts)]
     units_of = [_units(kind, words) for kind in kinds]
     has = _has([unit for units in units_of for unit in units], texts)
-    ends = np.cumsum([*map(len, units_of)])
-    shares = [_share(*each) for each in zip(kinds, np.split(has, ends[:-1]), strict=True)]
-    first, kind = units_of[0], kinds[0]
-    unit, text = has[: len(first)].nonzero()
+    has_of = dict(zip(kinds, np.split(has, np.cumsum([*map(len, units_of)])[:-1]), strict=True))
+    shares = [_share(kind, has) for kind, has in has_of.items()]
     for start in starts:
-        read, has_it = in_words(start).decode().split("\0")[1:], np.zeros((len(first), len(texts)))
+        # What a text lacks, its start does not have either.
+        unit, text = has_of["stems"].nonzero()
+        stems, read = units_of[kinds.index("stems")], in_words(start).decode().split("\0")[1:]
+        there = np.zeros_like(has_of["stems"])
         pairs = zip(unit.tolist(), text.tolist(), strict=True)
-        has_it[unit, text] = [first[u] in read[i] for u, i in pairs]
-        shares.append(_share(kind, has_it))
+        there[unit, text] = [stems[u] in read[i] for u, i in pairs]
+        shares.append(_share("stems", there))
     return shares
 
 
-def _share(kind: Unit, has: NDArray[Any]) -> Scores:
+def _share(kind: Unit, has: NDArray[np.bool_]) -> Scores:
     """Return which share of units, by weight, texts have, (n,), from whether they do (units, n)."""
     n, m = has.shape[1], has.sum(axis=1, keepdims=True)
     rare = np.log1p((n - m + 0.5) / (m + 0.5)) * (m > 0)

@@ -80,6 +80,9 @@ def test_the_features_of_hits_by_hand():
     assert list(found)[:12] == list(expected)
     best = [min(z_a[0], z_b[0]), min(z_a[1], z_b[1]), z_b[2], z_a[3]]  # of those that found it
     same(found, {**expected, "best z-score": best})
+    hits = [(Hit("a", i, -i / 9), Hit("b", i))[: 1 + (i < 60)] for i in range(61)]
+    found = by_name(sources, [], [Snippet("x", hits=h) for h in hits])
+    assert found["z-score by b"][60] > found["z-score by b"][59]  # behind the last of a long list
 
 
 def test_the_features_of_documents_and_places_by_hand():

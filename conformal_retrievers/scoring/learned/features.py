@@ -3,7 +3,7 @@
 With x a retriever's score, lower = more relevant, in a list of k snippets, or log(1 + rank) if its
 hits have no scores,
 
-    z-score       (x − mean) / sd − log(50 / k), of what was not found without the last term
+    z-score       (x − mean) / sd − log(50 / k), the last term for k < 50 only if it was found
     best z-score  the lowest of the retrievers that found the snippet
     gap to best   (x − min) / sd
     log rank      log(1 + rank), from 0
@@ -44,7 +44,7 @@ OF_SCORERS = ("z-score", "gap to best", "log rank")
 OF_RETRIEVERS = (*OF_SCORERS, "found")
 WORDS = ("stems", "pieces", "first line", "title", "pairs")
 LINE, TITLE = 200, 100  # letters at most
-TITLE_ENDS = re.compile("[.:!?。]")
+TITLE_ENDS = re.compile("[.:!?。：！？]")
 OF_SNIPPETS = ("best z-score", *WORDS, "length", "feedback", "intercept")
 OF_DOCUMENTS = ("best of document", "mean of document", "size of document")
 STEPS = {"two before": -2, "before": -1, "after": 1, "two after": 2}
@@ -117,8 +117,9 @@ def features(
     lengths[:r] = np.count_nonzero(numbers.found, axis=1)
     z, gap = standing(np.concatenate([numbers.values, words[:4]]), lengths)
     found = np.concatenate([numbers.found, np.ones((m - r, n), np.bool_)])
-    # What a retriever did not find has no place in its list.
-    z[:m] -= found * np.log(DEPTH / lengths[:m].clip(1))[:, np.newaxis]
+    nearer = np.log(DEPTH / lengths[:m].clip(1))[:, np.newaxis]
+    # What was not found has no place in a short list, and is behind the last of a long one.
+    z[:m] -= nearer * (found | (nearer < 0))
     numbers.ranks[lengths[:m] == 0] = n  # of a retriever that found nothing, behind all others
     of_each, of_all = np.empty((m, 4, n)), np.ones((9, n))
     of_each[:, 0], of_each[:, 1], of_each[:, 2] = z[:m], gap[:m], np.log1p(numbers.ranks)

@@ -65,8 +65,8 @@ def stored(model: type[F], provenance: Mapping[str, JsonValue], needed: Mapping[
     for name, value in needed.items():
         if provenance.get(name) != value:
             raise ValueError(
-                f"{name} is {provenance.get(name)!r} in the provenance and {value!r} here; give "
-                "the scorers of the fit in their order, or fit again"
+                f"{name} is {provenance.get(name)!r} in the provenance and {value!r} here; "
+                "calibrate again, or give the scorers of the fit in their order"
             )
     try:
         return model.model_validate({**provenance})
@@ -107,7 +107,8 @@ class LearnedScorer(Learned, CombinedScorer):
 
     A snippet that none of the retrievers found, or that lacks a score, document or position that
     the fit had, or with a part's score that is NaN or infinite, is unscorable: NaN. It does not
-    enter the features of the others, but a part that compares snippets reads it. If no snippet has
+    enter the features of the others, but its text counts where words are weighed, and a part that
+    compares snippets reads it. If no snippet has
     the hits, that is a ValueError; if none has a document, each is one of its own.
 
     >>> from conformal_retrievers.data.queries import with_hits
