@@ -90,4 +90,5 @@ print(*{m.split(".")[0] for m in sys.modules})"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     heavy = "scipy sklearn torch pandas httpx openai typer rich jinja2 matplotlib regex sentencex"
     loaded = set(done.stdout.split())
+    assert "numpy" in loaded
     assert not loaded & {*heavy.split(), "bm25s", "transformers", "sentence_transformers"}

@@ -19,7 +19,7 @@ from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.data.snippets import as_snippets
 from conformal_retrievers.scoring import relative_to_query
 from conformal_retrievers.scoring.hit_features import Sources, sources_of
-from conformal_retrievers.scoring.learned.features import columns, features, words_of
+from conformal_retrievers.scoring.learned.features import WORDS, columns, features, words_of
 from conformal_retrievers.scoring.learned.feedback import feedback
 from conformal_retrievers.scoring.learned.prior import prior_of
 from conformal_retrievers.scoring.learned.regression import most_probable
@@ -83,6 +83,7 @@ def test_the_features_of_hits_by_hand():
     hits = [(Hit("a", i, -i / 9), Hit("b", i))[: 1 + (i < 60)] for i in range(61)]
     found = by_name(sources, [], [Snippet("x", hits=h) for h in hits])
     assert found["z-score by b"][60] > found["z-score by b"][59]  # behind the last of a long list
+    assert found["best z-score"][60] == found["z-score by a"][60] > 0
 
 
 def test_the_features_of_documents_and_places_by_hand():
@@ -117,11 +118,15 @@ def test_the_features_of_documents_and_places_by_hand():
 
 def test_a_first_line_and_a_title_have_their_own_shares_of_the_query():
     long = f"{'x' * 99} red {'x' * 199} wine"  # cut to 200 letters, and to 100
-    texts = ["\n Red wine: white\nbread", "Wine. Red bread", long, "赤。 red wine"]
-    lines = ["Red wine: white", "Wine. Red bread", "red", "赤。 red wine"]
-    titles = ["Red wine", "Wine", "x", "赤"]
-    for part, found in zip((lines, titles), words_of("red wine", texts)[2:4], strict=True):
-        assert found.tolist() == (-shares_of("red wine", part, "stems")[0]).tolist()
+    texts = ["\n Red: white\nwine", "Wine. Red wine", long, "赤。 red bread wine"]
+    lines = ["Red: white", "Wine. Red wine", "red", "赤。 red bread wine"]
+    titles = ["Red", "Wine", "x", "赤"]
+    words = words_of("red wine", texts)
+    for part, share in zip((lines, titles), words[2:4], strict=True):
+        assert share.tolist() == (-shares_of("red wine", part, "stems")[0]).tolist()
+    found = by_name(Sources((), ("s",), "none"), [[0.0] * 4], [*map(Snippet, texts)], words)
+    same(found, {n: (w - w.mean()) / w.std() for n, w in zip(WORDS[2:4], words[2:4], strict=True)})
+    assert found["pairs"].tolist() == words[4].tolist()
 
 
 def test_feedback_is_weighed_by_the_mean_z_score_and_is_one_itself():
