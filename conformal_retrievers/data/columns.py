@@ -165,12 +165,15 @@ class ScoredQueries(Sequence[ScoredQuery]):
         places = np.flatnonzero(given) if given.dtype == np.bool_ else given.astype(np.intp)
         offsets = np.concatenate([[0], np.cumsum(self.sizes[places])])
         first = np.repeat(self.offsets[places] - offsets[:-1], self.sizes[places])
-        return self._taken(np.arange(offsets[-1]) + first, offsets, places)
-
-    def keeping(self, snippets: NDArray[np.bool_]) -> ScoredQueries:
-        """Return all queries with only the snippets of a mask (S,)."""
-        places = np.flatnonzero(snippets)
-        return self._taken(places, np.searchsorted(places, self.offsets), slice(None))
+        snippets, why = np.arange(offsets[-1]) + first, self.unscorable
+        lost = enumerate(snippets.tolist() if why else ())
+        return self._with(
+            **{name: getattr(self, name)[places] for name in OF_QUERIES},
+            **{name: _at(getattr(self, name), snippets) for name in OF_SNIPPETS},
+            offsets=offsets,
+            hits={name: hits.at(snippets) for name, hits in self.hits.items()},
+            unscorable={i: why[j] for i, j in lost if j in why},
+        )
 
     def relevant_only(self) -> ScoredQueries:
         """Return all queries with only their relevant scores, ascending; NaN, kept, is −inf."""
@@ -189,22 +192,6 @@ class ScoredQueries(Sequence[ScoredQuery]):
             hits={},
             document_of=None,
             unscorable={},
-        )
-
-    def _taken(
-        self,
-        snippets: NDArray[np.intp],
-        offsets: NDArray[np.intp],
-        queries: NDArray[np.intp] | slice,
-    ) -> ScoredQueries:
-        why = self.unscorable
-        places = enumerate(snippets.tolist() if why else ())
-        return self._with(
-            **{name: getattr(self, name)[queries] for name in OF_QUERIES},
-            **{name: _at(getattr(self, name), snippets) for name in OF_SNIPPETS},
-            offsets=offsets,
-            hits={name: hits.at(snippets) for name, hits in self.hits.items()},
-            unscorable={i: why[j] for i, j in places if j in why},
         )
 
     def _with(self, **changed: Any) -> ScoredQueries:
