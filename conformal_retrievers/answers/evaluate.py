@@ -33,7 +33,6 @@ from conformal_retrievers.theory.intervals import check_level, cluster_interval
 
 WHOLE = "all snippets"
 OTHERS = re.compile(rf"top \d+|{WHOLE}")  # the names of ways that are no filters
-RESAMPLES = 2000
 FILTER = "a filter, such as ConformalFilter.of(calibration), or the .filter of what is in a chain"
 SHOWN = ("unchanged", "right", "f1")  # in %
 SHARES = (*SHOWN, "exact")
@@ -222,6 +221,6 @@ def _mean(name: str, values: NDArray[np.float64], level: float) -> Estimate:
 
 def _gap(values: NDArray[np.float64], level: float) -> Gap:
     """Return the mean of values (n,) with its interval, and the questions that tell it from 0."""
-    drawn = resampled(values[:, np.newaxis], np.random.default_rng(0), RESAMPLES) / len(values)
+    drawn = resampled(values[:, np.newaxis], np.random.default_rng(0)) / len(values)
     mean = Estimate(float(values.mean()), *spans(drawn, level)[0])
     return Gap(mean, n_to_tell(drawn[:, 0], len(values), mean.estimate))

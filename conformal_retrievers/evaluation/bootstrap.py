@@ -26,7 +26,7 @@ class Estimate(NamedTuple):
 
 
 def resampled(
-    table: NDArray[np.float64], rng: np.random.Generator, resamples: int
+    table: NDArray[np.float64], rng: np.random.Generator, resamples: int = 2000
 ) -> NDArray[np.float64]:
     """Return the sums (resamples, c) of a table (n, c) over resampled rows."""
     n = len(table)

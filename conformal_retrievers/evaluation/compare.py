@@ -67,7 +67,6 @@ def compare(
     scored_by_other: Given | None = None,
     *,
     rng: np.random.Generator,
-    resamples: int = 2000,
     level: float = 0.95,
 ) -> Differences:
     """Measure one calibration minus another on the same queries, by a paired bootstrap.
@@ -81,9 +80,7 @@ def compare(
     scored_by_other
         The same queries in the same order, scored by the scorer of `other`; by default `scored`.
     rng
-        Draws the resamples; the same seed gives the same intervals.
-    resamples
-        How often queries are drawn with replacement, 100 or more.
+        Draws 2,000 resamples; the same seed gives the same intervals.
     level
         Share of the resamples that an interval spans, in (0, 1).
 
@@ -95,8 +92,6 @@ def compare(
     for calibration in (one, other):
         check_subject(calibration, *RETRIEVED)
     check_level(level)
-    if resamples < 100:
-        raise ValueError(f"resamples is {resamples!r:.80}; give 100 or more")
     if scored_by_other is None and one.scorer != other.scorer:
         scorers = f"{one.scorer!r} and {other.scorer!r}"
         raise ValueError(f"the scorers differ, {scorers}; give scored_by_other too")
@@ -113,7 +108,7 @@ def compare(
     parts = [column for c in (ours, theirs) for name in names for column in MEASURES[name](c)]
     table = np.stack(parts, axis=1)  # (K, 2 calibrations × measures × 2)
     estimates = _differences(table.sum(axis=0)[None])[0]
-    drawn = _differences(resampled(table, rng, resamples))
+    drawn = _differences(resampled(table, rng))
     ends = spans(drawn, level)
     needed = [n_to_tell(of_one, len(queries), STATED) for of_one in drawn.T]
     return Differences(

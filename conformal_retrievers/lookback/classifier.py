@@ -32,6 +32,7 @@ from conformal_retrievers.theory.intervals import Interval, auc, check_level
 
 FORMAT = "conformal-retrievers/factuality-classifier"
 KIND = Kind(FORMAT, 1, saved_by="FactualityClassifier.save", what="classifier")
+RESAMPLES = 2000
 Count = Annotated[int, Field(gt=0)]
 Numbers = Annotated[Values, PlainValidator(partial(as_scores, name="coefficients"))]
 
@@ -100,22 +101,16 @@ class FactualityClassifier:
         return np.asarray(expit(log_odds))
 
     def evaluate(
-        self,
-        answers: Iterable[JudgedRatios],
-        *,
-        rng: np.random.Generator,
-        level: float = 0.95,
-        resamples: int = 2000,
+        self, answers: Iterable[JudgedRatios], *, rng: np.random.Generator, level: float = 0.95
     ) -> Interval:
         """Return the AUC on answers that it was not fitted on, with a bootstrap interval.
 
         The AUC is P(a consistent answer has a higher confidence than an inconsistent one); ties
-        count one half, and an answer without a token has confidence 0. `rng` draws the resamples,
+        count one half, and an answer without a token has confidence 0. `rng` draws 2,000 resamples,
         of consistent and inconsistent answers apart. Raises ValueError if an answer occurs twice or
         was fitted on, or all are of one kind.
         """
         check_level(level)
-        resamples = check_count(resamples, "resamples")
         answers = list(answers)
         check_digests(answers, {"fit the classifier": self.fitted_on})
         confidence = np.nan_to_num(self.predict_proba(a.ratios for a in answers), nan=0.0)
@@ -123,7 +118,7 @@ class FactualityClassifier:
         _check_both(consistent)
         yes, no = confidence[consistent], confidence[~consistent]
         again = []
-        for _ in range(resamples):
+        for _ in range(RESAMPLES):
             some, others = rng.choice(yes, len(yes)), rng.choice(no, len(no))
             again.append(auc(others, some))
         low, high = np.quantile(again, [(1 - level) / 2, (1 + level) / 2])

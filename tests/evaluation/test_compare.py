@@ -89,9 +89,8 @@ def test_a_difference_of_too_few_queries_or_of_none_has_no_interval():
 
 
 def test_invalid_arguments_are_refused():
-    for options, words in (({"resamples": 10}, "resamples is 10"), ({"level": 95}, "level is 95")):
-        with pytest.raises(ValueError, match=words):
-            compared(at(0.5), at(0.2), QUERIES, **options)
+    with pytest.raises(ValueError, match="level is 95"):
+        compared(at(0.5), at(0.2), QUERIES, level=95)
     mine = [ScoredQuery([0.1], [True], id="q")]
     with pytest.raises(ValueError, match="'q'"):
         compared(at(0.5), calibrated(mine, 0.5), mine)

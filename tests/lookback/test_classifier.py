@@ -127,7 +127,6 @@ def test_what_cannot_be_fitted_or_evaluated_is_refused(fitted, rng):
         (r"answers\[20\] .* fit ", lambda: evaluate([*new, answers[7]])),
         (r"answers\[20\] .* answers\[3\]", lambda: evaluate([*new, new[3]])),
         ("level", lambda: evaluate(new, level=95)),
-        ("resamples", lambda: evaluate(new, resamples=0)),
         ("variant", lambda: fit(answers, variant="all")),
         ("n_snippets", lambda: fit(answers, n_snippets=SNIPPETS - 1)),
         ("'other'", lambda: fit([*answers, other])),
