@@ -24,12 +24,12 @@ from conformal_retrievers.answers.same import f1, same_text
 from conformal_retrievers.calibration.checks import check_type
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.text import aligned, filled, shortened
-from conformal_retrievers.evaluation.bootstrap import Estimate, n_to_tell, resampled, spans
+from conformal_retrievers.evaluation.bootstrap import n_to_tell, resampled, spans
 from conformal_retrievers.evaluation.equal_recall import Scale
 from conformal_retrievers.evaluation.verdict import UNVERIFIED
 from conformal_retrievers.filtering import RetrievalFilter
 from conformal_retrievers.sentence_filter import FilteredSentences
-from conformal_retrievers.theory.intervals import check_level, cluster_interval
+from conformal_retrievers.theory.intervals import Interval, check_level, cluster_interval
 
 WHOLE = "all snippets"
 OTHERS = re.compile(rf"top \d+|{WHOLE}")  # the names of ways that are no filters
@@ -41,7 +41,7 @@ SHARES = (*SHOWN, "exact")
 class Gap(NamedTuple):
     """The difference of a measure between two ways, paired by question."""
 
-    difference: Estimate
+    difference: Interval
     needed: float  # questions that show such a difference with probability 0.8; NaN for none
 
 
@@ -55,7 +55,7 @@ class AnswerEvaluation:
     """
 
     measures: Mapping[str, Mapping[str, NDArray[np.float64]]] = field(repr=False)  # (n,), by way
-    estimates: Mapping[str, Mapping[str, Estimate]]  # their means, with intervals
+    estimates: Mapping[str, Mapping[str, Interval]]  # their means, with intervals
     n_questions: int
     same: str  # the name of what compares answers
     level: float  # of the intervals
@@ -212,15 +212,15 @@ def _measures(
     return measures
 
 
-def _mean(name: str, values: NDArray[np.float64], level: float) -> Estimate:
+def _mean(name: str, values: NDArray[np.float64], level: float) -> Interval:
     """Return the mean of a measure (n,) with its interval."""
     if name in SHARES:  # the bootstrap of a share of 1 has no spread, however few the questions
-        return Estimate(*cluster_interval(values, np.ones(len(values)), level))
+        return cluster_interval(values, np.ones(len(values)), level)
     return _gap(values, level).difference
 
 
 def _gap(values: NDArray[np.float64], level: float) -> Gap:
     """Return the mean of values (n,) with its interval, and the questions that tell it from 0."""
     drawn = resampled(values[:, np.newaxis], np.random.default_rng(0)) / len(values)
-    mean = Estimate(float(values.mean()), *spans(drawn, level)[0])
+    mean = Interval(float(values.mean()), *spans(drawn, level)[0])
     return Gap(mean, n_to_tell(drawn[:, 0], len(values), mean.estimate))

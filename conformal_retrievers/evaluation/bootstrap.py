@@ -6,7 +6,6 @@ the power 0.8 at 5 % from n (2.80 se / d)² queries on, where se is the standard
 """
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +14,6 @@ CHUNK = 100  # resamples at a time, at most,
 CELLS = 10**7  # and numbers at a time, which bounds the memory
 SHOWS = 1.960 + 0.842  # standard errors: the normal quantiles of 0.975 and of the power 0.8
 FEWEST = 10  # queries: the bootstrap of fewer has intervals that are far too short
-
-
-class Estimate(NamedTuple):
-    """A number with the ends of its interval; the bootstrap's are NaN for too few queries."""
-
-    estimate: float
-    low: float
-    high: float
 
 
 def resampled(

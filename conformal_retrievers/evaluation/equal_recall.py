@@ -23,8 +23,9 @@ from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.text import aligned, filled
 from conformal_retrievers.evaluation.baselines import Way, with_a_setting
-from conformal_retrievers.evaluation.bootstrap import FEWEST, Estimate, n_to_tell, resampled, spans
+from conformal_retrievers.evaluation.bootstrap import FEWEST, n_to_tell, resampled, spans
 from conformal_retrievers.evaluation.measures import keeps, known_hits
+from conformal_retrievers.theory.intervals import Interval
 
 Array = NDArray[np.float64]
 RESAMPLES = 1000
@@ -44,7 +45,7 @@ class Scale(NamedTuple):
     digits: int
 
     @classmethod
-    def of(cls, measure: str, estimates: Iterable[Estimate]) -> "Scale":
+    def of(cls, measure: str, estimates: Iterable[Interval]) -> "Scale":
         """Return the scale that shows three digits of the largest estimate, or percent."""
         if measure == "recall":
             return cls(measure, 0.01, 1)
@@ -52,18 +53,18 @@ class Scale(NamedTuple):
         unit = 1000 if largest >= 1000 else 1
         return cls(measure, unit, 2 if largest < 10 * unit else 1 if largest < 100 * unit else 0)
 
-    def parts(self, estimates: Mapping[str, Estimate], sign: str = "") -> tuple[str, str]:
+    def parts(self, estimates: Mapping[str, Interval], sign: str = "") -> tuple[str, str]:
         """Write a number and its interval, with its sign if `sign` is "+"."""
         estimate, low, high = (
             f"{value / self.unit:{sign},.{self.digits}f}" for value in estimates[self.measure]
         )
         return estimate, "[–]" if "nan" in low else f"[{low}, {high}]"
 
-    def shown(self, estimates: Mapping[str, Estimate]) -> float:
+    def shown(self, estimates: Mapping[str, Interval]) -> float:
         """Return a number as precisely as it is written."""
         return self.unit * round(estimates[self.measure].estimate / self.unit, self.digits)
 
-    def written(self, estimates: Mapping[str, Estimate], sign: str = "") -> str:
+    def written(self, estimates: Mapping[str, Interval], sign: str = "") -> str:
         """Write a number with its interval."""
         return " ".join(self.parts(estimates, sign))
 
@@ -77,8 +78,8 @@ class Row:
     """
 
     name: str
-    measured: Mapping[str, Estimate]
-    more: Mapping[str, Estimate]
+    measured: Mapping[str, Interval]
+    more: Mapping[str, Interval]
     setting: float | None  # the k or threshold that was chosen in hindsight
     equal: bool  # whether its recall is that of the filter
     needed: float  # queries that show such a difference in snippets with probability 0.8, or NaN
@@ -166,7 +167,7 @@ class EqualRecall:
             for lead, scale in zip(leads, scales, strict=True)
         )
 
-    def more(self, row: Row) -> dict[str, Estimate]:
+    def more(self, row: Row) -> dict[str, Interval]:
         """Return how much more a row passes than the filter, as the printed numbers differ."""
         return {
             s.measure: row.more[s.measure]._replace(
@@ -327,13 +328,13 @@ def _mixing(recall: Array, target: Array) -> Callable[[Array], Array]:
     return lambda values: (1 - share) * values[rows, lower] + share * values[rows, upper]
 
 
-def estimates(drawn: Array, level: float, n: int = FEWEST) -> dict[str, Estimate]:
+def estimates(drawn: Array, level: float, n: int = FEWEST) -> dict[str, Interval]:
     """Return each measure with its interval from `at_recall`, (1 + resamples, measures).
 
     The ends are NaN for a number n of queries below 10.
     """
     ends = spans(drawn[1:], level)
     return {
-        name: Estimate(float(estimate), *(interval if n >= FEWEST else (math.nan, math.nan)))
+        name: Interval(float(estimate), *(interval if n >= FEWEST else (math.nan, math.nan)))
         for name, estimate, interval in zip(MEASURES, drawn[0], ends, strict=False)
     }

@@ -22,7 +22,7 @@ from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.checks import check_count
 from conformal_retrievers.data.copies import check_copies
 from conformal_retrievers.data.queries import JudgedQuery
-from conformal_retrievers.evaluation.bootstrap import Estimate, spans
+from conformal_retrievers.evaluation.bootstrap import spans
 from conformal_retrievers.evaluation.equal_recall import EqualRecall, Row
 from conformal_retrievers.evaluation.evaluate import evaluate
 from conformal_retrievers.extras import with_bar
@@ -41,7 +41,7 @@ class Splits(EqualRecall):
 
     n_splits: int
     target: float  # 1 − alpha
-    coverage: Estimate  # of the relevant snippets that were retrieved
+    coverage: Interval  # of the relevant snippets that were retrieved
     fewer: int  # splits in which the filter passes fewer snippets than the best top k there
     chose_later: bool  # whether all judged queries are enough to fit the score, and a half is not
 
@@ -51,7 +51,7 @@ class Splits(EqualRecall):
         best, snippets = self.best_top_k, self.scales[1]
         text = say(
             "split coverage",
-            coverage=Interval(*self.coverage),
+            coverage=self.coverage,
             target=percent(self.target, exact=True),
             at=self.at_recall,
             passed=f"{snippets.parts(self.filter.measured)[0]} {self.items}",
@@ -165,10 +165,10 @@ def _rows(tables: Sequence[EqualRecall]) -> Iterator[Row]:
         )
 
 
-def _means(of_splits: Sequence[Mapping[str, Estimate]]) -> dict[str, Estimate]:
+def _means(of_splits: Sequence[Mapping[str, Interval]]) -> dict[str, Interval]:
     return {name: _estimate([part[name].estimate for part in of_splits]) for name in of_splits[0]}
 
 
-def _estimate(values: Sequence[float]) -> Estimate:
+def _estimate(values: Sequence[float]) -> Interval:
     """Return the mean over splits, and where 8 in 10 of them are."""
-    return Estimate(float(np.mean(values)), *spans(np.array(values)[:, None], SPREAD)[0])
+    return Interval(float(np.mean(values)), *spans(np.array(values)[:, None], SPREAD)[0])

@@ -12,8 +12,8 @@ from conformal_retrievers import ScoredQueries, ScoredQuery
 from conformal_retrievers.data.hits import HitColumns
 from conformal_retrievers.evaluation import baselines
 from conformal_retrievers.evaluation import equal_recall as module
-from conformal_retrievers.evaluation.bootstrap import Estimate
 from conformal_retrievers.evaluation.equal_recall import FILTER, equal_recall
+from conformal_retrievers.theory.intervals import Interval
 
 NONE = math.inf
 
@@ -97,7 +97,7 @@ def test_the_filter_and_the_best_top_k_are_compared_in_words():
     )
     worse, _ = of([replace(query, scores=[0.1] * 4, hits={"r": hits(range(4))})] * 10, 0.5)
     assert "-3.00], which is significant: the filter passes more." in worse.comparison
-    estimates = [{"snippets": Estimate(n, 5, 9)} for n in (10.46, 18.04, 7.58)]  # as 18.0 − 10.5
+    estimates = [{"snippets": Interval(n, 5, 9)} for n in (10.46, 18.04, 7.58)]  # as 18.0 − 10.5
     row = replace(clear.filter, measured={**clear.filter.measured, **estimates[0]})
     top = replace(clear.best_top_k, measured={**row.measured, **estimates[1]}, more=estimates[2])
     printed = replace(clear, rows=(top, row)).comparison
