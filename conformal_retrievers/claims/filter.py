@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.checks import check_same_scorer, check_subject
+from conformal_retrievers.calibration.checks import check_same_scorer, check_subject, check_type
 from conformal_retrievers.calibration.subjects import CLAIMS
 from conformal_retrievers.claims.scores import ClaimScorer
 from conformal_retrievers.data.checks import all_of
@@ -55,11 +55,8 @@ class ClaimFilter:
 
     def __post_init__(self) -> None:
         check_subject(self.calibration, CLAIMS)
-        if not isinstance(self.scorer, ClaimScorer):
-            raise TypeError(
-                f"scorer is {self.scorer!r:.80}; give an object with a name and "
-                "relevance(query, claims, documents), such as ClaimRelevance(embedding)"
-            )
+        needed = "an object with a name and relevance(query, claims, documents)"
+        check_type(ClaimScorer, f"{needed}, such as ClaimRelevance(embedding)", scorer=self.scorer)
         check_same_scorer(self.scorer.name, calibrated=self.calibration.scorer)
 
     def __call__(

@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from conformal_retrievers.calibration.checks import check_type
 from conformal_retrievers.data.checks import all_of
 from conformal_retrievers.data.queries import Snippet, as_numbers, as_snippets
 from conformal_retrievers.scoring.embedding import EmbeddingScorer
@@ -82,9 +83,8 @@ class ClaimRelevance:
     embedding: EmbeddingScorer
 
     def __post_init__(self) -> None:
-        if not isinstance(self.embedding, EmbeddingScorer):
-            kind = type(self.embedding).__name__
-            raise TypeError(f"embedding is a {kind}; give an EmbeddingScorer: embedding_scorer(…)")
+        needed = "an EmbeddingScorer: embedding_scorer(…)"
+        check_type(EmbeddingScorer, needed, embedding=self.embedding)
 
     @property
     def name(self) -> str:

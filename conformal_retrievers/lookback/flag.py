@@ -210,11 +210,8 @@ class Answering:
     prompt: Callable[[str, tuple[str, ...]], RagPrompt] = RagPrompt
 
     def __post_init__(self) -> None:
-        if not isinstance(self.flag, FactualityFlag):
-            raise TypeError(
-                f"flag is {self.flag!r:.60}; give FactualityFlag(FactualityClassifier.load(…), "
-                "Calibration.load(…))"
-            )
+        needed = "FactualityFlag(FactualityClassifier.load(…), Calibration.load(…))"
+        checks.check_type(FactualityFlag, needed, flag=self.flag)
         model, made_for = self.local, self.flag.classifier
         shape = (made_for.model, made_for.layers, made_for.heads)
         if (model.name, model.layers, model.heads) != shape:

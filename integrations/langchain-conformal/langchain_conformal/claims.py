@@ -7,6 +7,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from typing_extensions import NotRequired, TypedDict  # pydantic requires these below Python 3.12
 
+from conformal_retrievers.calibration.checks import check_type
 from conformal_retrievers.claims import AnswerFilter, FilteredAnswer, claims_event_of
 from conformal_retrievers.monitoring import CLAIMS_EVENT
 from langchain_conformal.documents import check_input, to_snippets
@@ -34,11 +35,8 @@ def answer_filter_runnable(answer_filter: AnswerFilter) -> Runnable[AnswerInput,
 
     Raises TypeError for another kind of filter, and ValueError for an input without a key.
     """
-    if not isinstance(answer_filter, AnswerFilter):
-        raise TypeError(
-            f"answer_filter is a {type(answer_filter).__name__}; give an AnswerFilter: "
-            "AnswerFilter(claim_filter, as_llm(chat))"
-        )
+    needed = "an AnswerFilter: AnswerFilter(claim_filter, as_llm(chat))"
+    check_type(AnswerFilter, needed, answer_filter=answer_filter)
 
     def run_of(given: AnswerInput, config: RunnableConfig) -> FilterRun[AIMessage]:
         arguments = _arguments(given)

@@ -14,6 +14,7 @@ from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr
 from llama_index.core.prompts.mixin import PromptMixinType
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
+from conformal_retrievers.calibration.checks import check_type
 from conformal_retrievers.claims import AnswerFilter, FilteredAnswer
 from llama_index.postprocessor.conformal.events import claims_events
 from llama_index.postprocessor.conformal.nodes import to_snippets
@@ -34,11 +35,8 @@ class ClaimFilterQueryEngine(BaseQueryEngine):
     """
 
     def __init__(self, engine: BaseQueryEngine, filter: AnswerFilter) -> None:
-        if not isinstance(filter, AnswerFilter):
-            raise TypeError(
-                f"filter is a {type(filter).__name__}; give an AnswerFilter: "
-                "AnswerFilter(claim_filter, as_llm(model))"
-            )
+        needed = "an AnswerFilter: AnswerFilter(claim_filter, as_llm(model))"
+        check_type(AnswerFilter, needed, filter=filter)
         self.engine, self.filter = engine, filter
         super().__init__(engine.callback_manager)
 
