@@ -99,15 +99,11 @@ def _all(key: str, documents: Iterable[Document]) -> list[Any]:
 
 def _sources(documents: Sequence[Document]) -> list[str | None]:
     known = _all("source", documents)
-    if {*map(type, known)} <= {str, NoneType}:
-        return known
     return [source if source is None else str(source) for source in known]
 
 
 def _positions(documents: Sequence[Document]) -> list[int | None]:
     known = _all("start_index", documents)
-    if {*map(type, known)} == {int} and min(known) >= 0:
-        return known
     # A splitter that did not find the text again writes −1, and some stores return floats.
     numbers = [one if type(one) in (int, float) else -1 for one in known]
     return [int(start) if start >= 0 and start % 1 == 0 else None for start in numbers]
@@ -267,11 +263,9 @@ def kept_documents(
             known[f"{metadata_prefix}ranges"] = [[*one] for one in passage.ranges]
         for i, known in enumerate(metadata if filtered.shadow else ()):
             known[f"{metadata_prefix}kept"] = i in keeps
-    copies = [with_fields(one, metadata=known) for one, known in zip(kept, metadata, strict=True)]
-    if passages:
-        texts = [passage.text for passage in passages]
-        return [with_fields(d, page_content=text) for d, text in zip(copies, texts, strict=True)]
-    return copies
+    texts = [passage.text for passage in passages] or [document.page_content for document in kept]
+    columns = zip(kept, metadata, texts, strict=True)
+    return [with_fields(one, metadata=m, page_content=text) for one, m, text in columns]
 
 
 def _add_scores(
