@@ -21,7 +21,7 @@ from conformal_retrievers.calibration import checks, guarantees, subjects
 from conformal_retrievers.calibration.file_schema import Choice
 from conformal_retrievers.calibration.gates.in_front import check_behind
 from conformal_retrievers.calibration.wording import wording
-from conformal_retrievers.data.columns import ScoredQueries
+from conformal_retrievers.data.columns import ScoredQueries, places_by_group
 from conformal_retrievers.data.queries import JudgedQuery, as_scores
 from conformal_retrievers.data.retrieval import Retriever, as_retriever
 from conformal_retrievers.scoring.scorer import query_digest
@@ -304,16 +304,12 @@ class Thresholds:
 
     @cached_property
     def _units(self) -> Mapping[str | None, guarantees.Units]:
-        queries, numbers = self.queries, dict[str | None, int]()
+        queries = self.queries
         if not self.by_group:
             return {None: guarantees.Units(self.guarantee, queries, self.count_missed)}
-        groups = queries.groups.tolist()
-        number_of = np.array([numbers.setdefault(group, len(numbers)) for group in groups])
-        ends = np.cumsum(np.bincount(number_of))[:-1]
-        members = np.split(np.argsort(number_of, kind="stable"), ends)
         return {
-            key: guarantees.Units(self.guarantee, queries.select(members[i]), self.count_missed)
-            for key, i in numbers.items()
+            group: guarantees.Units(self.guarantee, queries.select(places), self.count_missed)
+            for group, places in places_by_group(queries.groups).items()
         }
 
     @cached_property

@@ -304,6 +304,20 @@ def _of_snippets(parts: Sequence[Any]) -> dict[str, Any]:
     }
 
 
+def places_by_group(groups: Objects) -> dict[str | None, NDArray[np.intp]]:
+    """Return the places of the queries of each group, both in the order of first occurrence.
+
+    >>> places_by_group(np.array(["b", None, "b"], dtype=object))
+    {'b': array([0, 2]), None: array([1])}
+    """
+    numbers: dict[str | None, int] = {}
+    given = [numbers.setdefault(group, len(numbers)) for group in groups.tolist()]
+    number_of = np.array(given, dtype=np.intp)
+    members = np.argsort(number_of, kind="stable")
+    ends = np.cumsum(np.bincount(number_of))[:-1]
+    return dict(zip(numbers, np.split(members, ends), strict=False))  # of no query: one part
+
+
 def the_same(name: str, values: set[Any], remedy: str) -> Any:
     """Return the only one of some values; raise ValueError, with their name, if they differ."""
     if len(values) > 1:

@@ -38,7 +38,7 @@ from conformal_retrievers.calibration.scorer import needed_scorers
 from conformal_retrievers.calibration.subjects import at_most
 from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.column_checks import Objects
-from conformal_retrievers.data.columns import ScoredQueries
+from conformal_retrievers.data.columns import ScoredQueries, places_by_group
 from conformal_retrievers.data.hits import HitColumns
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.data.retrieval import INDEX
@@ -88,13 +88,9 @@ class QueryCounts(NamedTuple):
     @property
     def by_group(self) -> dict[str | None, QueryCounts]:
         """The queries of each group, those without a group last."""
-        groups = self.group.tolist()
-        names = sorted(set(groups), key=lambda name: (name is None, name or ""))
-        number = {name: i for i, name in enumerate(names)}
-        number_of = np.fromiter(map(number.__getitem__, groups), np.intp, len(groups))
-        ends = np.cumsum(np.bincount(number_of))[:-1]
-        members = np.split(np.argsort(number_of, kind="stable"), ends)
-        return {name: self.at(places) for name, places in zip(names, members, strict=True)}
+        places = places_by_group(self.group)
+        names = sorted(places, key=lambda name: (name is None, name or ""))
+        return {name: self.at(places[name]) for name in names}
 
 
 def checked(given: Given, calibration: Calibration, name: str = "scored") -> ScoredQueries:
