@@ -130,7 +130,7 @@ class Calibration(Thresholds):
 
     def save(self, path: str | Path) -> None:
         """Write the calibration as JSON, whole or not at all. Raises OSError, naming the path."""
-        files.write_envelope(path, self._fields, what="calibration", rows="queries")
+        files.write_envelope(path, self._fields, file_schema.KIND, rows="queries")
 
     @classmethod
     def load(cls, path: str | Path) -> Calibration:

@@ -15,13 +15,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, NoReturn
+from typing import Any, BinaryIO, NamedTuple, NoReturn, TypeVar
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from conformal_retrievers.data.text import visible
 
+T = TypeVar("T")
 # Errors of pydantic about a value that is not a JSON object.
 NO_OBJECT = ("arguments_type", "dataclass_type", "dict_type", "model_type", "named_tuple_type")
 STALE = 600.0  # seconds: writing a file takes less
@@ -85,10 +86,12 @@ class Kind(NamedTuple):
 
 
 def write_envelope(
-    path: str | Path, fields: Mapping[str, Any], *, what: str, rows: str | None = None
+    path: str | Path, fields: Mapping[str, Any], kind: Kind, *, rows: str | None = None
 ) -> None:
-    """Write `envelope_text(fields, rows=rows)` as `write_whole` does, which raises OSError."""
-    write_whole(path, envelope_text(fields, rows=rows).encode("utf-8"), what=what)
+    """Write the `envelope_text` of a kind as `write_whole` does, which raises OSError."""
+    about = {"format": kind.format, "version": kind.version}
+    text = envelope_text({**about, **fields}, rows=rows)
+    write_whole(path, text.encode("utf-8"), what=kind.what)
 
 
 def envelope_text(fields: Mapping[str, Any], *, rows: str | None = None) -> str:
@@ -146,6 +149,20 @@ def read_envelope(path: str | Path, kind: Kind) -> dict[str, Any]:
     except ValueError as error:  # not UTF-8, or a NUL in the path
         raise _incomplete(path, kind, error) from None
     return parse_envelope(text, str(path), kind)
+
+
+def read_value(path: str | Path, kind: Kind, value: type[T]) -> T:
+    """Return a file of `write_envelope` as a value of a type, which pydantic checks.
+
+    Raises ValueError and OSError as `read_envelope`, and ValueError for fields that do not fit.
+    """
+    fields = read_envelope(path, kind)
+    del fields["format"], fields["version"]
+    try:
+        return TypeAdapter(value).validate_json(json.dumps(fields))
+    except ValidationError as error:
+        remedy = f"make and save the {kind.what} again"
+        raise ValueError(f"{path}: {explain(error)}; {remedy}") from None
 
 
 def parse_envelope(text: str, where: str, kind: Kind) -> dict[str, Any]:

@@ -41,9 +41,8 @@ def write_labelled(
     `conformal_retrievers.labels.judging`. Raises ValueError and OSError as `write_jsonl`.
     """
     write_jsonl(judged, path)
-    fields = {"format": KIND.format, "version": KIND.version, "judged": _digest(path)}
-    fields |= {"labels": dict(labels), "seen": [dict(shown) for shown in seen]}
-    write_envelope(beside(path, "labels.json"), fields, what=KIND.what, rows="seen")
+    fields = {"judged": _digest(path), "labels": dict(labels), "seen": [*map(dict, seen)]}
+    write_envelope(beside(path, "labels.json"), fields, KIND, rows="seen")
 
 
 def read_labels(path: str | Path) -> dict[str, JsonValue] | None:

@@ -7,7 +7,6 @@ an answer is consistent with its context (Geissler et al. 2026, arXiv 2605.05244
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -16,10 +15,10 @@ from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field, PlainValidator, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, PlainValidator
 
 from conformal_retrievers.data.checks import as_scores, check_count
-from conformal_retrievers.data.files import Kind, explain, read_envelope, write_envelope
+from conformal_retrievers.data.files import Kind, read_value, write_envelope
 from conformal_retrievers.lookback.ratios import (
     JudgedRatios,
     LookbackRatios,
@@ -138,8 +137,7 @@ class FactualityClassifier:
         fields = {name: getattr(self, name) for name in ("model", "variant", "layers", "heads")}
         fields |= {"n_snippets": self.n_snippets, "fitted_on": sorted(self.fitted_on)}
         fields |= {"coefficients": self.coefficients.tolist(), "intercept": self.intercept}
-        about = {"format": KIND.format, "version": KIND.version}
-        write_envelope(path, about | fields, what=KIND.what)
+        write_envelope(path, fields, KIND)
 
     @classmethod
     def load(cls, path: str | Path) -> FactualityClassifier:
@@ -148,12 +146,7 @@ class FactualityClassifier:
         Raises ValueError if the file is incomplete, changed or of another version; OSError if it
         cannot be read.
         """
-        fields = read_envelope(path, KIND)
-        del fields["format"], fields["version"]
-        try:
-            return TypeAdapter(cls).validate_json(json.dumps(fields))
-        except ValidationError as error:
-            raise ValueError(f"{path}: {explain(error)}; fit and save again") from None
+        return read_value(path, KIND, cls)
 
 
 def _check_both(consistent: NDArray[np.bool_]) -> None:

@@ -19,7 +19,6 @@ The drift of a filter behind a gate leaves out silent queries, as the calibratio
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 from dataclasses import asdict
@@ -28,13 +27,12 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
-from pydantic import TypeAdapter, ValidationError
 
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.guarantees import in_hashed_order, loss
 from conformal_retrievers.calibration.subjects import FILTERED
-from conformal_retrievers.data.files import Kind, explain, read_envelope, write_envelope
+from conformal_retrievers.data.files import Kind, read_value, write_envelope
 from conformal_retrievers.data.queries import ScoredQuery, as_scores
 from conformal_retrievers.monitoring.state import State
 from conformal_retrievers.monitoring.status import Counts, MonitorStatus
@@ -151,9 +149,8 @@ class Monitor:
 
     def save(self, path: str | Path) -> None:
         """Write the state as JSON, whole or not at all; raise OSError if it cannot be written."""
-        fields = {"format": KIND.format, "version": KIND.version}
         with self._lock:
-            write_envelope(path, fields | asdict(self._state), what=KIND.what)
+            write_envelope(path, asdict(self._state), KIND)
 
     @classmethod
     def load(cls, path: str | Path, calibration: Calibration) -> Monitor:
@@ -162,12 +159,7 @@ class Monitor:
         Raises ValueError if the file is not a monitor, was changed, or is for another calibration.
         """
         checks.check_subject(calibration, *FILTERED)
-        try:
-            fields = read_envelope(path, KIND)
-            del fields["format"], fields["version"]
-            state = TypeAdapter(State).validate_json(json.dumps(fields))
-        except ValidationError as error:
-            raise ValueError(f"{path}: {explain(error)}") from None
+        state = read_value(path, KIND, State)
         if state.calibration != calibration.checksum:
             raise ValueError(
                 f"{path} watches another calibration ({state.calibration[:12]!r}, not "

@@ -26,7 +26,7 @@ ROWS = '  "rows": [\n    {"a": 1},\n    {"a": [0.1, "inf"]}\n  ]\n}\n'
 @pytest.fixture
 def saved(tmp_path):
     path = tmp_path / "thing.json"
-    files.write_envelope(path, FIELDS, what="thing", rows="rows")
+    files.write_envelope(path, FIELDS, KIND, rows="rows")
     return path
 
 
@@ -51,7 +51,7 @@ def test_the_checksum_depends_on_every_field_but_not_on_their_order():
 @pytest.mark.parametrize("number", [math.nan, math.inf])
 def test_a_number_that_json_does_not_have_is_not_written(tmp_path, number):
     with pytest.raises(ValueError, match="JSON compliant"):
-        files.write_envelope(tmp_path / "t.json", {"score": number}, what="thing")
+        files.write_envelope(tmp_path / "t.json", {"score": number}, KIND)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -235,7 +235,7 @@ def saved(path, **changed):
         changed["counts"] = fields["counts"] | counts
     fields |= changed
     del fields["sha256"]
-    write_envelope(path, fields, what="monitor")
+    write_envelope(path, fields, KIND)
     return calibration
 
 
