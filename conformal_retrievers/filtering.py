@@ -316,22 +316,14 @@ class ConformalFilter(RetrievalFilter[Filtered]):
         return given, len(given), self.decide
 
     def decide(
-        self,
-        scores: ArrayLike,
-        group: str | None = None,
-        *,
-        query: str | None = None,
-        gated: Gated | None = None,
+        self, scores: ArrayLike, group: str | None = None, *, gated: Gated | None = None
     ) -> Filtered:
         """Decide from scores (n,), and from what the gate decided, which needs the snippets.
 
-        A `query` is checked, and gives the group, as in a call. Raises ValueError if the filter has
-        a gate and `gated` is missing, or the other way round.
+        Raises ValueError if the filter has a gate and `gated` is missing, or the other way round.
         """
         s = np.array(as_scores(scores, "scores"))
         if s.ndim != 1:
             raise ValueError(f"scores has shape {s.shape}; give one score for each snippet, (n,)")
-        if query is not None:
-            group = self._checked(query, len(s), group)
         keeps = self.calibration.keep(s, group)
         return self._decided(Filtered(s, keeps, self.calibration, group, gated=gated))

@@ -258,18 +258,17 @@ def test_an_unknown_group_keeps_everything_and_is_warned_of_once():
     assert texts == ["a query has a group that is not", "a query has no group"]
 
 
-async def test_deciding_with_a_query_checks_it_and_finds_its_group():
+async def test_a_query_is_checked_and_gives_its_group():
     queries = [ScoredQuery([a], [True], group=g) for a, g in ((0.2, "short"), (0.8, "long"))]
     calibration = Calibration.from_scores(queries, alpha=0.5, scorer="lookup", by_group=True)
     keep = ConformalFilter(
         LookupScorer({"a": 0.1}), calibration, group_of=lambda q: "long" if len(q) > 3 else "short"
     )
-    assert keep.decide([0.1, 0.5], query="q").keeps.tolist() == [True, False]
-    assert keep.decide([0.1, 0.5], query="longer").keeps.tolist() == [True, True]
-    assert keep.decide([0.1, 0.5], "short", query="longer").keeps.tolist() == [True, False]
+    assert [keep(query, ["a"]).group for query in ("q", "longer")] == ["short", "long"]
+    assert keep("longer", ["a"], "short").group == "short"
     assert (await keep.acall("longer", ["a"])).group == "long"
     with pytest.raises(ValueError, match="query is ' '"):
-        keep.decide([0.1], query=" ")
+        keep(" ", ["a"])
 
 
 def test_a_filter_without_a_finite_threshold_logs_a_warning(caplog):
