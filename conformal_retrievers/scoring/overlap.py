@@ -12,8 +12,9 @@ BM25, and nothing if none has it. Alone these shares are poor scores; `LearnedSc
 them.
 """
 
-import re
+import unicodedata
 from collections.abc import Sequence
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Literal
 
@@ -23,16 +24,13 @@ from numpy.typing import NDArray
 from conformal_retrievers.scoring.scorer import Scores
 
 Unit = Literal["pairs", "stems", "pieces"]
-# A kana or Chinese character, or other letters and digits.
-WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_\u3040-\u30ff\u3400-\u9fff]+")
-LOWER = bytes(ord(c.lower() if WORD.match(c) or c == "\0" else " ") for c in map(chr, range(256)))
 BITS = 14
+RARE = 1 << 17  # Chinese characters from here on count as one
+ALONE = 1 << 18  # marks a character that is a word
 STOP_WORDS = frozenset(
-    WORD.findall(
-        "a an and are as at be been by can did do does during for from had has have how in into "
-        "is it its may no not of on or than that the then this to was were what when where which "
-        "who whom whose why with"
-    )
+    "a an and are as at be been by can did do does during for from had has have how in into is it "
+    "its may no not of on or than that the then this to was were what when where which who whom "
+    "whose why with".split()
 )
 
 
@@ -47,7 +45,7 @@ def shares_of(
     >>> shares_of("the red wine", ["White wine.", "Red wine!"], "stems", starts=[["White", "Red"]])
     [array([0.20825593, 1.        ]), array([0., 1.])]
     """
-    words = [word for word in _spaced(query).decode().split() if word not in STOP_WORDS]
+    words = asked(query)
     if not words or not texts:
         return [np.zeros(len(texts)) for _ in (*kinds, *starts)]
     units_of = [_units(kind, words) for kind in kinds]
@@ -65,6 +63,16 @@ def shares_of(
     return shares
 
 
+def asked(query: str) -> list[str]:
+    """Return the words of a query that count, in lower case.
+
+    >>> asked("What is the Red_Wine?")
+    ['red', 'wine']
+    """
+    words = in_words([query]).decode().split()[1:-1]
+    return [word for word in words if word not in STOP_WORDS]
+
+
 def _share(kind: Unit, has: NDArray[np.bool_]) -> Scores:
     """Return which share of units, by weight, texts have, (n,), from whether they do (units, n)."""
     n, m = has.shape[1], has.sum(axis=1, keepdims=True)
@@ -80,16 +88,37 @@ def in_words(texts: Sequence[str]) -> bytes:
     [b'\\x00', b'red', b'wine', b'\\x00']
     """
     together = " \0 ".join(["", *texts, ""])
-    if together.isascii() and together.count("\0") == len(texts) + 1:
-        return together.encode().translate(LOWER)
-    return b" \0 ".join([b"", *map(_spaced, texts), b""])
+    if together.count("\0") > len(texts) + 1:
+        together = " \0 ".join(["", *(text.replace("\0", " ") for text in texts), ""])
+    if together.isascii():
+        return together.encode().translate(_letters(256).astype(np.uint8).tobytes())
+    codes = np.frombuffer(together.encode("utf-32-le", "surrogatepass"), "<u4")
+    letters = _letters(RARE + 1).take(codes, mode="clip")
+    alone = letters >= ALONE
+    if alone.any():
+        places = np.arange(len(letters)) + 2 * alone.cumsum() - alone
+        spaced = np.full(places[-1] + 1, ord(" "), "<u4")  # it ends with a space
+        spaced[places] = letters % ALONE
+        letters = spaced
+    return letters.tobytes().decode("utf-32-le").encode()
 
 
-def _spaced(text: str) -> bytes:
-    """Return the words of a text in lower case, with spaces between them."""
-    if text.isascii():
-        return text.encode().translate(LOWER).replace(b"\0", b" ")
-    return " ".join(WORD.findall(text.lower())).encode()
+words_once = lru_cache(maxsize=4)(in_words)  # for those who compare the texts of a query
+
+
+@cache
+def _letters(n: int) -> NDArray[np.uint32]:
+    """Return what the first n characters count as: a lower-case letter, mark or digit, or a space.
+
+    `ALONE` is added where it is a word of its own.
+    """
+    counts = np.full(n, ord(" "), "<u4")
+    counts[0] = 0  # stands between texts
+    for i, c in enumerate(map(chr, range(n))):
+        if c.isalnum() or unicodedata.category(c)[0] == "M":
+            alone = "\u3040" <= c <= "\u30ff" or "\u3400" <= c <= "\u9fff" or i == RARE
+            counts[i] = ord(c.lower()[0]) + alone * ALONE
+    return counts
 
 
 def _units(unit: Unit, words: Sequence[str]) -> list[str]:
@@ -106,7 +135,7 @@ def _units(unit: Unit, words: Sequence[str]) -> list[str]:
 
 def _has(units: Sequence[str], texts: Sequence[str]) -> NDArray[np.bool_]:
     """Return which units the texts have, (units, n)."""
-    letters = np.frombuffer(in_words(texts), np.uint8)
+    letters = np.frombuffer(words_once(tuple(texts)), np.uint8)
     word = letters != ord(" ")
     letters = letters[1:][word[1:] | word[:-1]]  # one space between words
     joined, ends = letters.tobytes(), np.flatnonzero(letters == 0)

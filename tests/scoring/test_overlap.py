@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformal_retrievers.scoring.overlap import shares_of
+from conformal_retrievers.scoring.overlap import asked, in_words, shares_of
 
 
 def scores(unit, query, *texts):
@@ -30,7 +30,7 @@ def test_a_query_of_stop_words_shares_nothing_with_any_snippet(unit):
 
 
 WORDS = st.sampled_from(
-    ["a", "ca", "cat", "cats", "splitting", "splits", "Straße", "ÉTÉ", "x_1", "٣", "ſo", "目录"]
+    ["a", "ca", "cat", "cats", "splitting", "splits", "Straße", "ÉTÉ", "x_1", "ſo", "目录", "हिंदी"]
 )
 TEXTS = st.lists(st.tuples(WORDS, st.sampled_from([" ", ", ", "\n", "-", "", "  ("]))).map(
     lambda parts: "".join(word + between for word, between in parts)
@@ -38,7 +38,8 @@ TEXTS = st.lists(st.tuples(WORDS, st.sampled_from([" ", ", ", "\n", "-", "", "  
 
 
 def words_of(text: str) -> list[str]:
-    return re.findall(r"\w+", re.sub("([目录])", r" \1 ", text.lower().replace("_", " ")))
+    text = re.sub("([目录])", r" \1 ", text.lower().replace("_", " "))
+    return re.findall(r"[\w\u0900-\u0963]+", text)  # with the marks of Hindi
 
 
 def expected_scores(unit: str, asked: list[str], texts: list[str]) -> np.ndarray:
@@ -76,7 +77,22 @@ def test_a_text_and_its_start_have_the_units_that_their_definition_gives_them(qu
     np.testing.assert_allclose(-of_starts, expected_scores("stems", asked, starts), atol=1e-12)
 
 
-def test_what_is_no_letter_or_digit_stands_between_words():
+def test_letters_count_in_lower_case_whatever_stands_beside_them():
+    texts = ["İZMİR ΟΔΟΣ", "izmir οδοσ", "𝒙 ν😀", "𝒙 Ν", "𠀀", "𠀁-字・", "字カ"]
+    assert in_words(texts).decode().split("\0")[1:-1] == [
+        " izmir οδοσ ",
+        " izmir οδοσ ",
+        " 𝒙 ν  ",
+        " 𝒙 ν ",
+        "  𠀀  ",  # all of the rarest Chinese characters count as one
+        "  𠀀   字   ",
+        "  字  カ  ",
+    ]
+    assert in_words(["\ud800é\0é"]).decode() == " \0  é é \0 "
+    assert asked("Where is İzmir's ०?") == ["izmir", "s", "०"]
+
+
+def test_what_is_no_letter_mark_or_digit_stands_between_words():
     texts = ["“Red”—wine", "red\xa0wine", "red-wine", "red\0wine", "(Red), wine", "red_wine"]
     assert scores("pairs", "red wine", *texts, "redwine") == [-1] * 6 + [0]
     assert scores("pairs", "red wine", *texts[3:], "redwine") == [-1] * 3 + [0]  # in ASCII

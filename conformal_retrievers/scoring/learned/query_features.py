@@ -29,7 +29,7 @@ from conformal_retrievers.data.hits import C
 from conformal_retrievers.data.snippets import Retrieved
 from conformal_retrievers.scoring.hit_features import Sources, Values, numbers_of
 from conformal_retrievers.scoring.learned.features import GIVEN, Column
-from conformal_retrievers.scoring.overlap import STOP_WORDS, WORD
+from conformal_retrievers.scoring.overlap import asked
 
 OF_SOURCES = ("best", "last", "fall")
 OF_QUERIES = ("words found", "words of one", "intercept")
@@ -87,7 +87,7 @@ def query_features(
     of_order = values[0] if len(values) else np.arange(len(snippets), dtype=np.float64)
     if r > 1:
         of_order = -(numbers.found / (C + 1 + numbers.ranks[:r])).sum(axis=0)
-    words = [*dict.fromkeys(w for w in WORD.findall(query.lower()) if w not in STOP_WORDS)]
+    words = [*dict.fromkeys(asked(query))]
     best, last = ordered[:, 0], ordered[:, -1]
     fall = (ordered[:, :TENTH][:, -1] - best) / (1 + np.log1p(len(words)))
     of_sources = [best, last, fall, *([_elsewhere(values, ranks)] if len(values) > 1 else [])]

@@ -38,7 +38,7 @@ from conformal_retrievers.scoring.learned.regression import most_probable
 from conformal_retrievers.scoring.scorer import Scorer, query_digest, score_snippets
 from conformal_retrievers.scoring.shared_scores import scored_once
 
-FORMAT, VERSION = "conformal-retrievers/learned-scorer", 10
+FORMAT, VERSION = "conformal-retrievers/learned-scorer", 11
 BESIDE = {"snippets": 500.0, "sentences": 100.0}  # what one costs beside its text, in characters
 
 
