@@ -25,6 +25,7 @@ from conformal_retrievers.scoring.scorer import judged_queries
 logger = logging.getLogger("conformal_retrievers")
 
 T = TypeVar("T")
+EMPTY = 3  # questions that fail without snippets say that the chain takes no empty context
 Answer: TypeAlias = Callable[[str, Sequence[Snippet]], str | Awaitable[str]]
 Expected: TypeAlias = Mapping[str, str | Sequence[str]]  # reference answers, by question
 References: TypeAlias = tuple[str, ...]  # of which one suffices
@@ -48,6 +49,10 @@ class Misuse(TypeError):
     It ends the whole scan: a chain that returns None where it does not know would else leave out
     the very questions that need their snippets.
     """
+
+
+class EmptyContext(RuntimeError):
+    """A chain fails without snippets, which leaves out the very questions that need none."""
 
 
 @dataclass
@@ -107,7 +112,7 @@ class Asked:
             if snippets:
                 raise
             why = "asked with 0 snippets: the chain must accept an empty context"
-            raise RuntimeError(f"{error!r} ({why})") from error
+            raise EmptyContext(f"{error!r} ({why})") from error
         returned = f"answer returned {text!r:.60} to {question!r:.60} from {len(snippets)} snippets"
         if not isinstance(text, str):
             raise Misuse(f"{returned}; return the text of the answer")
@@ -136,7 +141,7 @@ class Asked:
         """Return what `ask` makes of each question and its first answer, and why some failed.
 
         It asks about the contexts of the question, at most. Raises `Misuse`, and
-        ValueError if all questions fail, or the first 8 that end.
+        ValueError if all questions fail, or the first 8 that end, or 3 without snippets.
         """
         self._announce(contexts)
         answered: list[JudgedQuery] = []
@@ -153,11 +158,17 @@ class Asked:
                 raise
             except Exception as error:
                 causes.append(error)
-                if answered or len(causes) < enough or self._stopped.is_set():
+                empty = [cause for cause in causes if isinstance(cause, EmptyContext)]
+                if self._stopped.is_set():
+                    return error
+                if len(empty) >= EMPTY:  # only those that need no snippet are asked so
+                    text = f"{len(empty)} questions failed: {empty[0]}"
+                elif len(causes) >= enough and not answered:
+                    text = f"all of the first {enough} questions failed: {causes[0]!r}"
+                else:
                     return error
                 self._stopped.set()
-                text = f"all of the first {enough} questions failed: {causes[0]!r}"
-                raise ValueError(text) from causes[0]
+                raise ValueError(text) from error
 
         background_loop()  # now, before several threads ask for it
         title = "Answering" if self.progress else None

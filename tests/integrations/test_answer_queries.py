@@ -174,8 +174,14 @@ def test_a_chain_that_does_not_take_what_it_is_given_is_told_what_that_is(caplog
 
     with pytest.raises(ValueError, match="no attribute 'upper'; the chain is given {'question': "):
         calibrated(lambda text: text.upper())
-    # One is answered: if all fail, that is an error.
-    calibrated(lambda given: "x" if given["question"] == QUESTIONS[0] else given["context"][0].id)
-    assert "asked with 0 snippets: the chain must accept an empty context" in caplog.text
+
+    def needs_context(answered):
+        return lambda given: "x" if given["question"] in answered else given["context"][0].id
+
+    calibrated(needs_context(QUESTIONS[:6]))
+    needed = r"asked with 0 snippets: the chain must accept an empty context"
+    assert needed in caplog.text
+    with pytest.raises(ValueError, match=f"^3 questions failed: .*{needed}"):
+        calibrated(needs_context(QUESTIONS[:5]))
     with pytest.raises(ValueError, match=r"failed: OSError\(\)$"):  # as of a server that is down
         calibrated(lambda given: "a" if given["context"] else (_ for _ in ()).throw(OSError()))
