@@ -98,7 +98,7 @@ def judged_query(place: str, line: str) -> JudgedQuery:
     """Return the judged query of a line; raise ValueError, naming its place, as `iter_jsonl`."""
     row = row_of(place, line, QueryRow)
     if row.snippets is None and not row.relevant_ids:
-        raise ValueError(f"{place}: snippets is missing; give it, or relevant_ids")
+        raise ValueError(f"{place}: snippets and relevant_ids are missing or empty; give one")
     given = {name: value for name, value in row if value is not None}  # null is unknown
     rows = given.pop("snippets", ())
     given["evidence"] = [
@@ -199,6 +199,6 @@ def opened(path: str | Path) -> Iterator[BinaryIO]:
         with opener(path, "rb") as raw, io.BufferedReader(raw, 1 << 20) as file:
             yield file
     except (EOFError, gzip.BadGzipFile, UnicodeDecodeError) as error:  # the second is an OSError
-        raise ValueError(f"{path} is not a complete file of UTF-8 text: {error}") from None
+        raise ValueError(f"{path} is not a complete file of UTF-8 text, save it so: {error}") from None
     except OSError as error:
         files.cannot_read("file", path, error)

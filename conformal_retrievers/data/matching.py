@@ -180,7 +180,7 @@ def _report(
     shown = ", ".join(_nearest(q, names, known) for q, names in (alike or unknown)[:SHOWN])
     remedy = f"{len(alike)} of them differ in case or punctuation alone: write them as stored"
     if not alike:
-        remedy = _remedy([names[0][1] for _, names in unknown], fields, key)
+        remedy = _remedy([names[0] for _, names in unknown], fields, key)
     message = (
         f"{len(unknown)} of {len(relevant)} relevant {unknown[0][1][0][0]}s are in nothing that "
         f"was retrieved, and {len(lost)} of {len(asked)} queries have no others, such as {shown}. "
@@ -206,14 +206,18 @@ def _nearest(query: str, names: Names, known: Iterable[tuple[str, str]]) -> str:
     return f"{name[part]!r} of {query}" + "".join(f" (nearest: {values[n]!r})" for n in near)
 
 
-def _remedy(unknown: Sequence[str], fields: Mapping[str, set[str]], key: str | None) -> str:
+def _remedy(
+    unknown: Sequence[tuple[str, str]], fields: Mapping[str, set[str]], key: str | None
+) -> str:
     """Return what to do about names that nothing has where they were looked for."""
     if key == "evidence":
         id = "the id of what is retrieved, or what it was cut from, metadata['source'] in LangChain"
         return f"Check them: evidence names a document by {id}"
-    shares = {field: sum(name in values for name in unknown) for field, values in fields.items()}
+    shares = {field: sum(name in values for _, name in unknown) for field, values in fields.items()}
     field = max(shares, key=shares.__getitem__, default="")
     if not shares.get(field):
+        if unknown[0][0] == "id" and not fields.get("id"):
+            return "What was retrieved has no ids: give the store documents with ids"
         return "No field of what was retrieved has them; check them"
     other = "leave key out" if field == "id" else f"give key={field!r}"
     text = f"{shares[field]} of them are the {field} of what was retrieved"

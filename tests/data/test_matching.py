@@ -255,6 +255,15 @@ def test_a_field_that_has_none_of_the_ids_is_not_named():
     assert "start_index" not in str(error.value)
 
 
+def test_that_nothing_retrieved_has_an_id_is_said_where_ids_are_looked_for():
+    retrieved = [found((f"t{i}", None, {})) for i in range(10)]
+    with pytest.raises(ValueError, match="What was retrieved has no ids: give the store documents"):
+        judge_retrieved(queries(10), retrieved)
+    of_texts = [JudgedQuery(f"q{i}", [f"other {i}"], [True]) for i in range(10)]
+    with pytest.raises(ValueError, match="relevant texts are .*No field of what was retrieved has"):
+        judge_retrieved(of_texts, retrieved)
+
+
 @pytest.mark.parametrize(
     ("name", "remedy"), [("t-{}", "leave key out$"), ("s-{}", "give key='source'$")]
 )

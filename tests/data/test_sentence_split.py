@@ -247,7 +247,7 @@ cut(["One. Two."], "sentences")
     assert done.stdout == "__main__.mine\n"
     error = done.stderr.splitlines()[-1]
     assert error.startswith("ModuleNotFoundError: sentencex")
-    assert "extra 'text' of conformal-retrievers" in error
+    assert 'pip install "conformal-retrievers[text]"' in error
 
 
 def test_the_name_has_the_segmenter_its_version_and_the_limit():

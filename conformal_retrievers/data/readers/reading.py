@@ -36,8 +36,9 @@ FORMATS = (
 KNOWN = (
     "JSON lines of write_jsonl, Parquet of write_parquet, a BEIR folder, TREC qrels and a run, "
     "RAGAS evaluation sets, LangSmith examples and runs, OpenInference spans, and tables with "
-    "columns query, id or text, and relevant. For plain questions, retrieve first: "
-    "judge_retriever(retriever, questions), or label_retriever, which asks an LLM"
+    "columns query, id or text, and relevant, or others that query= and relevant= name. For plain "
+    "questions, retrieve first: judge_retriever(retriever, questions), or label_retriever, which "
+    "asks an LLM"
 )
 OF_RUNS = ("run", "k", "min_score")  # the options of BEIR folders and qrels
 
