@@ -11,13 +11,12 @@ T = TypeVar("T")
 def require(extra: str, *modules: str) -> None:
     """Raise ModuleNotFoundError, with the command that installs them, unless all modules are there.
 
-    The command installs the libraries alone, so it works beside a checkout and a release alike.
+    Pip takes the package that is there, a checkout or a release, and adds what the extra needs.
     """
     if wanted := absent(*modules):
         raise ModuleNotFoundError(
             f"{', '.join(wanted)} {'is' if len(wanted) == 1 else 'are'} not installed. "
-            f"Type: pip install {' '.join(wanted)} "
-            f"(part of the extra {extra!r} of conformal-retrievers)"
+            f'Type: pip install "conformal-retrievers[{extra}]"'
         )
 
 

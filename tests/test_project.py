@@ -49,7 +49,7 @@ def test_what_the_code_requires_is_in_the_extra_that_it_names():
 def test_the_message_about_a_missing_library_has_the_command_that_installs_it(monkeypatch):
     for extra in EXTRAS.keys() - {"all"}:
         for module in map(named, EXTRAS[extra]):
-            command = f"pip install {module.replace('_', '-')} .*extra '{extra}'"
+            command = re.escape(f'pip install "conformal-retrievers[{extra}]"')
             monkeypatch.setitem(sys.modules, module, None)
             with pytest.raises(ModuleNotFoundError, match=command):
                 require(extra, module)
