@@ -142,7 +142,7 @@ def _counts(score: Mapping[str, Any]) -> str:
         return ""
     (most, more), *others = ordered
     counts = (
-        f"{more / less:.1f} times as much as {name}"
+        f"{more / less:.1f} times as much as {name}".removeprefix("1.0 times ")
         if less > 0.05 * more
         else f"and {name} does not"
         for name, less in others

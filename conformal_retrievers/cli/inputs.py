@@ -36,7 +36,7 @@ say = wording(__package__)
 def load_calibration(path: Path, alpha: float | None, *about: Subject) -> Calibration:
     """Read a calibration, at another alpha if one is given; ValueError for another subject."""
     if ".jsonl" in path.suffixes:
-        raise ValueError(f"{path} is not a calibration; the calibration comes first")
+        raise ValueError(f"{path} is not a calibration; give its file, before any others")
     calibration = Calibration.load(path)
     check_subject(calibration, *about)
     return calibration if alpha is None else calibration.at(alpha)

@@ -265,7 +265,7 @@ def test_evaluate_takes_another_alpha(files):
     assert as_json(*given, "0.3")["evaluation"]["verdict"]["target"] == 0.7
     judged = files / "new.jsonl"
     for command in (("evaluate", judged, files / "plain.json"), ("show", judged)):
-        assert "calibration comes first" in error_of(*command)
+        assert "not a calibration; give its file" in error_of(*command)
 
 
 @pytest.mark.parametrize("command", ["evaluate", "diagnose"])
