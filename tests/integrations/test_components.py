@@ -156,32 +156,15 @@ async def test_pictures_and_blank_texts_cannot_be_scored_and_are_kept():
     assert await both(ours, given, "mountain") == given[:2]
 
 
-class BestFirst(RetrievalScorer):
-    """How far a similarity is from the best of its query: `turn` alone does not tell."""
-
-    def score(self, query, snippets):
-        scores = super().score(query, snippets)
-        return scores - scores.min()
-
-
 def test_the_hits_of_plain_nodes_are_those_of_one_retriever():
     hits = [s.hits for s in to_snippets([node("a", 0.5), node("b", math.nan), node("c")])]
     assert hits == [(Hit(RETRIEVER, 0, 0.5),), (Hit(RETRIEVER, 1),), (Hit(RETRIEVER, 2),)]
 
 
-@pytest.mark.parametrize(
-    ("scorer", "threshold", "unscored", "kept"),
-    [
-        (RETRIEVAL, -0.5, ["c"], ["b", "d", "c"]),
-        (BestFirst(higher_is_better=True), 0.15, [], ["b", "d"]),
-    ],
-)
-async def test_the_retrievers_own_score_and_that_of_a_subclass_decide(
-    scorer, threshold, unscored, kept
-):
-    ours = ConformalPostprocessor(filter=filter_at(scorer, threshold))
-    given = [node("a", 0.4), node("b", 0.6), node("d", 0.5), *map(node, unscored)]
-    assert texts_of(await both(ours, given)) == kept
+async def test_the_retrievers_own_score_decides_and_a_node_without_one_is_kept():
+    ours = ConformalPostprocessor(filter=filter_at(RETRIEVAL, -0.5))
+    given = [node("a", 0.4), node("b", 0.6), node("d", 0.5), node("c")]
+    assert texts_of(await both(ours, given)) == ["b", "d", "c"]
 
 
 # --- metadata -------------------------------------------------------------------------------------

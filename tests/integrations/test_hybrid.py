@@ -493,20 +493,6 @@ def test_another_retriever_or_depth_in_a_hybrid_one_gives_a_warning():
     assert "the retriever is HybridRetriever(dense: Listed" in warning_of(one)
 
 
-def test_names_of_any_form_are_compared_in_a_hybrid_retriever():
-    names = ("dense: a, k = 1; b", "bm25; dense")
-    hybrid = langchain_conformal.HybridRetriever(
-        {name: RunnableLambda(lambda q: [Document(q)], name=f"f; {name}") for name in names}
-    )
-    judged = langchain_conformal.judge_retriever(hybrid, [JudgedQuery("q", ["q"], [True])])
-    keep = ConformalFilter.of(calibrate(judged, RankScorer(names[0]), alpha=0.5))
-    assert [*keep.calibration.retriever.root] == [*names]
-    ConformalRetriever(retriever=hybrid, filter=keep).invoke("q")
-    other = langchain_conformal.HybridRetriever({**hybrid.retrievers, "third": hybrid})
-    with pytest.warns(UserWarning, match="the retriever is HybridRetriever"):
-        ConformalRetriever(retriever=other, filter=keep).invoke("q")
-
-
 # --- LlamaIndex -----------------------------------------------------------------------------------
 
 
