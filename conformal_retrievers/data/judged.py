@@ -1,11 +1,13 @@
 """What may stand as judged queries: questions, and whether a retriever was asked them."""
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from conformal_retrievers.data.checks import all_of, check_no_table
 from conformal_retrievers.data.queries import JudgedQuery
 
+FULL = 10  # snippets of a query that are rarely all relevant
 REMEDY = (
     "give the result of judge_retriever(retriever, judged) of langchain_conformal or "
     "llama_index.postprocessor.conformal, or of query.retrieved_as(snippets)"
@@ -63,7 +65,7 @@ def check_retrieved(judged: Sequence[JudgedQuery]) -> None:
 
 def check_not_only_relevant(judged: Sequence[JudgedQuery]) -> None:
     """Raise ValueError if no query has snippets, or most have relevant ones alone, as they are
-    before they are retrieved.
+    before they are retrieved. Warns if each of many snippets is relevant.
 
     A query was retrieved if it has hits, retrieval scores, the retriever's name, or the k that it
     was asked for.
@@ -78,6 +80,10 @@ def check_not_only_relevant(judged: Sequence[JudgedQuery]) -> None:
             f"they look not retrieved yet; {REMEDY}, or k= with each query if a retriever was "
             "asked for so many"
         )
+    full = sum(all(query.relevant) and len(query.snippets) >= FULL for query in some)
+    if 2 * full > len(some):
+        text = f"relevant is True for each snippet of {full} of the {len(some)} judged queries"
+        warnings.warn(f"{text}, so nothing can be dropped; check what is relevant", stacklevel=4)
 
 
 def retrieved(query: JudgedQuery) -> bool:
