@@ -199,6 +199,8 @@ def opened(path: str | Path) -> Iterator[BinaryIO]:
         with opener(path, "rb") as raw, io.BufferedReader(raw, 1 << 20) as file:
             yield file
     except (EOFError, gzip.BadGzipFile, UnicodeDecodeError) as error:  # the second is an OSError
-        raise ValueError(f"{path} is not a complete file of UTF-8 text, save it so: {error}") from None
+        raise ValueError(
+            f"{path} is not a complete file of UTF-8 text: {error}; save it again, as UTF-8"
+        ) from None
     except OSError as error:
         files.cannot_read("file", path, error)

@@ -248,7 +248,8 @@ def check_found(scorer: str, retrievers: Sequence[str], known: Collection[str]) 
         those = "have none"
         remedy = (
             "judge with judge_retriever, and filter with ConformalRetriever or put HybridRetriever "
-            "in front, or call with_hits(snippets) on what a retriever returns"
+            "in front, or call with_hits(snippets), of conformal_retrievers.data.queries, on what "
+            "a retriever returns"
         )
     else:
         those = f"have hits of {named(known)}"

@@ -27,11 +27,12 @@ Unit = Literal["pairs", "stems", "pieces"]
 BITS = 14
 RARE = 1 << 17  # Chinese characters from here on count as one
 ALONE = 1 << 18  # marks a character that is a word
-STOP_WORDS = frozenset(
+STOPS = (
     "a an and are as at be been by can did do does during for from had has have how in into is it "
     "its may no not of on or than that the then this to was were what when where which who whom "
-    "whose why with".split()
+    "whose why with"
 )
+STOP_WORDS = frozenset(STOPS.split())
 
 
 def shares_of(

@@ -172,8 +172,8 @@ def check_not_fitted_on(scorer: Named, judged: Iterable[JudgedQuery]) -> None:
     for query in judged if digests else ():
         if query_digest(query.query) in digests:
             raise ValueError(
-                f"scorer {scorer.name!r} was fitted on query {query.query[:60]!r}; divide the queries "
-                "before you calibrate, and evaluate on those that were not used"
+                f"scorer {scorer.name!r} was fitted on query {query.query[:60]!r}; divide the "
+                "queries before you calibrate, and evaluate on those that were not used"
             )
 
 

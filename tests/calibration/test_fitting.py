@@ -272,6 +272,14 @@ def test_the_statement_says_how_much_one_retriever_counts_beside_another():
     assert "counts" not in calibrate(ranked(), alpha=0.02).statement  # there is one
 
 
+def test_of_two_retrievers_that_agree_one_counts_as_much_as_the_other():
+    def twice(s):
+        return replace(s, hits=[*s.hits, s.hits[0]._replace(retriever="twin")])
+
+    judged = [replace(query, snippets=[*map(twice, query.snippets)]) for query in ranked()]
+    assert ": retriever counts as much as twin." in calibrate(judged, alpha=0.02).statement
+
+
 def test_by_rank_alone_the_filter_is_a_calibrated_top_k():
     calibration = calibrate(ranked(), RankScorer(), alpha=0.02)
     assert "calibrated top k of 'retriever', k = 5." in calibration.statement

@@ -179,9 +179,8 @@ def test_a_chain_that_does_not_take_what_it_is_given_is_told_what_that_is(caplog
         return lambda given: "x" if given["question"] in answered else given["context"][0].id
 
     calibrated(needs_context(QUESTIONS[:6]))
-    needed = r"asked with 0 snippets: the chain must accept an empty context"
-    assert needed in caplog.text
-    with pytest.raises(ValueError, match=f"^3 questions failed: .*{needed}"):
+    assert "asked with 0 snippets: the chain must accept an empty context" in caplog.text
+    with pytest.raises(ValueError, match="^3 questions failed: .* must accept an empty context"):
         calibrated(needs_context(QUESTIONS[:5]))
     with pytest.raises(ValueError, match=r"failed: OSError\(\)$"):  # as of a server that is down
         calibrated(lambda given: "a" if given["context"] else (_ for _ in ()).throw(OSError()))

@@ -85,7 +85,7 @@ def named(sources, row):
 
 def test_the_features_of_two_retrievers_by_hand():
     asked = query(
-        "Red wine and the river",  # three words, without "and" and "the"
+        "Red wine and the red river",  # three words, without "and" and "the"
         {"a": 0.9, "b": 0.5, "c": 0.25},
         {"b": 7.0, "d": 4.0},
     )

@@ -30,7 +30,7 @@ def test_a_query_of_stop_words_shares_nothing_with_any_snippet(unit):
 
 
 WORDS = st.sampled_from(
-    ["a", "ca", "cat", "cats", "splitting", "splits", "Straße", "ÉTÉ", "x_1", "ſo", "目录", "हिंदी"]
+    ["a", "ca", "cat", "cats", "splitting", "splits", "Straße", "ÉTÉ", "x_1", "٣", "ſo", "目录"]
 )
 TEXTS = st.lists(st.tuples(WORDS, st.sampled_from([" ", ", ", "\n", "-", "", "  ("]))).map(
     lambda parts: "".join(word + between for word, between in parts)
@@ -38,8 +38,7 @@ TEXTS = st.lists(st.tuples(WORDS, st.sampled_from([" ", ", ", "\n", "-", "", "  
 
 
 def words_of(text: str) -> list[str]:
-    text = re.sub("([目录])", r" \1 ", text.lower().replace("_", " "))
-    return re.findall(r"[\w\u0900-\u0963]+", text)  # with the marks of Hindi
+    return re.findall(r"\w+", re.sub("([目录])", r" \1 ", text.lower().replace("_", " ")))
 
 
 def expected_scores(unit: str, asked: list[str], texts: list[str]) -> np.ndarray:
@@ -78,16 +77,10 @@ def test_a_text_and_its_start_have_the_units_that_their_definition_gives_them(qu
 
 
 def test_letters_count_in_lower_case_whatever_stands_beside_them():
-    texts = ["İZMİR ΟΔΟΣ", "izmir οδοσ", "𝒙 ν😀", "𝒙 Ν", "𠀀", "𠀁-字・", "字カ"]
-    assert in_words(texts).decode().split("\0")[1:-1] == [
-        " izmir οδοσ ",
-        " izmir οδοσ ",
-        " 𝒙 ν  ",
-        " 𝒙 ν ",
-        "  𠀀  ",  # all of the rarest Chinese characters count as one
-        "  𠀀   字   ",
-        "  字  カ  ",
-    ]
+    texts = ["İZMİR ΟΔΟΣ", "izmir οδοσ", "𝒙 ν😀", "हिंदी", "𠀀", "𠀁-字・", "字カ"]
+    read = in_words(texts).decode().replace("\0", "|").split()
+    # All of the rarest Chinese characters count as one.
+    assert " ".join(read) == "| izmir οδοσ | izmir οδοσ | 𝒙 ν | हिंदी | 𠀀 | 𠀀 字 | 字 カ |"
     assert in_words(["\ud800é\0é"]).decode() == " \0  é é \0 "
     assert asked("Where is İzmir's ०?") == ["izmir", "s", "०"]
 
