@@ -320,6 +320,24 @@ def learned_scores() -> Iterator[Comparison]:
             )
             what = ", ".join(filter(None, (f"learned, retrievers: {len(names)}", where, "K = 100")))
             yield Comparison(what, score, "np.sort", sort, microseconds=200)
+    yield from scores_of_long_texts()
+
+
+def scores_of_long_texts() -> Iterator[Comparison]:
+    from benchmarks.frameworks_langchain import in_cycle, learned, queries
+
+    scorer, made = learned((RETRIEVER,), 100), queries((RETRIEVER,), 100)  # none comes back soon
+    beyond = [
+        (query, [replace(snippet, text=f"{snippet.text} é") for snippet in snippets])
+        for query, snippets in made
+    ]
+    with_others, ascii_only = in_turn(
+        processor(in_cycle(scorer.score, beyond)),
+        processor(in_cycle(scorer.score, made)),
+        repetitions=2000,
+    )
+    what = "learned, 100 texts of 75 words"
+    yield Comparison(f"{what}, one letter beyond ASCII", with_others, what, ascii_only)
 
 
 def imports() -> Iterator[Comparison]:

@@ -4,12 +4,12 @@
 
 Units are pairs of words that stand side by side in the snippet; stems, the first five letters of a
 word, which forgive endings; and pieces, four letters of a word in a row, which forgive compounds
-too and take longer. Underscores part words, as in names of code. Each Chinese or Japanese character
-is a word, since no spaces part theirs; two words of one character are no pair, since many texts
-share them. English stop words of the query do not count. Pairs weigh the same. A stem or piece
-weighs log(1 + (n − m + ½) / (m + ½)) if m of the query's n snippets have it, as a word does in
-BM25, and nothing if none has it. Alone these shares are poor scores; `LearnedScorer` makes much of
-them.
+too and take longer. A word is letters, digits and their marks in lower case. Underscores part
+words, as in names of code. Each Chinese or Japanese character is a word, since no spaces part
+theirs; two words of one character are no pair, since many texts share them. English stop words of
+the query do not count. Pairs weigh the same. A stem or piece weighs log(1 + (n − m + ½) / (m + ½))
+if m of the query's n snippets have it, as a word does in BM25, and nothing if none has it. Alone
+these shares are poor scores; `LearnedScorer` makes much of them.
 """
 
 import unicodedata
