@@ -25,7 +25,7 @@ from conformal_retrievers.scoring.scorer import Scores
 
 Unit = Literal["pairs", "stems", "pieces"]
 BITS = 14
-RARE = 1 << 17  # Chinese characters from here on count as one
+RARE, LAST = 1 << 17, 1 << 18  # Chinese characters from the one to the other count as one
 ALONE = 1 << 18  # marks a character that is a word
 STOPS = (
     "a an and are as at be been by can did do does during for from had has have how in into is it "
@@ -95,6 +95,7 @@ def in_words(texts: Sequence[str]) -> bytes:
         return together.encode().translate(_letters(256).astype(np.uint8).tobytes())
     codes = np.frombuffer(together.encode("utf-32-le", "surrogatepass"), "<u4")
     letters = _letters(RARE + 1).take(codes, mode="clip")
+    letters[codes >= LAST] = ord(" ")
     alone = letters >= ALONE
     if alone.any():
         places = np.arange(len(letters)) + 2 * alone.cumsum() - alone
@@ -116,9 +117,10 @@ def _letters(n: int) -> NDArray[np.uint32]:
     counts = np.full(n, ord(" "), "<u4")
     counts[0] = 0  # stands between texts
     for i, c in enumerate(map(chr, range(n))):
-        if c.isalnum() or unicodedata.category(c)[0] == "M":
+        of_emoji = "\ufe00" <= c <= "\ufe0f"
+        if c.isalnum() or (unicodedata.category(c) in ("Mn", "Mc") and not of_emoji):
             alone = "\u3040" <= c <= "\u30ff" or "\u3400" <= c <= "\u9fff" or i == RARE
-            counts[i] = ord(c.lower()[0]) + alone * ALONE
+            counts[i] = ord("σ" if c == "ς" else c.lower()[0]) + alone * ALONE
     return counts
 
 

@@ -93,7 +93,8 @@ def query_features(
     of_sources = [best, last, fall, *([_elsewhere(values, ranks)] if len(values) > 1 else [])]
     table = np.array(of_sources)
     table[:, np.flatnonzero(~numbers.found.any(axis=1))] = np.nan
-    texts = [text.lower() for text, k in zip(snippets.texts, known.tolist(), strict=True) if k]
+    lower = [text.lower().replace("ς", "σ") for text in snippets.texts]  # as in `asked`
+    texts = [text for text, k in zip(lower, known.tolist(), strict=True) if k]
     has = np.array([[word in text for word in words] for text in texts]).reshape(len(texts), -1)
     first = of_order <= np.sort(of_order)[:FIRST][-1]  # and equal ones
     n = max(1, len(words))
