@@ -25,7 +25,12 @@ from conformal_retrievers.scoring.scorer import judged_queries
 logger = logging.getLogger("conformal_retrievers")
 
 T = TypeVar("T")
-EMPTY = 3  # questions that fail without snippets say that the chain takes no empty context
+# What code raises that does not expect an empty context; a server that is down raises others.
+MISTAKES = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError),
+    *(TypeError, ValueError),
+)
+EMPTY, TENTH = 3, 0.1  # so many, and such a share, that fail without snippets
 Answer: TypeAlias = Callable[[str, Sequence[Snippet]], str | Awaitable[str]]
 Expected: TypeAlias = Mapping[str, str | Sequence[str]]  # reference answers, by question
 References: TypeAlias = tuple[str, ...]  # of which one suffices
@@ -108,7 +113,7 @@ class Asked:
             text: Any = self.answer(question, snippets)
             if asyncio.iscoroutine(text):
                 text = asyncio.run_coroutine_threadsafe(text, background_loop()).result()
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        except MISTAKES as error:
             if snippets:
                 raise
             why = "asked with 0 snippets: the chain must accept an empty context"
@@ -141,7 +146,8 @@ class Asked:
         """Return what `ask` makes of each question and its first answer, and why some failed.
 
         It asks about the contexts of the question, at most. Raises `Misuse`, and
-        ValueError if all questions fail, or the first 8 that end, or 3 without snippets.
+        ValueError if all questions fail, or the first 8 that end, or 3 without snippets,
+        if these are more than a tenth.
         """
         self._announce(contexts)
         answered: list[JudgedQuery] = []
@@ -161,7 +167,8 @@ class Asked:
                 empty = [cause for cause in causes if isinstance(cause, EmptyContext)]
                 if self._stopped.is_set():
                     return error
-                if len(empty) >= EMPTY:  # only those that need no snippet are asked so
+                share = len(empty) / (len(answered) + len(causes))
+                if len(empty) >= EMPTY and share > TENTH:  # those that need no snippet, above all
                     text = f"{len(empty)} questions failed: {empty[0]}"
                 elif len(causes) >= enough and not answered:
                     text = f"all of the first {enough} questions failed: {causes[0]!r}"

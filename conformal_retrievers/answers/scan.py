@@ -160,7 +160,8 @@ def scan_answers(
         For queries that are not retrieved, are cut into sentences, or have neither hits nor a
         scorer, for a question that occurs twice or that the scorer was fitted on, a question
         without a reference or with an empty one, a cache without a name for the chain, an
-        `llm_same` whose LLM errs in a plain example, or if the first 8 questions fail.
+        `llm_same` whose LLM errs in a plain example, or if the first 8 questions fail, or 3, and
+        more than a tenth, when they are asked with no snippets.
     """
     return scans_of(Asked(queries, answer, **options), scorer)
 
