@@ -216,7 +216,7 @@ def _remedy(
     shares = {field: sum(name in values for _, name in unknown) for field, values in fields.items()}
     field = max(shares, key=shares.__getitem__, default="")
     if not shares.get(field):
-        if unknown[0][0] == "id" and not fields.get("id"):
+        if key is None and unknown[0][0] == "id" and not fields.get("id"):
             return "What was retrieved has no ids: give the store documents with ids"
         return "No field of what was retrieved has them; check them"
     other = "leave key out" if field == "id" else f"give key={field!r}"

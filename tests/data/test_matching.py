@@ -262,6 +262,10 @@ def test_that_nothing_retrieved_has_an_id_is_said_where_ids_are_looked_for():
     of_texts = [JudgedQuery(f"q{i}", [f"other {i}"], [True]) for i in range(10)]
     with pytest.raises(ValueError, match="relevant texts are .*No field of what was retrieved has"):
         judge_retrieved(of_texts, retrieved)
+    with pytest.raises(ValueError, match="No field of what was retrieved has"):
+        judge_retrieved(
+            queries(10), [found((f"t{i}", None, {"source": "a"})) for i in range(10)], key="source"
+        )
 
 
 @pytest.mark.parametrize(

@@ -185,13 +185,13 @@ def placed(items: Iterable[tuple[str, Any]]) -> Iterator[Record]:
 
 def _in_csv(path: str | Path) -> Iterator[Record]:
     text = text_of(path)
-    header = text.partition("\n")[0]
+    header = next(io.StringIO(text, newline=""), "")
     separator = max(",\t;", key=header.count)  # spreadsheets write semicolons in some countries
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=separator)
-    _, line = reader.fieldnames, reader.line_num + 1
     try:
         for row in reader:
-            place, line = f"{path}, line {line}", reader.line_num + 1
+            within = sum(cell.count("\n") for cell in row.values() if isinstance(cell, str))
+            place = f"{path}, line {reader.line_num - within}"
             if None in row or None in row.values():
                 raise ValueError(
                     f"{place} does not have {len(reader.fieldnames or ())} columns as the header "
