@@ -120,6 +120,13 @@ def test_no_more_questions_are_asked_at_once_than_allowed():
     assert max(seen) == 3
 
 
+def test_a_few_questions_of_many_may_fail_without_snippets():
+    queries = [scored([0.1], i) for i in range(40)]
+    last = [query.query for query in queries[-3:]]
+    scans = scan_answers(queries, lambda q, s: "yes" if q not in last else s[0].id, scorer=SCORER)
+    assert [*scans.failed] == last
+
+
 @pytest.mark.parametrize(("n", "failed"), [(50, 8), (2, 2)])
 def test_after_eight_failures_and_no_success_nothing_more_is_asked(n, failed):
     calls = []

@@ -109,11 +109,11 @@ def test_the_features_of_two_retrievers_by_hand():
 
 
 def test_words_are_sought_in_the_first_five_snippets():
-    texts = ["red", "…", "…", "…", "WINES", "river", "river"]
+    texts = ["red", "…", "…", "…", "WINES", "ΟΔΟΣ", "ΟΔΟΣ"]
     for scores, share in (([1, 2, 3, 4, 5, 6, 7], 2 / 3), ([1, 2, 3, 4, 5, 5, 7], 1)):
         hits = [(Hit("dense", i, -float(s)),) for i, s in enumerate(scores)]
         snippets = [Snippet(t, hits=h) for t, h in zip(texts, hits, strict=True)]
-        found = query_features(DENSE, "the red wine and the river", [], as_snippets(snippets[::-1]))
+        found = query_features(DENSE, "the red wine and the οδος", [], as_snippets(snippets[::-1]))
         assert found[-3] == pytest.approx(share)  # those that share the fifth place count too
         assert found[-2] == pytest.approx(1 / 3)  # no snippet has two of them
 

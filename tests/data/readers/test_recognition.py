@@ -63,7 +63,7 @@ def test_a_list_in_json_is_read_as_json_lines(tmp_path):
         ("[" * 100_000, "not JSON"),
         ('user_input,reference_contexts\nq,"' + "[" * 5000 + '"\n', "reference_contexts is"),
         ('query,id,relevant\n"q\nr",d,1\n\n\n"q\ns",d\n', "line 6 does not have 3 columns"),
-        ("query,id,relevant\rq;r;s;t,d\r", "line 2 does not have 3 columns"),
+        ("query,id,relevant\rq;r;s;t;u,d\r", "line 2 does not have 3 columns"),
         (f"query,text,relevant\nq,{'x' * 200_000},1\n", "line 2 is not CSV.*JSON lines"),
         ("Zinc, or iron\nIron, or zinc\n", r"judge_retriever\(retriever, questions\)"),
     ],
