@@ -26,10 +26,7 @@ logger = logging.getLogger("conformal_retrievers")
 
 T = TypeVar("T")
 # What code raises that does not expect an empty context; a server that is down raises others.
-MISTAKES = (
-    *(ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError),
-    *(TypeError, ValueError),
-)
+MISTAKES = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError)
 EMPTY, TENTH = 3, 0.1  # so many, and such a share, that fail without snippets
 Answer: TypeAlias = Callable[[str, Sequence[Snippet]], str | Awaitable[str]]
 Expected: TypeAlias = Mapping[str, str | Sequence[str]]  # reference answers, by question
@@ -113,7 +110,7 @@ class Asked:
             text: Any = self.answer(question, snippets)
             if asyncio.iscoroutine(text):
                 text = asyncio.run_coroutine_threadsafe(text, background_loop()).result()
-        except MISTAKES as error:
+        except (*MISTAKES, TypeError, ValueError) as error:
             if snippets:
                 raise
             why = "asked with 0 snippets: the chain must accept an empty context"

@@ -25,8 +25,9 @@ from conformal_retrievers.scoring.scorer import Scores
 
 Unit = Literal["pairs", "stems", "pieces"]
 BITS = 14
-RARE, LAST = 1 << 17, 1 << 18  # Chinese characters from the one to the other count as one
-ALONE = 1 << 18  # marks a character that is a word
+RARE = 1 << 17  # Chinese characters from here on count as one
+LAST = 1 << 18  # from here on are none
+ALONE = 1 << 18  # added to a character that is a word
 STOPS = (
     "a an and are as at be been by can did do does during for from had has have how in into is it "
     "its may no not of on or than that the then this to was were what when where which who whom "
