@@ -307,8 +307,9 @@ def _of_snippets(parts: Sequence[Any]) -> dict[str, Any]:
 def places_by_group(groups: Objects) -> dict[str | None, NDArray[np.intp]]:
     """Return the places of the queries of each group, both in the order of first occurrence.
 
-    >>> places_by_group(np.array(["b", None, "b"], dtype=object))
-    {'b': array([0, 2]), None: array([1])}
+    >>> places = places_by_group(np.array(["b", None] * 20, dtype=object))
+    >>> [*places], places[None][:3]
+    (['b', None], array([1, 3, 5]))
     """
     numbers: dict[str | None, int] = {}
     given = [numbers.setdefault(group, len(numbers)) for group in groups.tolist()]

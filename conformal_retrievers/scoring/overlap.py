@@ -115,14 +115,14 @@ def _letters(n: int) -> NDArray[np.uint32]:
 
     `ALONE` is added where it is a word of its own.
     """
-    counts = np.full(n, ord(" "), "<u4")
-    counts[0] = 0  # stands between texts
+    letters = np.full(n, ord(" "), "<u4")
+    letters[0] = 0  # stands between texts
     for i, c in enumerate(map(chr, range(n))):
         of_emoji = "\ufe00" <= c <= "\ufe0f"
         if c.isalnum() or (unicodedata.category(c) in ("Mn", "Mc") and not of_emoji):
             alone = "\u3040" <= c <= "\u30ff" or "\u3400" <= c <= "\u9fff" or i == RARE
-            counts[i] = ord("σ" if c == "ς" else c.lower()[0]) + alone * ALONE
-    return counts
+            letters[i] = ord("σ" if c == "ς" else c.lower()[0]) + alone * ALONE
+    return letters
 
 
 def _units(unit: Unit, words: Sequence[str]) -> list[str]:

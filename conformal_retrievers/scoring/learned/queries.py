@@ -33,7 +33,7 @@ from conformal_retrievers.scoring.learned.score import Learned, Stored, check_so
 from conformal_retrievers.scoring.query_scorer import CombinedQueryScorer, QueryScorer, query_scores
 from conformal_retrievers.scoring.scorer import Scorer, query_digest, score_snippets
 
-FORMAT, VERSION = "conformal-retrievers/learned-query-score", 3
+FORMAT, VERSION = "conformal-retrievers/learned-query-score", 4
 
 
 class StoredQueryScorer(Stored):
