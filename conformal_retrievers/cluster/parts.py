@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from conformal_retrievers.data.files import Kind, envelope_text, parse_envelope, write_whole
-from conformal_retrievers.data.jsonl import judged_query
+from conformal_retrievers.data.jsonl import judged_query, parsed_json
 from conformal_retrievers.data.judged import check_retrieved, queries_to_judge
 from conformal_retrievers.data.parquet.files import iter_rows
 from conformal_retrievers.data.queries import JudgedQuery
@@ -123,7 +123,8 @@ def judged_in(part: Part) -> tuple[list[JudgedQuery], list[Report]]:
         try:
             if isinstance(row, ValueError):
                 raise row
-            query = judged_query(place, row.decode()) if isinstance(row, bytes) else row
+            value = parsed_json(place, row.decode()) if isinstance(row, bytes) else row
+            query = value if isinstance(value, JudgedQuery) else judged_query(place, value)
             check_retrieved(queries_to_judge([query]))
             judged.append(query)
         except (TypeError, ValueError) as error:

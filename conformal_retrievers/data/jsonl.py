@@ -91,12 +91,12 @@ def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:
     skipped. Raises ValueError naming the file, the line and the field.
     """
     for place, line in placed_lines(path):
-        yield judged_query(place, line)
+        yield judged_query(place, parsed_json(place, line))
 
 
-def judged_query(place: str, line: str) -> JudgedQuery:
-    """Return the judged query of a line; raise ValueError, naming its place, as `iter_jsonl`."""
-    row = row_of(place, line, QueryRow)
+def judged_query(place: str, value: Any) -> JudgedQuery:
+    """Return the judged query that a JSON value is; raise ValueError, naming its place."""
+    row = row_of(place, value, QueryRow)
     if row.snippets is None and not row.relevant_ids:
         raise ValueError(f"{place}: snippets and relevant_ids are missing or empty; give one")
     given = {name: value for name, value in row if value is not None}  # null is unknown
@@ -154,12 +154,11 @@ def rows(path: str | Path, model: type[T]) -> Iterator[tuple[str, T]]:
     has a field twice; OSError if the file cannot be read.
     """
     for place, line in placed_lines(path):
-        yield place, row_of(place, line, model)
+        yield place, row_of(place, parsed_json(place, line), model)
 
 
-def row_of(place: str, line: str, model: type[T]) -> T:
-    """Return a line as an object of a pydantic model; raise ValueError as `rows`."""
-    value = parsed_json(place, line)
+def row_of(place: str, value: Any, model: type[T]) -> T:
+    """Return a JSON value as an object of a pydantic model; raise ValueError as `rows`."""
     try:
         return model.model_validate(value)
     except ValidationError as error:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from conformal_retrievers.data import files
 from conformal_retrievers.data.beir import Runs, read_beir
 from conformal_retrievers.data.copies import without_copies
-from conformal_retrievers.data.jsonl import read_jsonl
+from conformal_retrievers.data.jsonl import judged_query, read_jsonl
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.data.readers import langsmith, openinference, ragas, table, trec
 from conformal_retrievers.data.readers.records import Record, columns, first_line, records_of
@@ -27,18 +27,27 @@ class Format(NamedTuple):
     reader: Callable[..., list[JudgedQuery]]  # its parameters are the options that it takes
 
 
+def _fits(names: Collection[str]) -> bool:
+    return "query" in names and not {"snippets", "relevant_ids"}.isdisjoint(names)
+
+
+def _read_queries(records: Sequence[Record]) -> list[JudgedQuery]:
+    return [judged_query(record.place, record.fields) for record in records]
+
+
 FORMATS = (
+    Format("judged queries", _fits, _read_queries),
     Format("RAGAS", ragas.fits, ragas.read_ragas),
     Format("LangSmith", langsmith.fits, langsmith.read_langsmith),
     Format("OpenInference", openinference.fits, openinference.read_openinference),
     Format("a table", table.fits, table.read_frame),
 )
 KNOWN = (
-    "JSON lines of write_jsonl, Parquet of write_parquet, a BEIR folder, TREC qrels and a run, "
-    "RAGAS evaluation sets, LangSmith examples and runs, OpenInference spans, and tables with "
-    "columns query, id or text, and relevant, or others that query= and relevant= name. For plain "
-    "questions, retrieve first: judge_retriever(retriever, questions), or label_retriever, which "
-    "asks an LLM"
+    'objects {"query": "…", "snippets": [{"text": "…", "relevant": true}]} as write_jsonl writes '
+    "them, Parquet of write_parquet, a BEIR folder, TREC qrels and a run, RAGAS evaluation sets, "
+    "LangSmith examples and runs, OpenInference spans, or tables with columns query, id or text, "
+    "and relevant, or others that query= and relevant= name. For plain questions, retrieve first: "
+    "judge_retriever(retriever, questions), or label_retriever, which asks an LLM"
 )
 OF_RUNS = ("run", "k", "min_score")  # the options of BEIR folders and qrels
 
@@ -56,8 +65,8 @@ def read(
 
     A folder is BEIR; lines "qid 0 docid relevance" are TREC qrels. Parquet is as `write_parquet`
     has it. Of JSON lines, a JSON file, a CSV file, a pandas frame or a list of objects, the names
-    of all fields count: "query" and "snippets" or "relevant_ids" are judged queries of
-    `write_jsonl`; "user_input", RAGAS; "inputs" and "outputs", LangSmith; "attributes" or
+    of all fields count: "query" and "snippets" or "relevant_ids" are judged queries as in
+    `iter_jsonl`; "user_input", RAGAS; "inputs" and "outputs", LangSmith; "attributes" or
     "document_position", OpenInference; "query" with "id" or "text", a table with a row for each
     snippet. What holds relevant documents and nothing retrieved gives queries whose snippets are
     all relevant, for `judge_retriever`. Copies of a query are left out with a warning, and near
@@ -160,5 +169,4 @@ def _is_ours(line: str) -> bool:
         fields = json.loads(line)
     except (ValueError, RecursionError):
         return False
-    known = fields.keys() if isinstance(fields, dict) else set()
-    return "query" in known and not {"snippets", "relevant_ids"}.isdisjoint(known)
+    return isinstance(fields, dict) and _fits(fields)

@@ -43,11 +43,13 @@ def test_a_file_is_recognised_by_its_content_and_not_by_its_name(tmp_path):
     assert i == 4
 
 
-def test_a_list_in_json_is_read_as_json_lines(tmp_path):
-    samples = [json.loads(line) for line in (FILES / "ragas.jsonl").read_text().splitlines()]
-    for indent in (None, 2):
-        (tmp_path / "list").write_text(json.dumps(samples, indent=indent))
-        assert read(tmp_path / "list") == read(FILES / "ragas.jsonl")
+def test_a_list_in_json_or_of_objects_is_read_as_json_lines(tmp_path):
+    write_jsonl(OURS, ours := tmp_path / "ours.jsonl")
+    for file in (FILES / "ragas.jsonl", ours):
+        samples = [json.loads(line) for line in file.read_text().splitlines()]
+        for indent in (None, 2):
+            (tmp_path / "list").write_text(json.dumps(samples, indent=indent))
+            assert read(tmp_path / "list") == read(samples) == read(file)
 
 
 @pytest.mark.parametrize(
@@ -58,6 +60,7 @@ def test_a_list_in_json_is_read_as_json_lines(tmp_path):
         ("plain text\n", "no records"),
         ("", "no records"),
         ("[1]", "line 1, item 0 is 1; give an object"),
+        ('[{"query": "x", "snippets": ["a"]}]', r"item 0: snippets\.0 is 'a'; .* {\"text\": \"…\""),
         ('{"user_input": "q"}\n{"user_input"\n', "line 2: it is not JSON"),
         ('{"user_input": "q", "user_input": "p"}', "'user_input' occurs twice"),
         ("[" * 100_000, "not JSON"),
