@@ -18,6 +18,7 @@ drawn anew in each halving.
                that the calibration keeps, in %; "holds" if ≥ recall − 3 se over the halvings
 
 The recall is 80 % (nq-open 90 %), or what the union of both lists reaches less 10 points.
+`--alone 20` filters the best 20 of the dense retriever instead, as a plain vector store gives them.
 
     python -m benchmarks.default --data FOLDER [--sets scifact nq-open] [--cache FOLDER] [--write]
 """
@@ -31,6 +32,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
@@ -94,8 +96,9 @@ def main() -> None:
         console.print(part, markup=False, highlight=False, soft_wrap=True)
     if arguments.write:
         lines = (line.rstrip() for line in console.export_text().splitlines())
-        name = f"default-{arguments.model.name}.md" if arguments.model else "default.md"
-        (RESULTS / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+        given = [arguments.model and arguments.model.name, arguments.alone and "alone"]
+        name = "-".join(["default", *filter(None, given)])
+        (RESULTS / f"{name}.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def parsed_arguments() -> argparse.Namespace:
@@ -131,6 +134,7 @@ def parsed_arguments() -> argparse.Namespace:
         default=BESIDE["snippets"],
         help="characters that a snippet costs beside its text; inf: snippets alone cost",
     )
+    parser.add_argument("--alone", type=int, help="so many snippets of the dense retriever alone")
     parser.add_argument("--write", action="store_true", help="also write results/default.md")
     return parser.parse_args()
 
@@ -139,10 +143,13 @@ def sections(arguments: argparse.Namespace) -> Iterator[str | Table]:
     """Yield the facts and the table of each data set, and then the medians over all of them."""
     from benchmarks.prior import coefficients, prior_from
 
+    union = f"union of dense and BM25, {DEPTH} snippets each"
+    lists = f"{arguments.alone} snippets of dense" if arguments.alone else union
+    names = ["dense", "cosine"] if arguments.alone else [*OTHERS]
     yield (
         f"# The default score, against top k\n\nOver {arguments.halvings} random halvings (seed "
-        f"{arguments.seed}), mean ± sd; union of dense and BM25, {DEPTH} snippets each; "
-        f"conformal_retrievers {__version__}. `benchmarks/default.py` says what the columns are."
+        f"{arguments.seed}), mean ± sd; {lists}; conformal_retrievers {__version__}. "
+        "`benchmarks/default.py` says what the columns are."
     )
     ratios: dict[int, list[list[float]]] = {size: [] for size in arguments.sizes}
     with tempfile.TemporaryDirectory() as temporary:
@@ -153,26 +160,25 @@ def sections(arguments: argparse.Namespace) -> Iterator[str | Table]:
         for name in arguments.sets:
             prior = prior_from("snippets", made, [name])
             judged = united(arguments.data / name, cache, arguments.model)
+            if arguments.alone:
+                judged = [of_dense(query, arguments.alone) for query in judged]
             recall = recall_of(name, judged)
             yield f"\n## {name}, recall {recall:g}\n\n{described(judged)}"
-            table = empty_table()
-            others = {
-                name: in_order(score_queries(scorer, judged), name)
-                for name, scorer in OTHERS.items()
-            }
+            table = empty_table(names)
+            others = {name: in_order(score_queries(OTHERS[name], judged), name) for name in names}
             judged = shared_in(judged)
             for size in arguments.sizes:
                 rngs = np.random.default_rng([arguments.seed, size]).spawn(arguments.halvings)
                 if size > len(judged) // 2:
                     continue
                 halvings = [halving(judged, others, recall, rng, size, prior) for rng in rngs]
-                ratios[size].append(add_row(table, size, halvings, recall))
+                ratios[size].append(add_row(table, size, halvings, recall, names))
             yield table
     yield "\n## Medians over the sets\n"
     for size, found in ratios.items():
         if found:
-            names = [*OTHERS, *(f"the text of {name}" for name in OTHERS)]
-            columns = zip(names, np.array(found).T, strict=True)
+            of_what = [*names, *(f"the text of {name}" for name in names)]
+            columns = zip(of_what, np.array(found).T, strict=True)
             of = (
                 f"of {name} {np.median(r):.2f} [{r.min():.2f}, {r.max():.2f}]"
                 for name, r in columns
@@ -199,6 +205,17 @@ def united(folder: Path, cache: Path, model: Path | None = None) -> list[JudgedQ
     some = without_copies([q for q in judged if any(q.relevant) or q.missed])[0]
     some.sort(key=lambda query: hashlib.sha256(query.query.encode()).hexdigest())
     return some[:MOST]
+
+
+def of_dense(query: JudgedQuery, depth: int) -> JudgedQuery:
+    """Return a query with the best snippets of the dense retriever alone."""
+    best = query.hits["dense"].ranks < depth
+    found = [s for s, among in zip(query.snippets, best, strict=True) if among]
+    snippets = [replace(s, hits=[h for h in s.hits if h.retriever == "dense"]) for s in found]
+    relevant = [mark for mark, among in zip(query.relevant, best, strict=True) if among]
+    missed = query.missed + sum(query.relevant) - sum(relevant)
+    fields = {"snippets": snippets, "relevant": relevant, "missed": missed}
+    return replace(query, **fields, retriever="dense", k=depth)
 
 
 def candidates_in(folder: Path) -> dict[str, set[str]]:
@@ -242,7 +259,7 @@ def described(judged: list[JudgedQuery]) -> str:
     missed = np.array([query.missed for query in judged])
     return (
         f"{len(judged)} queries, {np.mean([len(q.snippets) for q in judged]):.0f} snippets each. "
-        f"Recall of the union: {np.mean(retrieved / (retrieved + missed)):.1%} per query."
+        f"Recall of what is retrieved: {np.mean(retrieved / (retrieved + missed)):.1%} per query."
     )
 
 
@@ -343,23 +360,25 @@ def cost_at(
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def empty_table() -> Table:
+def empty_table(names: Sequence[str]) -> Table:
     table = Table(box=box.MARKDOWN)
-    of = [f"of {name}" for name in OTHERS]
+    of = [f"of {name}" for name in names]
     text = [f"text {heading}" for heading in of]
     for heading in ("judged", "fit", "snippets", *of, *text, "kept", "coverage", "se", "holds"):
         table.add_column(heading, no_wrap=True)
     return table
 
 
-def add_row(table: Table, size: int, halvings: list[Halving], recall: float) -> list[float]:
+def add_row(
+    table: Table, size: int, halvings: list[Halving], recall: float, names: Sequence[str]
+) -> list[float]:
     """Add the row of so many judged queries, and return its ratios."""
     rows, texts = (
-        {row: np.array([of[row] for of in each]) for row in ("filter", *OTHERS)}
+        {row: np.array([of[row] for of in each]) for row in ("filter", *names)}
         for each in ([h.snippets for h in halvings], [h.text for h in halvings])
     )
     ratios = [
-        float(of["filter"].mean() / of[name].mean()) for of in (rows, texts) for name in OTHERS
+        float(of["filter"].mean() / of[name].mean()) for of in (rows, texts) for name in names
     ]
     coverage = np.array([h.coverage for h in halvings])
     se = coverage.std(ddof=1) / math.sqrt(len(coverage))
