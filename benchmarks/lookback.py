@@ -235,7 +235,7 @@ def quality(steps, n_answers, seed):
             if len({answer.consistent for answer in answers}) < 2:
                 cells.append("all alike")
                 continue
-            found = classifier.evaluate(answers, rng=rng)
+            found = classifier.evaluate(answers)
             n_inconsistent = sum(not answer.consistent for answer in answers)
             area, low, high = (100 * value for value in found)
             cells.append(f"{area:.1f} [{low:.1f}, {high:.1f}], {n_inconsistent} of {len(answers)}")

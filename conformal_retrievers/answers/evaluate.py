@@ -221,6 +221,6 @@ def _mean(name: str, values: NDArray[np.float64], level: float) -> Interval:
 
 def _gap(values: NDArray[np.float64], level: float) -> Gap:
     """Return the mean of values (n,) with its interval, and the questions that tell it from 0."""
-    drawn = resampled(values[:, np.newaxis], np.random.default_rng(0)) / len(values)
+    drawn = resampled(values[:, np.newaxis]) / len(values)
     mean = Interval(float(values.mean()), *spans(drawn, level)[0])
     return Gap(mean, n_to_tell(drawn[:, 0], len(values), mean.estimate))

@@ -92,11 +92,11 @@ class Plan:
     def table(self) -> str:
         """The outlooks, a line each, of at most 80 characters."""
         costs = self.guarantee != "snippet"
-        head = [self.unit, "8 in 10 cover, %", *[f"delta = {self.delta or DELTA:g} is"] * costs]
+        head = [self.unit, "8 in 10 cover, %", *[f"with delta = {self.delta or DELTA:g}"] * costs]
         rows = []
         for o in self.outlooks:
             row = [f"{o.n:,}", "keep all" if o.n < self.feasible else in_percent(*o.coverage[1:])]
-            row += ["keep all" if o.as_alpha is None else f"alpha = {o.as_alpha:.2g}"] * costs
+            row += ["keep all" if o.as_alpha is None else f"as alpha = {o.as_alpha:.2g}"] * costs
             rows.append([row[0].rjust(len(self.unit)), *row[1:]])
         return "\n".join(aligned(head, rows))
 

@@ -16,11 +16,9 @@ SHOWS = 1.960 + 0.842  # standard errors: the normal quantiles of 0.975 and of t
 FEWEST = 10  # queries: the bootstrap of fewer has intervals that are far too short
 
 
-def resampled(
-    table: NDArray[np.float64], rng: np.random.Generator, resamples: int = 2000
-) -> NDArray[np.float64]:
-    """Return the sums (resamples, c) of a table (n, c) over resampled rows."""
-    n = len(table)
+def resampled(table: NDArray[np.float64], resamples: int = 2000) -> NDArray[np.float64]:
+    """Return the sums (resamples, c) of a table (n, c) over resampled rows, each time the same."""
+    n, rng = len(table), np.random.default_rng(0)
     chunk = max(1, min(CHUNK, CELLS // n))
 
     def drawn(some: int) -> NDArray[np.float64]:

@@ -66,7 +66,6 @@ def compare(
     scored: Given,
     scored_by_other: Given | None = None,
     *,
-    rng: np.random.Generator,
     level: float = 0.95,
 ) -> Differences:
     """Measure one calibration minus another on the same queries, by a paired bootstrap.
@@ -79,10 +78,8 @@ def compare(
         The queries, judged, or scored by the scorer of `one`.
     scored_by_other
         The same queries in the same order, scored by the scorer of `other`; by default `scored`.
-    rng
-        Draws 2,000 resamples; the same seed gives the same intervals.
     level
-        Share of the resamples that an interval spans, in (0, 1).
+        Share of 2,000 resamples that an interval spans, in (0, 1).
 
     Raises
     ------
@@ -108,7 +105,7 @@ def compare(
     parts = [column for c in (ours, theirs) for name in names for column in MEASURES[name](c)]
     table = np.stack(parts, axis=1)  # (K, 2 calibrations × measures × 2)
     estimates = _differences(table.sum(axis=0)[None])[0]
-    drawn = _differences(resampled(table, rng))
+    drawn = _differences(resampled(table))
     ends = spans(drawn, level)
     needed = [n_to_tell(of_one, len(queries), STATED) for of_one in drawn.T]
     return Differences(

@@ -99,15 +99,13 @@ class FactualityClassifier:
         log_odds = np.array(rows, dtype=np.float64) + self.intercept
         return np.asarray(expit(log_odds))
 
-    def evaluate(
-        self, answers: Iterable[JudgedRatios], *, rng: np.random.Generator, level: float = 0.95
-    ) -> Interval:
+    def evaluate(self, answers: Iterable[JudgedRatios], *, level: float = 0.95) -> Interval:
         """Return the AUC on answers that it was not fitted on, with a bootstrap interval.
 
         The AUC is P(a consistent answer has a higher confidence than an inconsistent one); ties
-        count one half, and an answer without a token has confidence 0. `rng` draws 2,000 resamples,
-        of consistent and inconsistent answers apart. Raises ValueError if an answer occurs twice or
-        was fitted on, or all are of one kind.
+        count one half, and an answer without a token has confidence 0. The interval is of 2,000
+        resamples, of consistent and inconsistent answers apart. Raises ValueError if an answer
+        occurs twice or was fitted on, or all are of one kind.
         """
         check_level(level)
         answers = list(answers)
@@ -116,7 +114,7 @@ class FactualityClassifier:
         consistent = np.array([answer.consistent for answer in answers], dtype=bool)
         _check_both(consistent)
         yes, no = confidence[consistent], confidence[~consistent]
-        again = []
+        again, rng = [], np.random.default_rng(0)
         for _ in range(RESAMPLES):
             some, others = rng.choice(yes, len(yes)), rng.choice(no, len(no))
             again.append(auc(others, some))

@@ -20,10 +20,6 @@ def at(threshold, scorer="lookup"):
     return calibrated([threshold], 0.5, scorer)
 
 
-def compared(*given, **options):
-    return compare(*given, rng=np.random.default_rng(0), **options)
-
-
 # --- two calibrations -----------------------------------------------------------------------------
 
 
@@ -31,7 +27,7 @@ def test_a_difference_is_that_of_the_two_evaluations():
     rng = np.random.default_rng(1)
     queries = [ScoredQuery(rng.random(4), rng.random(4) < 0.5, missed=1) for _ in range(50)]
     one, other = evaluate(at(0.8), queries).shares, evaluate(at(0.4), queries).shares
-    differences = compared(at(0.8), at(0.4), queries)
+    differences = compare(at(0.8), at(0.4), queries)
     assert list(differences) == list(one)
     for name, difference in differences.items():
         assert difference.estimate == pytest.approx(one[name].estimate - other[name].estimate)
@@ -39,7 +35,7 @@ def test_a_difference_is_that_of_the_two_evaluations():
         assert difference.estimate == 0 if same else difference.low <= difference.estimate
         assert same or difference.estimate <= difference.high
     assert differences["snippet"].low > 0
-    assert compared(at(0.4), at(0.8), queries)["snippet"].high < 0
+    assert compare(at(0.4), at(0.8), queries)["snippet"].high < 0
     assert differences["recall@K"].estimate == 0
     assert str(differences["snippet"]).startswith("+")
     assert [line.split("  ")[0] for line in str(differences).splitlines()] == list(one)
@@ -49,19 +45,19 @@ def test_calibrations_of_two_scorers_are_compared_on_the_scores_of_each():
     one, other = at(0.5), at(0.5, scorer="other")
     scored = [ScoredQuery([0.1, 0.9], [True, False], id="q"), ScoredQuery([0.9], [True], id="p")]
     again = [ScoredQuery([0.1, 0.2], [True, False], id="q"), ScoredQuery([0.2], [True], id="p")]
-    differences = compared(one, other, scored, again)
+    differences = compare(one, other, scored, again)
     assert differences["removal"].estimate == 2 / 3
     assert differences["query-recall"].estimate == -1 / 2
     with pytest.raises(ValueError, match="scored_by_other"):
-        compared(one, other, scored)
+        compare(one, other, scored)
     for wrong in (again[::-1], again[:1]):
         with pytest.raises(ValueError, match="scored_by_other"):
-            compared(one, other, scored, wrong)
+            compare(one, other, scored, wrong)
 
 
 def test_recall_is_compared_over_queries_whose_missed_snippets_are_known():
     unknown, known = (
-        compared(at(0.8), at(0.3), [ScoredQuery([0.1, 0.4], [True, True], missed=missed)] * 5)
+        compare(at(0.8), at(0.3), [ScoredQuery([0.1, 0.4], [True, True], missed=missed)] * 5)
         for missed in (None, 0)
     )
     assert math.isnan(unknown["recall@K"].estimate)
@@ -71,36 +67,36 @@ def test_recall_is_compared_over_queries_whose_missed_snippets_are_known():
 
 def test_a_difference_of_too_few_queries_or_of_none_has_no_interval():
     queries = [ScoredQuery([0.1, 0.9], [True, False])] * 50
-    found = compared(at(0.5), at(0.4), queries)["removal"]
+    found = compare(at(0.5), at(0.4), queries)["removal"]
     assert (found.estimate, math.isnan(found.low), math.isnan(found.needed)) == (0, True, True)
     assert str(found) == "+0.0 % [no difference on these queries]"
     nothing = [ScoredQuery([0.1], [False])] * 3
-    difference = compared(at(0.5), at(0.2), nothing)["query-recall"]
+    difference = compare(at(0.5), at(0.2), nothing)["query-recall"]
     assert all(map(math.isnan, difference))
     queries = [ScoredQuery([0.1], [True])] + [ScoredQuery([0.1], [False])] * 9
-    difference = compared(at(0.5), at(0.05), queries)["query-recall"]
+    difference = compare(at(0.5), at(0.05), queries)["query-recall"]
     assert difference.estimate == 1  # of the one query that has a relevant snippet
     assert math.isnan(difference.low)
     assert str(difference) == "+100.0 % [too few queries]"
     for n, known in ((9, False), (10, True)):
         queries = [ScoredQuery([i % 2], [True]) for i in range(n)]
-        found = compared(at(1.0), at(0.5), queries)["query-recall"]
+        found = compare(at(1.0), at(0.5), queries)["query-recall"]
         assert math.isnan(found.low) is math.isnan(found.needed) is not known
 
 
 def test_invalid_arguments_are_refused():
     with pytest.raises(ValueError, match="level is 95"):
-        compared(at(0.5), at(0.2), QUERIES, level=95)
+        compare(at(0.5), at(0.2), QUERIES, level=95)
     mine = [ScoredQuery([0.1], [True], id="q")]
     with pytest.raises(ValueError, match="'q'"):
-        compared(at(0.5), calibrated(mine, 0.5), mine)
+        compare(at(0.5), calibrated(mine, 0.5), mine)
 
 
 @pytest.mark.parametrize(("level", "z"), [(0.95, 1.96), (0.8, 1.28)])
 def test_with_many_queries_the_interval_is_the_normal_one(level, z):
     rng = np.random.default_rng(6)
     queries = [ScoredQuery([score], [True]) for score in rng.random(1000)]
-    d = compared(at(0.8), at(0.6), queries, level=level)["query-recall"]
+    d = compare(at(0.8), at(0.6), queries, level=level)["query-recall"]
     se = np.sqrt(d.estimate * (1 - d.estimate) / 1000)  # a query differs by 1 or by 0
     assert d.high - d.low == pytest.approx(2 * z * se, rel=0.08)
     # Of 2 points with the power 0.8 at 5 %: the quantiles 1.96 and 0.84.
@@ -117,7 +113,7 @@ def test_as_many_queries_as_are_needed_tell_a_difference_with_probability_80_per
     chances = [0.2 - size / 2, 0.6, 0.2 + size / 2]
 
     def drawn(n):  # the mean of n differences of −1, 0 or 1, resampled
-        return resampled(rng.choice([-1.0, 0, 1], (n, 1), p=chances), rng, 400) / n
+        return resampled(rng.choice([-1.0, 0, 1], (n, 1), p=chances), 400) / n
 
     needed = np.mean([n_to_tell(drawn(100)[:, 0], 100, size) for _ in range(50)])
     told = [spans(drawn(round(needed)), 0.95)[0][0] > 0 for _ in range(600)]

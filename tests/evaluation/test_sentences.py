@@ -3,7 +3,6 @@
 import re
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from pages import NAME, NUMBER, asked
 
@@ -91,7 +90,7 @@ def test_scores_of_whole_snippets_and_of_sentences_are_not_mixed():
         for use in (
             lambda c, s: evaluate(c, s),
             lambda c, s: diagnose(c, s),
-            lambda c, s: compare(c, c, s, rng=np.random.default_rng(0)),
+            lambda c, s: compare(c, c, s),
             lambda c, s: Monitor(c).observe_judged(s[0]),
         ):
             with pytest.raises(CalibrationMismatch, match="split"):
@@ -101,9 +100,7 @@ def test_scores_of_whole_snippets_and_of_sentences_are_not_mixed():
 
 
 def test_calibrations_of_sentences_are_compared():
-    differences = compare(
-        CALIBRATION.at(0.7), CALIBRATION, scored_of(), rng=np.random.default_rng(0)
-    )
+    differences = compare(CALIBRATION.at(0.7), CALIBRATION, scored_of())
     assert differences["query-recall"].estimate == -0.5
 
 

@@ -90,7 +90,7 @@ def test_the_confidence_is_that_of_scikit_learn(rng, variant, size):
 def test_evaluation_measures_the_auc_with_its_interval(fitted, rng):
     _, classifier = fitted
     test = answers_of(rng, 400)
-    found = classifier.evaluate(test, rng=rng)
+    found = classifier.evaluate(test)
     confidence = classifier.predict_proba([a.ratios for a in test])
     consistent = [a.consistent for a in test]
     assert found.estimate == pytest.approx(roc_auc_score(consistent, confidence))
@@ -100,7 +100,7 @@ def test_evaluation_measures_the_auc_with_its_interval(fitted, rng):
     q1, q2 = a / (2 - a) - a * a, 2 * a * a / (1 + a) - a * a
     error = math.sqrt((a * (1 - a) + (m - 1) * q1 + (n - 1) * q2) / (m * n))
     for level, deviations in ((0.95, 1.96), (0.5, 0.674)):
-        interval = classifier.evaluate(test, rng=rng, level=level)
+        interval = classifier.evaluate(test, level=level)
         assert interval.high - interval.low == pytest.approx(2 * deviations * error, rel=0.2)
 
 
@@ -113,27 +113,26 @@ def test_an_answer_without_a_token_has_no_confidence_and_is_refused_in_a_fit(fit
             [answers[0], JudgedRatios(nothing, False), *answers[1:]], n_snippets=SNIPPETS
         )
     test = [JudgedRatios(nothing, False), *(a for a in answers_of(rng, 50) if a.consistent)]
-    assert classifier.evaluate(test, rng=rng).estimate == 1  # no confidence is the least
+    assert classifier.evaluate(test).estimate == 1  # no confidence is the least
 
 
 def test_what_cannot_be_fitted_or_evaluated_is_refused(fitted, rng):
     answers, classifier = fitted
     fit = partial(FactualityClassifier.fit, n_snippets=SNIPPETS)
-    evaluate = partial(classifier.evaluate, rng=rng)
     new, [other] = answers_of(rng, 20), answers_of(rng, 1, model="other")
     alike = [answer for answer in new if answer.consistent]
     one_kind = f"{len(alike)} consistent and 0 inconsistent"
     for words, use in (
-        (r"answers\[20\] .* fit ", lambda: evaluate([*new, answers[7]])),
-        (r"answers\[20\] .* answers\[3\]", lambda: evaluate([*new, new[3]])),
-        ("level", lambda: evaluate(new, level=95)),
+        (r"answers\[20\] .* fit ", lambda: classifier.evaluate([*new, answers[7]])),
+        (r"answers\[20\] .* answers\[3\]", lambda: classifier.evaluate([*new, new[3]])),
+        ("level", lambda: classifier.evaluate(new, level=95)),
         ("variant", lambda: fit(answers, variant="all")),
         ("n_snippets", lambda: fit(answers, n_snippets=SNIPPETS - 1)),
         ("'other'", lambda: fit([*answers, other])),
         ("'other'", lambda: classifier.predict_proba([other.ratios])),
         (r"\(1, 1\) layers and heads", lambda: classifier.predict_proba([ratios_of([[[1.0]]])])),
         (one_kind, lambda: fit(alike)),
-        (one_kind, lambda: evaluate(alike)),
+        (one_kind, lambda: classifier.evaluate(alike)),
     ):
         with pytest.raises(ValueError, match=words):
             use()
