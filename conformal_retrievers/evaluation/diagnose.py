@@ -9,7 +9,7 @@ it is not coverage and has no target of 1 − α. Exchangeability implies that m
 that of the judged ones, up to chance (`theory/exchangeability.py`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -62,15 +62,20 @@ def diagnose(
     new = Observed.of(calibration, queries)
     evaluation = evaluation_of(calibration, new.counts, queries, level=level)
     within = new.aucs[~np.isnan(new.aucs)]
-    points = tuple(_sweep(calibration, new, like, level))
-    own = next(point for point in points if point.alpha == calibration.alpha)
+    lowest, kept = _lowest(calibration, new, like)
+    points = tuple(_sweep(calibration, new, like, lowest, kept, level))
+    own = [point.alpha for point in points].index(calibration.alpha)
+    scored, comparison = new.lowest[np.isfinite(new.lowest)], None
+    if len(lowest) and len(scored):
+        both = (kept[own], int(new.lowest_kept[own])) if kept else None
+        comparison = exchangeability.two_sample_test(lowest, scored, both)
     d = Diagnosis(
         calibration=calibration,
         level=level,
         evaluation=evaluation,
-        m1_band=own.m1_band,
-        m2_band=own.m2_band,
-        comparison=_comparison(calibration, new, like),
+        m1_band=points[own].m1_band,
+        m2_band=points[own].m2_band,
+        comparison=comparison,
         auc_within=cluster_interval(within, np.ones(len(within)), level),
         auc_over=new.auc_over,
         ties=Ties(new.n_scores, new.n_values, new.at_threshold / max(1, new.n_scores)),
@@ -79,21 +84,27 @@ def diagnose(
     return replace(d, findings=findings(d))
 
 
-def _comparison(
+def _lowest(
     calibration: Calibration, new: Observed, reference: Observed | None
-) -> exchangeability.Comparison | None:
-    lowest = _lowest(calibration, reference)
-    scored = new.lowest[np.isfinite(new.lowest)]
-    if not (len(lowest) and len(scored)):
-        return None
-    own = alphas_of(calibration).index(calibration.alpha)
-    kept = _lowest_kept(lowest, reference, new.thresholds[own], own)
-    both = None if kept is None else (kept, int(new.lowest_kept[own]))
-    return exchangeability.two_sample_test(lowest, scored, both)
+) -> tuple[measures.Column, list[int]]:
+    """Return the lowest scores (N,) of the reference, or else of the calibration's queries.
+
+    Beside them is how many are kept at each alpha. This is empty for a calibration by group, which
+    does not record the group of each lowest score.
+    """
+    if reference is not None:
+        return reference.lowest[np.isfinite(reference.lowest)], reference.lowest_kept.tolist()
+    lowest = np.array(calibration.lowest_scores, dtype=np.float64)
+    return lowest, [int(np.count_nonzero(lowest <= t)) for t in new.thresholds if t is not None]
 
 
 def _sweep(
-    calibration: Calibration, new: Observed, reference: Observed | None, level: float
+    calibration: Calibration,
+    new: Observed,
+    reference: Observed | None,
+    lowest: measures.Column,
+    kept: Sequence[int],
+    level: float,
 ) -> Iterator[SweepPoint]:
     """Yield a point for each alpha and for the calibration's own.
 
@@ -104,20 +115,18 @@ def _sweep(
     share_passed = float(passes.mean())
     n_scored = int(np.count_nonzero(np.isfinite(new.lowest)))
     n_new = int(np.count_nonzero(passes & (new.counts.retrieved > 0)))
-    lowest = _lowest(calibration, reference)
     for i, alpha in enumerate(alphas_of(calibration)):
-        counts, threshold = new.at(i), new.thresholds[i]
+        counts = new.at(i)
         one = two = None
-        kept = _lowest_kept(lowest, reference, threshold, i)
-        if n_scored and len(lowest) and kept is not None:
-            one = exchangeability.m1_band(kept, len(lowest), n_scored, level)
+        if n_scored and len(lowest) and kept:
+            one = exchangeability.m1_band(kept[i], len(lowest), n_scored, level)
         if reference is not None and n_new:
             some = measures.passed(reference.counts) & (reference.counts.retrieved > 0)
             shares = reference.kept[i][some] / reference.counts.retrieved[some]
             two = exchangeability.m2_band(shares, n_new, level)
         yield SweepPoint(
             alpha,
-            threshold,
+            new.thresholds[i],
             measures.estimate(counts, "m1"),
             measures.estimate(counts, "m2"),
             measures.estimate(counts, "removal"),
@@ -129,22 +138,3 @@ def _sweep(
 
 def _times(share: float, band: Band) -> Band:
     return share * band[0], share * band[1]
-
-
-def _lowest(calibration: Calibration, reference: Observed | None) -> measures.Column:
-    """Return the lowest scores (N,) of the reference, or else of the calibration's queries."""
-    if reference is None:
-        return np.array(calibration.lowest_scores, dtype=np.float64)
-    return reference.lowest[np.isfinite(reference.lowest)]
-
-
-def _lowest_kept(
-    lowest: measures.Column, reference: Observed | None, threshold: float | None, i: int
-) -> int | None:
-    """Return how many of the lowest scores are kept at alpha number i.
-
-    It is None for a calibration by group, which does not record the group of each lowest score.
-    """
-    if reference is not None:
-        return int(reference.lowest_kept[i])
-    return None if threshold is None else int(np.count_nonzero(lowest <= threshold))
