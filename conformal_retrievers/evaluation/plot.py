@@ -15,7 +15,6 @@ import numpy as np
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.subjects import CLAIMS, FLAGS, QUERIES, RETRIEVED, Scores
-from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.evaluation import measures
 from conformal_retrievers.evaluation.diagnosis import Diagnosis
 from conformal_retrievers.evaluation.equal_recall import FILTER, EqualRecall
@@ -121,7 +120,7 @@ def _pictures(value: Drawn) -> list[Draw]:
                 partial(threshold_over_alpha, calibration=value),
             ]
         case Diagnosis():
-            return list(_of_diagnosis(value))
+            return [*of_diagnosis(value).values()]
         case GateEvaluation():
             return [partial(gate_errors, gate=value)]
         case object(draw=draw):
@@ -145,19 +144,19 @@ def _of_evaluation(e: Evaluation) -> Iterable[Draw]:
         yield partial(shares, found={name: s.interval for name, s in e.shares.items() if s.n})
 
 
-def _of_diagnosis(d: Diagnosis) -> Iterable[Draw]:
-    if not math.isnan(d.coverage.estimate):
-        yield partial(coverage_of, d=d)
-    yield partial(removal, d=d)
-    yield partial(m1_and_m2, d=d)
-    queries = d.evaluation._of_snippets
-    scores = scores_of(d, queries[1]) if queries else {}
+def of_diagnosis(d: Diagnosis) -> dict[str, Draw]:
+    """Return the pictures of a diagnosis by their names in the report's template."""
+    known, scores = not math.isnan(d.coverage.estimate), scores_of(d)
+    drawn: dict[str, Draw] = {"coverage": partial(coverage_of, d=d)} if known else {}
+    drawn |= {"removal": partial(removal, d=d), "sweep": partial(m1_and_m2, d=d)}
     if any(np.isfinite(of_kind).any() for of_kind in scores.values()):
-        yield partial(histogram, scores=scores, calibration=d.calibration)
+        drawn["histogram"] = partial(histogram, scores=scores, calibration=d.calibration)
+    return drawn
 
 
-def scores_of(d: Diagnosis, queries: ScoredQueries) -> dict[str, Scores]:
+def scores_of(d: Diagnosis) -> dict[str, Scores]:
     """Return relevant and irrelevant scores, or unjudged ones and the calibration's relevant."""
+    queries: Any = d.evaluation._queries  # `diagnose` has them
     if d.judged:
         scores, relevant = queries.scores, queries.relevant
         return {"relevant": scores[relevant], "irrelevant": scores[~relevant]}

@@ -24,7 +24,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.copies import without_copies
 from conformal_retrievers.data.files import write_whole
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
@@ -110,11 +109,6 @@ def html(
     scorer = None if chosen else c.scorer_provenance
     given = {"retrieval": in_words(c.retrieval or {}), "labels": c.labels, "scorer": scorer}
     facts = [(f"{name}: {k}", v) for name, part in given.items() for k, v in (part or {}).items()]
-    queries = ScoredQueries.of(scored)
-    scores = plot.scores_of(d, queries)
-    histogram = partial(plot.histogram, scores=scores, calibration=c)
-    some_score = any(np.isfinite(of_kind).any() for of_kind in scores.values())
-    covered = not math.isnan(d.coverage.estimate)
     return environment.get_template("report.html.jinja").render(
         sources=dict(sources or {}),
         c=c,
@@ -122,18 +116,15 @@ def html(
         meaning=c.subject.worded(MEANING[c.guarantee]),
         guaranteed=guaranteed(c),
         thresholds=thresholds,
-        coverage=_image(partial(plot.coverage_of, d=d)) if covered else None,
-        removal=_image(partial(plot.removal, d=d)),
-        sweep=_image(partial(plot.m1_and_m2, d=d)),
-        histogram=_image(histogram) if some_score else None,
-        kinds=" and ".join(scores),
+        pictures={name: _image(draw) for name, draw in plot.of_diagnosis(d).items()},
+        kinds=" and ".join(plot.scores_of(d)),
         provenance=dict(facts),
         infinity=math.inf,
         gate=gate,
         gate_curve=gate and _image(partial(plot.gate_errors, gate=gate)),
         answers=answers and f"{answers}",
         answers_drawn=answers and _image(answers.draw),
-        dropped=dropped(c, queries, judged),
+        dropped=dropped(c, scored, judged),
         shown=SHOWN,
         marked=marked,
     )
