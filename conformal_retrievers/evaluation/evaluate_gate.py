@@ -38,6 +38,7 @@ from conformal_retrievers.theory.ranks import exact_alpha
 ALPHAS = (0.005, 0.01, 0.02, *(k / 40 for k in range(1, 21)))  # of the curve: 0.005 … 0.5
 Array = NDArray[np.float64]
 Decided = tuple[JudgedQuery, Gated]
+Kinds = Mapping[str, Sequence[Decided]]  # answerable queries as "", and others by source
 UNNAMED = "unanswerable"  # the source of a list without a name
 NOTHING = "nothing relevant retrieved"  # the source of queries whose answer was not retrieved
 WORST, SHOWN = 10, 3  # queries of each kind: how many are kept, and written
@@ -225,21 +226,14 @@ def evaluate_gate(
         pairs = zip(queries, scores.tolist(), strict=True)
         return [(query, gate.decide(score, query.group)) for query, score in pairs]
 
-    of_known = decided("answerable", known)
-    of_sources = {name: decided(name, queries) for name, queries in sources.items()}
-    whole = _measured(c, of_known, of_sources, level)
+    kinds = {"": decided("answerable", known)}
+    kinds |= {name: decided(name, queries) for name, queries in sources.items()}
+    whole = _measured(c, kinds, level)
     if c.by_group:
-        members = {query.group for query in known}
+        members = sorted({query.group for query in known}, key=str)
         parts = {
-            group: _measured(
-                c,
-                _of_group(of_known, group),
-                {name: _of_group(queries, group) for name, queries in of_sources.items()},
-                level,
-                group,
-                len(members),
-            )
-            for group in sorted(members, key=str)
+            group: _measured(c, _of_group(kinds, group), level, group, len(members))
+            for group in members
         }
         verdict = worst_of(part.verdict for part in parts.values())
         whole = replace(whole, by_group=parts, verdict=verdict)
@@ -259,36 +253,28 @@ def _check_new(gate: Gate, queries: Sequence[JudgedQuery]) -> None:
             )
 
 
-def _of_group(decided: Sequence[Decided], group: str | None) -> list[Decided]:
-    return [pair for pair in decided if pair[0].group == group]
+def _of_group(kinds: Kinds, group: str | None) -> Kinds:
+    return {
+        name: [pair for pair in pairs if pair[0].group == group] for name, pairs in kinds.items()
+    }
 
 
 def _measured(
-    calibration: Calibration,
-    answerable: Sequence[Decided],
-    unanswerable: Mapping[str, Sequence[Decided]],
-    level: float,
-    group: str | None = None,
-    tests: int = 1,
+    calibration: Calibration, kinds: Kinds, level: float, group: str | None = None, tests: int = 1
 ) -> GateEvaluation:
     """Return the measures of queries; the verdict is on `group`, one of `tests`."""
-    of_known = Decisions.of(answerable, level, best=True)
+    decisions = {name: Decisions.of(pairs, level, best=not name) for name, pairs in kinds.items()}
+    answerable = decisions.pop("")
     return GateEvaluation(
         alpha=calibration.alpha,
-        answerable=of_known,
-        unanswerable={
-            name: Decisions.of(queries, level, best=False) for name, queries in unanswerable.items()
-        },
-        curve=_curve(calibration, answerable, unanswerable),
-        verdict=verdict_on(calibration, of_known.speaks, group, tests=tests),
+        answerable=answerable,
+        unanswerable=decisions,
+        curve=_curve(calibration, kinds),
+        verdict=verdict_on(calibration, answerable.speaks, group, tests=tests),
     )
 
 
-def _curve(
-    calibration: Calibration,
-    answerable: Sequence[Decided],
-    unanswerable: Mapping[str, Sequence[Decided]],
-) -> GateCurve:
+def _curve(calibration: Calibration, kinds: Kinds) -> GateCurve:
     alphas = calibration.possible_alphas(ALPHAS)
     at = [calibration.at(alpha) for alpha in alphas]
 
@@ -299,5 +285,5 @@ def _curve(
             return np.full(len(at), np.nan)
         return np.array([np.mean(scores > [c.threshold(g) for g in groups]) for c in at])
 
-    sources = {name: silent(queries) for name, queries in unanswerable.items()}
-    return GateCurve(np.array(alphas), silent(answerable), sources)
+    curves = {name: silent(pairs) for name, pairs in kinds.items()}
+    return GateCurve(np.array(alphas), curves.pop(""), curves)
