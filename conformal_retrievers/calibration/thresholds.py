@@ -195,7 +195,8 @@ class Thresholds:
             return True
         if self.choice is None:
             return False
-        return query.id in self.choice.fit_ids or query_digest(query.query) in self._fit_digests
+        digest = query_digest(query.query)
+        return query.id in self.choice.fit_ids or digest in self.choice.fit_digests
 
     @property
     def silences(self) -> bool:
@@ -315,10 +316,6 @@ class Thresholds:
     @cached_property
     def _thresholds(self) -> Mapping[str | None, float]:
         return {g: units.threshold(self.alpha, self.delta) for g, units in self._units.items()}
-
-    @cached_property
-    def _fit_digests(self) -> frozenset[str]:
-        return frozenset(self.choice.fit_digests if self.choice else ())
 
     def _key(self, group: object) -> str | None:
         if group is not None and not isinstance(group, str):
