@@ -19,7 +19,7 @@ from conformal_retrievers.calibration.guarantees import Guarantee, check_guarant
 from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.text import aligned, filled
 from conformal_retrievers.theory.intervals import Interval, in_percent, percent
-from conformal_retrievers.theory.ranks import conformal_rank, exact_alpha
+from conformal_retrievers.theory.ranks import exact_alpha
 from conformal_retrievers.theory.tolerance import tolerance_rank
 
 SPREAD = 0.8  # of calibrations: one in ten is below, one in ten above
@@ -175,7 +175,7 @@ def coverage_of(
 
     if n < n_needed(guarantee, alpha, delta):
         return Interval(1.0, 1.0, 1.0)
-    k = conformal_rank(n, alpha) if delta is None else tolerance_rank(n, alpha, delta)
+    k = tolerance_rank(n, alpha, delta)
     low, high = betaincinv(k, n + 1 - k, [(1 - SPREAD) / 2, (1 + SPREAD) / 2])
     return Interval(k / (n + 1), float(low), float(high))
 

@@ -25,7 +25,6 @@ from conformal_retrievers.data.columns import ScoredQueries, places_by_group
 from conformal_retrievers.data.queries import JudgedQuery, as_scores
 from conformal_retrievers.data.retrieval import Retriever, as_retriever
 from conformal_retrievers.scoring.scorer import query_digest
-from conformal_retrievers.theory import ranks
 from conformal_retrievers.theory.intervals import effective_n
 from conformal_retrievers.theory.ranks import exact_alpha
 from conformal_retrievers.theory.tolerance import tolerance_rank
@@ -112,9 +111,7 @@ class Thresholds:
         if units is None or self.threshold(group) == math.inf:
             return math.inf  # with one more, the threshold is at least the largest score
         ordered = np.sort(units.scores)
-        k = ranks.conformal_rank(units.n, self.alpha)
-        if self.delta is not None:
-            k = tolerance_rank(units.n, self.alpha, self.delta)
+        k = tolerance_rank(units.n, self.alpha, self.delta)
         return float(ordered[k - 2]) if k > 1 else -math.inf
 
     def keep(self, scores: ArrayLike, group: str | None = None) -> NDArray[np.bool_]:

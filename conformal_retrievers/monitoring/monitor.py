@@ -36,7 +36,7 @@ from conformal_retrievers.data.files import Kind, read_value, write_envelope
 from conformal_retrievers.data.queries import ScoredQuery, as_scores
 from conformal_retrievers.monitoring.state import State
 from conformal_retrievers.monitoring.status import Counts, MonitorStatus
-from conformal_retrievers.theory.ranks import check_probability, conformal_rank
+from conformal_retrievers.theory.ranks import check_probability
 from conformal_retrievers.theory.tolerance import betting_lower, binomial_lower, tolerance_rank
 
 KIND = Kind("conformal-retrievers/monitor", 2, saved_by="Monitor.save", what="monitor")
@@ -131,9 +131,8 @@ class Monitor:
             )
         follows_beta = c.guarantee != "query-recall" and not c.silences
         if follows_beta and c.threshold() < math.inf:
-            n, k = c.n_units[None], conformal_rank(c.n_units[None], c.alpha)
-            if c.delta is not None:
-                k = tolerance_rank(n, c.alpha, c.delta)
+            n = c.n_units[None]
+            k = tolerance_rank(n, c.alpha, c.delta)
             return 1 - binomial_lower(k, n, self._state.level / 2)
         # The bets are made in an order that does not depend on the scores.
         order = in_hashed_order(c.queries.ids.tolist())

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.theory.intervals import Interval
-from conformal_retrievers.theory.ranks import check_probability, exact_alpha
+from conformal_retrievers.theory.ranks import check_probability, conformal_rank, exact_alpha
 
 MAX_COUNTED = 2**20  # the largest number of queries that is found exactly
 
@@ -41,12 +41,16 @@ def check_delta(delta: float) -> float:
     return check_probability("delta", delta, "the share of calibrations that may fall short")
 
 
-def tolerance_rank(n: int, alpha: float, delta: float) -> int:
+def tolerance_rank(n: int, alpha: float, delta: float | None) -> int:
     """Return the smallest k with P(Bin(n, α) ≤ n − k) ≤ δ, exactly; n + 1 if there is none.
+
+    Without δ it is the `conformal_rank`.
 
     >>> tolerance_rank(100, alpha=0.1, delta=0.1)  # the conformal rank is 91
     95
     """
+    if delta is None:
+        return conformal_rank(n, alpha)
     exact_alpha(alpha)
     cdf = binomial_cdf(n, alpha)
     below = check_delta(delta) * (1 - 1e-9)
