@@ -18,6 +18,7 @@ from conformal_retrievers.calibration.planning import smallest_alpha
 from conformal_retrievers.calibration.subjects import ANSWERS, FILTERED, QUERIES, RETRIEVED
 from conformal_retrievers.calibration.thresholds import Thresholds
 from conformal_retrievers.calibration.wording import wording
+from conformal_retrievers.data.text import plural
 from conformal_retrievers.scoring.learned.score import weights_in
 from conformal_retrievers.theory.intervals import percent
 from conformal_retrievers.theory.ranks import exact_alpha
@@ -98,7 +99,7 @@ def _gate(c: Thresholds) -> Iterator[str]:
     elif c.gate is not None:
         text = say("gate", guarantee=_guarantee(c.gate))
         if made := c.gate.choice:
-            text += f" {say('gate chosen', queries=_count(made.n_fit, 'query', 'queries'))}"
+            text += f" {say('gate chosen', queries=_count(made.n_fit, 'query'))}"
         yield text
         yield false_speech(c.gate)
 
@@ -116,7 +117,7 @@ def _choice(c: Thresholds) -> Iterator[str]:
         if c.subject != ANSWERS:
             yield say("begins", begins=_begins(c, made.n_fit))
     else:
-        queries = _count(made.n_fit, "judged query", "judged queries")
+        queries = _count(made.n_fit, "judged query")
         yield say("fitted", prior=prior, queries=queries, counts=_counts(score))
     if made.costs:
         yield from _kept(c, made)
@@ -255,7 +256,7 @@ def _basis(c: Thresholds) -> list[str]:
     if c.subject.name == "claims":
         return [f"{level}. {units}.", *_claims(c)]
     if c.subject == QUERIES:
-        queries = _count(c.n_without_relevant, "query", "queries")
+        queries = _count(c.n_without_relevant, "query")
         left_out = [say("nothing retrieved", queries=queries)] if c.n_without_relevant else []
         return [f"{level}. {units}.", *left_out, *judged_by(c.labels or {}, "snippets")]
     return [f"{level}. {units}; {_count(c.n_without_relevant, 'consistent answer')} not used."]
@@ -265,14 +266,14 @@ def _snippets(c: Thresholds) -> Iterator[str]:
     yield say(
         "worth",
         relevant=_count(c.n_relevant, f"relevant {c.subject.item}"),
-        queries=_count(c.n_queries, "query", "queries"),
+        queries=_count(c.n_queries, "query"),
         worth=_count(round(c.effective_n), f"independent {c.subject.item}"),
         effect=c.design_effect,
     )
     if unscorable := int(np.count_nonzero(c.queries.scores == -math.inf)):
         yield say("without score", n=unscorable)
     if left_out := len(c.queries) - c.n_queries + c.n_without_relevant:
-        queries = _count(left_out, "query", "queries")
+        queries = _count(left_out, "query")
         known = "known" if c.count_missed else "retrieved"
         yield say("not used", queries=queries, item=c.subject.item, known=known)
     if c.split:
@@ -305,11 +306,10 @@ def _not_covered(c: Thresholds) -> str:
 
 
 def _count(n: int, one: str, many: str | None = None) -> str:
-    return f"{n} {one if n == 1 else many or one + 's'}"
+    return f"{n} {one if n == 1 else many or plural(one)}"
 
 
 def _units(c: Thresholds, n: int) -> str:
     """Write a number of the units of a guarantee."""
-    if c.guarantee == "snippet":
-        return _count(n, f"relevant {c.subject.item}", f"relevant {c.subject.name}")
-    return _count(n, c.subject.judged_unit, c.subject.judged)
+    snippets = c.guarantee == "snippet"
+    return _count(n, f"relevant {c.subject.item}" if snippets else c.subject.judged_unit)

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.wording import sentences_of
+from conformal_retrievers.data.text import plural
 
 Scores = NDArray[np.float64]
 OnUnscorable = Literal["raise", "keep", "drop"]
@@ -43,14 +44,22 @@ class Subject:
 
     name: Literal["snippets", "sentences", "answers", "claims", "flags", "queries"]
     unit: str  # the guarantee is about a new one
-    units: str
     judged_unit: str  # one unit of a calibration
-    judged: str  # several
     made_by: str  # the function that calibrates
     measure: str  # what a verdict is on; {} stands for the guarantee
     new: str  # what the guarantee assumes to be exchangeable with the units of the calibration
     keep: Callable[[Scores, float | Scores], NDArray[np.bool_]] = field(default=at_most, repr=False)
     unscorable: Literal["keep", "drop"] = "keep"  # what happens to an item without a score
+
+    @property
+    def units(self) -> str:
+        """Several units."""
+        return plural(self.unit)
+
+    @property
+    def judged(self) -> str:
+        """Several units of a calibration."""
+        return plural(self.judged_unit)
 
     @property
     def item(self) -> str:
@@ -77,9 +86,7 @@ class Subject:
 SNIPPETS = Subject(
     "snippets",
     unit="query",
-    units="queries",
     judged_unit="judged query",
-    judged="judged queries",
     made_by="calibrate",
     measure="{} coverage",
     new="queries",
@@ -89,9 +96,7 @@ RETRIEVED = (SNIPPETS, SENTENCES)  # what a retriever returns, whole or cut
 ANSWERS = Subject(
     "answers",
     unit="question",
-    units="questions",
     judged_unit="answered question",
-    judged="answered questions",
     made_by="calibrate_answers",
     measure="share of questions whose answer will do",
     new="questions",
@@ -100,9 +105,7 @@ FILTERED = (*RETRIEVED, ANSWERS)  # what a filter of snippets takes
 CLAIMS = Subject(
     "claims",
     unit="answer",
-    units="answers",
     judged_unit="annotated answer",
-    judged="annotated answers",
     made_by="calibrate_claims",
     measure="factuality",
     new="answers",
@@ -112,9 +115,7 @@ CLAIMS = Subject(
 FLAGS = Subject(
     "flags",
     unit="answer",
-    units="answers",
     judged_unit="inconsistent answer",
-    judged="inconsistent answers",
     made_by="calibrate_flag",
     measure="recall of inconsistent answers",
     new="inconsistent answers",
@@ -122,9 +123,7 @@ FLAGS = Subject(
 QUERIES = Subject(
     "queries",
     unit="query",
-    units="queries",
     judged_unit="answerable query",
-    judged="answerable queries",
     made_by="calibrate_gate",
     measure="share of answerable queries that pass",
     new="answerable queries",

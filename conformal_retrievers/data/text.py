@@ -74,6 +74,11 @@ def labelled(rows: Mapping[str, object], width: int = 0) -> list[str]:
     return [f"{name:<{width}} {value}" for name, value in rows.items()]
 
 
+def plural(noun: str) -> str:
+    """Return the plural of a noun of what is counted, such as queries or judged snippets."""
+    return f"{noun[:-1]}ies" if noun.endswith("query") else f"{noun}s"
+
+
 def shortened(name: str, width: int) -> str:
     """Return a name cut to a width, all but its mark *."""
     mark = " *" if name.endswith(" *") else ""
