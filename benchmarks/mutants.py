@@ -298,11 +298,6 @@ MUTANTS = {
             "snippets pooled for query-recall",
         ),
         (
-            'if relative_to_query and guarantee == "snippet":',
-            'if relative_to_query and guarantee == "any":',
-            "ranks within a query taken for scores of single snippets",
-        ),
-        (
             "known = int(query.relevant.sum()) + query.n_missed * count_missed",
             "known = int(query.relevant.sum()) + query.n_missed",
             "missed snippets always lost",
@@ -324,6 +319,11 @@ MUTANTS = {
         ),
     ],
     "calibration/thresholds.py": [
+        (
+            'if self.guarantee == "snippet" and self.relative_to_query:',
+            'if self.guarantee == "any" and self.relative_to_query:',
+            "ranks within a query taken for scores of single snippets",
+        ),
         (
             "self._thresholds.get(self._key(group), math.inf)",
             "self._thresholds.get(self._key(group), max(self._thresholds.values()))",

@@ -141,9 +141,8 @@ class Calibration(Thresholds):
         unless it is given a path.
         """
         checks.check_type(str | Path, "the path of a calibration's file", path=path)
-        return cls._of(
-            file_schema.checked(files.read_envelope(path, file_schema.KIND), str(path)), str(path)
-        )
+        fields = files.read_envelope(path, file_schema.KIND)
+        return cls._of(file_schema.checked(fields, str(path)), str(path))
 
     def to_json(self) -> str:
         """Return the text that `save` writes."""
@@ -152,10 +151,8 @@ class Calibration(Thresholds):
     @classmethod
     def from_json(cls, text: str) -> Calibration:
         """Return the calibration that `to_json` wrote. Raises ValueError as `load` does."""
-        where = "the text"
-        return cls._of(
-            file_schema.checked(files.parse_envelope(text, where, file_schema.KIND), where), where
-        )
+        fields = files.parse_envelope(text, "the text", file_schema.KIND)
+        return cls._of(file_schema.checked(fields, "the text"), "the text")
 
     @classmethod
     def _of(cls, stored: Record, where: str) -> Calibration:

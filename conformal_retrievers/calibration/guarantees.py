@@ -60,12 +60,6 @@ def check_guarantee(guarantee: str, delta: float | None) -> float | None:
     return None if delta is None else tolerance.check_delta(delta)
 
 
-def check_relative(guarantee: str, relative_to_query: bool, scorer: str) -> None:
-    """Raise ValueError for "snippet" with scores that depend on the query's other snippets."""
-    if relative_to_query and guarantee == "snippet":
-        raise ValueError(say("relative snippets", scorer=scorer))
-
-
 def n_needed(guarantee: Guarantee, alpha: float, delta: float | None) -> int:
     """Return the smallest number of units that allows a finite threshold."""
     if delta is None:

@@ -59,7 +59,8 @@ class Reduced:
             first = Lost(query, place, scored.unscorable.get(i))
         irrelevant = scored.scores[~scored.relevant]
         ordered, pairs = ordered_pairs(scored.scores[relevant], irrelevant)
-        return cls(scored.relevant_only(), lowest_scores(scored), first, len(lost), ordered, pairs)
+        lowest = scored.lowest[scored.lowest < math.inf]
+        return cls(scored.relevant_only(), lowest, first, len(lost), ordered, pairs)
 
     @classmethod
     def merged(cls, parts: Iterable[Reduced]) -> Reduced:
@@ -82,8 +83,3 @@ class Reduced:
             sum(part.ordered for part in given),
             sum(part.pairs for part in given),
         )
-
-
-def lowest_scores(scored: ScoredQueries) -> NDArray[np.float64]:
-    """Return the lowest finite score of each query that has one."""
-    return scored.lowest[scored.lowest < math.inf]

@@ -67,7 +67,8 @@ class Thresholds:
         if not isinstance(name, str) or not name.isprintable():
             raise ValueError(f"scorer is {name!r:.60}; give the scorer's name, as printable text")
         checks.check_retrieval(self.retrieval, self.subject)
-        guarantees.check_relative(self.guarantee, self.relative_to_query, self.scorer)
+        if self.guarantee == "snippet" and self.relative_to_query:
+            raise ValueError(say("relative snippets", scorer=self.scorer))
         checks.check_scored(self.queries, self.subject, self.other_ids)
         checks.check_groups(self.queries, self.by_group, self.subject)
         unknown = np.count_nonzero(np.isnan(self.queries.missed))
