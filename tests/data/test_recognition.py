@@ -88,30 +88,23 @@ def test_relevant_ids_are_read_in_place_of_snippets(tmp_path):
 # --- by another value -----------------------------------------------------------------------------
 
 
+BY_ID = JudgedQuery.from_ids("q", ["a", "c"])
+CHUNKS = JudgedQuery("q", [Snippet("t", id="a"), Snippet("u", id="b")], [True, False])
+
+
 @pytest.mark.parametrize(
-    ("values", "relevant", "missed"),
+    ("judged", "ids", "values", "relevant", "missed"),
     [
-        (["a", "b", "a"], (True, False, True), 1),  # two chunks of one document
-        (["a", "c", "a"], (True, True, True), 0),
-        (["x", None, "y"], (False,) * 3, 2),
+        (BY_ID, "c23", ["a", "b", "a"], (True, False, True), 1),  # "c" is an id of a chunk
+        (BY_ID, "c23", ["a", "c", "a"], (True, True, True), 0),
+        (BY_ID, "c23", ["x", None, "y"], (False,) * 3, 2),
+        (CHUNKS, "ba12", ["a", "z", "a", "b"], (False, True, True, False), 0),  # their ids decide
+        (JudgedQuery("q", ["a"], [True]), "1", [None], (False,), 1),  # unknown, as its id is
     ],
 )
-def test_all_chunks_of_a_relevant_document_are_relevant(values, relevant, missed):
-    judged = JudgedQuery.from_ids("q", ["a", "c"])
-    again = judged.retrieved_as(found("c", "2", "3"), values=values)  # "c" is an id of a chunk
+def test_all_chunks_of_a_relevant_document_are_relevant(judged, ids, values, relevant, missed):
+    again = judged.retrieved_as(found(*ids), values=values)
     assert (again.relevant, again.missed) == (relevant, missed)
-
-
-def test_an_unknown_value_is_not_that_of_a_snippet_without_an_id():
-    judged = JudgedQuery("q", ["a"], [True])
-    again = judged.retrieved_as(found("1"), values=[None])
-    assert (again.relevant, again.missed) == ((False,), 1)
-
-
-def test_where_chunks_are_judged_their_ids_decide():
-    judged = JudgedQuery("q", [Snippet("t", id="a"), Snippet("u", id="b")], [True, False])
-    again = judged.retrieved_as(found("b", "a", "1", "2"), values=["a", "z", "a", "b"])
-    assert (again.relevant, again.missed) == ((False, True, True, False), 0)
 
 
 def test_a_value_never_becomes_the_id_that_evidence_names():
