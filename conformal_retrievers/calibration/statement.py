@@ -236,9 +236,8 @@ def _assumptions(c: Thresholds) -> str:
     facts = {"items": s.name, "new": s.new, "judged": s.judged, "same": s.says("same")}
     what = "average" if c.guarantee == "query-recall" else "probability"
     calibrations = " and calibrations like this one" if c.delta is None else ""
-    text = (
-        f"{say(kind, **facts)} {say('over', what=what, units=s.units, calibrations=calibrations)}"
-    )
+    over = say("over", what=what, units=s.units, calibrations=calibrations)
+    text = f"{say(kind, **facts)} {over}"
     if c.count_missed and c.delta is None and not c.out_of_reach:
         text += f" {say('reaches by keeping all')}"
     if failed := c.details.get("n_unscorable"):

@@ -262,10 +262,10 @@ class Thresholds:
     @property
     def split(self) -> str | None:
         """What cut the documents into sentences; None if the snippets are whole."""
+        if self.subject not in (subjects.SENTENCES, subjects.QUERIES):
+            return None
         split = (self.retrieval or {}).get("split")
-        return (
-            str(split) if split and self.subject in (subjects.SENTENCES, subjects.QUERIES) else None
-        )
+        return str(split) if split else None
 
     @property
     def n_relevant(self) -> int:

@@ -52,11 +52,8 @@ class EvidenceRow(Row):
 
 def _row_of(field: Field[Any]) -> Any:
     """Return the type and the default of a field in a line; JudgedQuery checks all but texts."""
-    kind = TYPES[field.name]
-    return kind if kind in (
-        str,
-        str | None,
-    ) else Any, ... if field.default is MISSING else field.default
+    kind = TYPES[field.name] if TYPES[field.name] in (str, str | None) else Any
+    return kind, ... if field.default is MISSING else field.default
 
 
 TYPES = get_type_hints(JudgedQuery)
