@@ -57,9 +57,8 @@ class StoredQuery(TypedDict):
 
     id: str | None
     group: str | None
-    missed: (
-        Annotated[int, pydantic.Field(ge=0, le=MAX_COUNT)] | None
-    )  # 0: none was missed; None: unknown
+    # 0: none was missed; None: unknown.
+    missed: Annotated[int, pydantic.Field(ge=0, le=MAX_COUNT)] | None
     scores: list[Score]
 
 

@@ -32,9 +32,8 @@ class Hit(NamedTuple):
 
     retriever: str
     rank: Annotated[int, Number]  # its place among what the retriever returned, from 0
-    score: Annotated[float | None, Number] = (
-        None  # the retriever's own, on its own scale; None if it has none
-    )
+    # The retriever's own, on its own scale; None if it has none.
+    score: Annotated[float | None, Number] = None
 
 
 class HitColumns(NamedTuple):

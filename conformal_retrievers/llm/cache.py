@@ -112,9 +112,8 @@ class Cache:
                     connection.execute(f"PRAGMA application_id = {APPLICATION}")
                     connection.execute(f"PRAGMA user_version = {VERSION}")
                     connection.execute("COMMIT")
-                with suppress(
-                    sqlite3.OperationalError
-                ):  # locked, perhaps by one that does the same
+                # It may be locked, perhaps by one that does the same.
+                with suppress(sqlite3.OperationalError):
                     connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("PRAGMA synchronous = NORMAL")
                 return operation(connection)
