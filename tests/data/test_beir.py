@@ -132,13 +132,6 @@ def test_files_may_be_compressed_and_lie_elsewhere(beir, tmp_path_factory):
     assert read_beir(str(beir), str(elsewhere)) == expected
 
 
-@pytest.mark.parametrize("name", CONTENTS)
-def test_a_missing_file_is_named(beir, name):
-    (beir / name).unlink()
-    with pytest.raises(FileNotFoundError, match=name):
-        read_beir(beir, "run.tsv")
-
-
 @pytest.mark.parametrize(
     ("name", "text", "problem"),
     [
@@ -151,11 +144,15 @@ def test_a_missing_file_is_named(beir, name):
         ("corpus.jsonl", '{"_id": "d1", "text": "a"}\n{"_id"', r"corpus\.jsonl, line 2: .*JSON"),
         ("corpus.jsonl", '{"_id": "d1", "text": "a"}\n' * 2, "line 2: _id 'd1' occurs twice"),
         ("corpus.jsonl", '{"id": "d1", "text": "a"}\n', "line 1: _id is missing"),
+        ("queries.jsonl", '{"_id": "q1"}\n', r"queries\.jsonl, line 1: text is missing"),
     ],
 )
-def test_a_broken_line_or_an_unknown_id_is_an_error_that_names_it(beir, name, text, problem):
+def test_a_broken_line_an_unknown_id_or_a_missing_file_is_named(beir, name, text, problem):
     (beir / name).write_text(text)
     with pytest.raises(ValueError, match=problem):
+        read_beir(beir, "run.tsv")
+    (beir / name).unlink()
+    with pytest.raises(FileNotFoundError, match=name):
         read_beir(beir, "run.tsv")
 
 

@@ -153,12 +153,9 @@ def test_only_a_list_that_gets_shorter_gives_a_warning():
 
 
 @pytest.mark.parametrize("k", [0, -1, 2.5, None, "3", True, {"a": 2}])
-def test_an_invalid_depth_is_refused(k):
+def test_an_invalid_depth_and_anything_but_a_judged_query_is_refused(k):
     with pytest.raises(ValueError, match="k is"):
         without_relevant(united({"a": "xyz", "b": "xuv"}, "x"), k)
-
-
-def test_anything_but_a_judged_query_is_refused():
     with pytest.raises(TypeError, match="query is 'a'.*JudgedQuery"):
         without_relevant("a", 3)
 
