@@ -21,6 +21,11 @@ from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.data.sentences.evidence import by_sentence
 from conformal_retrievers.scoring.scorer import Scorer, fitted_on, query_digest, score_queries
 
+PASSES = (
+    "What passes of a query like these, on average, by alpha. The fewer queries calibrate, the "
+    "more a threshold allows for chance, and the more passes than in hindsight:"
+)
+
 
 def calibrate(
     judged: options.Judged,
@@ -112,7 +117,7 @@ def save(
         return
     say(f"{calibration.statement}\n")
     if passing is not None:
-        say("What would pass of a query like these, on average, by alpha:\n")
+        say(f"{PASSES}\n")
         rows = ([alpha, *(f"{n:,}" for n in means.values())] for alpha, means in passing.items())
         print_table(["alpha", *next(iter(passing.values()))], rows)
         say("")

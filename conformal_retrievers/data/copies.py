@@ -46,7 +46,7 @@ def copies_in(judged: Sequence[JudgedQuery]) -> Pairs:
     for i, (query, own) in enumerate(zip(judged, names, strict=True)):
         keys = [(folded(query.query), name) for name in own]
         shared = Counter(chain.from_iterable(having[key] for key in keys))
-        alike = (j for j, n in shared.items() if 2 * n >= max(len(own), len(names[j])))
+        alike = (j for j in sorted(shared) if 2 * shared[j] >= max(len(own), len(names[j])))
         if (original := next(alike, None)) is not None:
             pairs.append((query, judged[original]))
             continue
@@ -107,8 +107,9 @@ def without_copies(judged: Sequence[JudgedQuery]) -> tuple[list[JudgedQuery], st
         query, original = near[0]
         near_text = (
             f"{len(near)} of {len(kept)} judged queries are near copies: they have nearly the text "
-            f"and a relevant snippet of another, such as {query.query[:60]!r} of "
-            f"{original.query[:60]!r}. The guarantee needs independent queries: keep one of each"
+            f"and a relevant snippet of another, such as {query.name}, {query.query[:60]!r}, of "
+            f"{original.name}, {original.query[:60]!r}. The guarantee needs independent queries: "
+            "keep one of each"
         )
     return kept, exact_text, near_text
 

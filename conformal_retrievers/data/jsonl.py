@@ -82,10 +82,10 @@ def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:
     may stand in place of "start" and "end". "missed" is the number of known relevant snippets that
     were not retrieved: 0 if there are none, absent if that is unknown. "retriever" is a name, or,
     of several at once, {name: {"retriever", "k"}}. "split" names what cut the snippets into
-    sentences. "answerable" is false if nothing in the corpus answers the query. "relevant_ids"
-    stands in place of "snippets" before anything is retrieved, see `JudgedQuery.from_ids`. Ranks
-    count from 0, the best; the order of the snippets is not taken for ranks. Blank lines are
-    skipped. Raises ValueError naming the file, the line and the field.
+    sentences. "answerable" is false if nothing in the corpus answers the query. "relevant_ids",
+    or "evidence", stands in place of "snippets" before anything is retrieved, see
+    `JudgedQuery.from_ids`. Ranks count from 0, the best; the order of the snippets is not taken for
+    ranks. Blank lines are skipped. Raises ValueError naming the file, the line and the field.
     """
     for place, line in placed_lines(path):
         yield judged_query(place, parsed_json(place, line))
@@ -94,8 +94,9 @@ def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:
 def judged_query(place: str, value: Any) -> JudgedQuery:
     """Return the judged query that a JSON value is; raise ValueError, naming its place."""
     row = row_of(place, value, QueryRow)
-    if row.snippets is None and not row.relevant_ids:
-        raise ValueError(f"{place}: snippets and relevant_ids are missing or empty; give one")
+    if row.snippets is None and not (row.relevant_ids or row.evidence):
+        what = "snippets, relevant_ids and evidence"
+        raise ValueError(f"{place}: {what} are missing or empty; give one")
     given = {name: value for name, value in row if value is not None}  # null is unknown
     rows = given.pop("snippets", ())
     given["evidence"] = [

@@ -26,6 +26,11 @@ from conformal_retrievers.data.sentences.evidence import LEAST, by_chunk, by_sen
 Found = tuple[Snippet, Mapping[str, Any]]  # with the fields of its metadata
 Returned = tuple[Sequence[Sequence[Found]], Retrieval]  # for each question, by what was asked
 Names = tuple[tuple[str, str], ...]  # what something relevant is looked for by: ("id", "7")
+EVIDENCE_NAMES = (
+    "Evidence names a document by its id if it is retrieved whole, or else by what chunks are cut "
+    "from: metadata['source'] in LangChain; ref_doc_id in LlamaIndex, which is the path with "
+    "SimpleDirectoryReader(…, filename_as_id=True)"
+)
 SHOWN = 3  # names in a message
 PREFIX = 80  # characters of a text that are compared with others, or of an id in a message
 
@@ -210,15 +215,15 @@ def _remedy(
     unknown: Sequence[tuple[str, str]], fields: Mapping[str, set[str]], key: str | None
 ) -> str:
     """Return what to do about names that nothing has where they were looked for."""
-    if key == "evidence":
-        id = "the id of what is retrieved, or what it was cut from, metadata['source'] in LangChain"
-        return f"Check them: evidence names a document by {id}"
     shares = {field: sum(name in values for _, name in unknown) for field, values in fields.items()}
     field = max(shares, key=shares.__getitem__, default="")
+    if key == "evidence":
+        text = f"{shares[field]} of them are the {field}. " if shares.get(field) else ""
+        return text + EVIDENCE_NAMES
     if not shares.get(field):
         if key is None and unknown[0][0] == "id" and not fields.get("id"):
             return "What was retrieved has no ids: give the store documents with ids"
-        return "No field of what was retrieved has them; check them"
+        return "No field of what was retrieved has them. A store that was filled anew has new ids"
     other = "leave key out" if field == "id" else f"give key={field!r}"
     text = f"{shares[field]} of them are the {field} of what was retrieved"
     return f"{text}: give JudgedQuery.from_ids(query, ids), and {other}"

@@ -110,6 +110,18 @@ the one that is filtered"
     return None
 
 
+def may_be_one(name: Retriever | None, other: Retriever | None) -> bool:
+    """Return whether two names may be of one vector store, in LlamaIndex and in LangChain.
+
+    >>> may_be_one("VectorIndexRetriever(m)", "FAISS(m, similarity)")
+    True
+    >>> may_be_one("VectorIndexRetriever(m)", "BM25Retriever()")
+    False
+    """
+    pairs = (str(name), str(other)), (str(other), str(name))
+    return any(INDEX in one and any(end in two for end in OURS[1:]) for one, two in pairs)
+
+
 def as_retriever(where: str, value: Any) -> Retriever | None:
     """Return a retriever, also as JSON has it; raise TypeError or ValueError for anything else."""
     if value and isinstance(value, Mapping):

@@ -118,9 +118,11 @@ class Diagnosis:
         if self.comparison is None:
             return say("not comparable")
         target = 1 - exact_alpha(self.calibration.alpha)
+        outside = any(f.name == "m1" and f.severity == "notice" for f in self.findings)
+        fine = "m1 alone" if outside else "no contradiction"
         return say(
             "not judged",
-            known=self.few_scores or "Nothing contradicts the guarantee.",
+            known=self.few_scores or say(fine, share=percent(1 - self.level, exact=True)),
             n=n_to_rule_out(target),
             target=percent(target, exact=True),
             least=percent(shortfall(target), exact=True),

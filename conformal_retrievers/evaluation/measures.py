@@ -41,7 +41,7 @@ from conformal_retrievers.data.column_checks import Objects
 from conformal_retrievers.data.columns import ScoredQueries, places_by_group
 from conformal_retrievers.data.hits import HitColumns
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
-from conformal_retrievers.data.retrieval import INDEX
+from conformal_retrievers.data.retrieval import may_be_one
 from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.scoring.scorer import judged_queries
 
@@ -111,12 +111,12 @@ def checked(given: Given, calibration: Calibration, name: str = "scored") -> Sco
 def warn_if_retrieved_otherwise(queries: Iterable[JudgedQuery], calibration: Calibration) -> None:
     """Warn of another depth or retriever than the calibration's.
 
-    The names that LlamaIndex and LangChain give are not compared with each other.
+    The names that LlamaIndex and LangChain give a vector store are not compared with each other.
     """
     for name in ("retriever", "k"):
         known: Any = getattr(calibration, name)
         others = {getattr(query, name) for query in queries} - {None, known}
-        others = {one for one in others if (INDEX in str(one)) == (INDEX in str(known))}
+        others = {one for one in others if not may_be_one(one, known)}
         if known is not None and others:
             had = ", ".join(sorted(map(repr, others)))
             warnings.warn(say("retrieved otherwise", name=name, had=had, known=known), stacklevel=2)

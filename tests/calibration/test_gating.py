@@ -59,6 +59,7 @@ def test_queries_without_a_relevant_snippet_are_a_source_of_their_own_or_not_use
     assert [source.name for source in sources_of(gate.calibration)] == [JUDGED, "unanswerable"]
     assert (gate.calibration.n_queries, gate.calibration.n_without_relevant) == (20, 1)
     assert gate.calibration.threshold() == 18 / 20
+    assert gate.calibration.retrieval["lengths"] == {"1": 36}
     assert "1 query" in gate.statement
 
 

@@ -109,6 +109,21 @@ def test_a_quote_that_was_not_retrieved_is_missed():
         assert (one.relevant, one.missed) == ((False,), 1)
 
 
+def test_a_quote_at_several_places_is_the_first_one_with_a_warning():
+    judged = JudgedQuery.from_evidence("q", [("page", "May"), ("page", "Bob saw")], id="q1")
+    snippet = Snippet(f"{STORY} In May, all were told.", id="page")
+    with pytest.warns(UserWarning, match="1 of 2 quotes .*'May' of query 'q1', at 2 of 'page'"):
+        (one,) = judge_retrieved([judged], [[(snippet, {})]], key="evidence")
+    assert one.evidence[0] == ("page", 14, 17)
+
+
+def test_documents_of_evidence_that_are_the_values_of_a_field_are_told():
+    judged = [JudgedQuery.from_evidence(f"q{i}", [(f"{i}.txt", "Bob")]) for i in range(10)]
+    retrieved = [found((STORY, "7", {"file_name": f"{i}.txt"})) for i in range(10)]
+    with pytest.raises(ValueError, match=r"10 of them are the file_name\. Evidence names a doc"):
+        judge_retrieved(judged, retrieved, key="evidence")
+
+
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_quote_with_an_error_has_the_nearest_passage(whole):
     judged = JudgedQuery.from_evidence("q", [("page", "Bob saw him from afar.")], id="q1")
@@ -133,6 +148,9 @@ def test_quotes_stay_in_a_file(tmp_path):
     judged = [replace(judged[0], snippets=["a"], relevant=[False])]
     write_jsonl(judged, tmp_path / "q.jsonl")
     assert read(tmp_path / "q.jsonl") == judged
+    line = '{"query": "q", "evidence": [{"document": "d", "text": "Bob"}]}'
+    (tmp_path / "q.jsonl").write_text(line)
+    assert read(tmp_path / "q.jsonl") == [JudgedQuery.from_evidence("q", [("d", "Bob")])]
 
 
 @pytest.mark.parametrize("evidence", [[], [("page", " ")], [("page",)], [("page", 3)]])
@@ -250,7 +268,7 @@ def test_the_field_that_has_the_ids_is_named():
 def test_a_field_that_has_none_of_the_ids_is_not_named():
     fields = [{"source": f"a-{i}", "start_index": 0} for i in range(10)]
     retrieved = [found((f"t{i}", str(i), one)) for i, one in enumerate(fields)]
-    with pytest.raises(ValueError, match=r"No field .* has them; check them$") as error:
+    with pytest.raises(ValueError, match=r"No field .* has them. A store that was") as error:
         judge_retrieved(queries(10), retrieved, key="source")
     assert "start_index" not in str(error.value)
 

@@ -81,7 +81,7 @@ def test_relevant_ids_are_read_in_place_of_snippets(tmp_path):
     path.write_text('{"query": "q", "relevant_ids": ["a"], "snippets": []}')
     assert read_jsonl(path)[0].relevant_ids == ("a",)
     path.write_text('{"query": "q", "relevant_ids": []}')
-    with pytest.raises(ValueError, match="line 1: snippets and relevant_ids are missing or empty"):
+    with pytest.raises(ValueError, match="line 1: snippets, relevant_ids and evidence are missing"):
         read_jsonl(path)
 
 

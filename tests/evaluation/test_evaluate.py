@@ -74,6 +74,7 @@ def test_judged_queries_are_scored_as_the_filter_does():
         ({"k": 20}, {"k": 60}, "judged queries have k 60, but the calibration has 20"),
         ({"retriever": "store(a)"}, {"retriever": "store(b)"}, r"retriever 'store\(b\)'"),
         ({"retriever": "FAISS(m, similarity)"}, {"retriever": "VectorIndexRetriever(m)"}, None),
+        ({"retriever": "VectorIndexRetriever(m)"}, {"retriever": "BM25Retriever()"}, r"'BM25Retr"),
         ({}, {"k": 60}, None),
     ],
 )

@@ -108,11 +108,11 @@ def calibrate_gate(
     given = judged_queries(answerable, "answerable")
     check_copies(given)
     sources = by_source(given, unanswerable)
+    given = [query for query in given if query.answerable]
     everything = _all(given, sources)
     splits = {query.split for query in everything} or {None}
     split = the_same("split", splits, IN_ONE_WAY)
     retrieval = checks.with_split(checks.with_retrieval(everything, retrieval), split)
-    given = [query for query in given if query.answerable]
     check_not_only_relevant(given)
     fit = set[str]()
     if not isinstance(scorer, QueryScorer):

@@ -28,7 +28,7 @@ class Format(NamedTuple):
 
 
 def _fits(names: Collection[str]) -> bool:
-    return "query" in names and not {"snippets", "relevant_ids"}.isdisjoint(names)
+    return "query" in names and not {"snippets", "relevant_ids", "evidence"}.isdisjoint(names)
 
 
 def _read_queries(records: Sequence[Record]) -> list[JudgedQuery]:
@@ -65,8 +65,8 @@ def read(
 
     A folder is BEIR; lines "qid 0 docid relevance" are TREC qrels. Parquet is as `write_parquet`
     has it. Of JSON lines, a JSON file, a CSV file, a pandas frame or a list of objects, the names
-    of all fields count: "query" and "snippets" or "relevant_ids" are judged queries as in
-    `iter_jsonl`; "user_input", RAGAS; "inputs" and "outputs", LangSmith; "attributes" or
+    of all fields count: "query" and "snippets", "relevant_ids" or "evidence" are judged queries
+    as in `iter_jsonl`; "user_input", RAGAS; "inputs" and "outputs", LangSmith; "attributes" or
     "document_position", OpenInference; "query" with "id" or "text", a table with a row for each
     snippet. What holds relevant documents and nothing retrieved gives queries whose snippets are
     all relevant, for `judge_retriever`. Copies of a query are left out with a warning, and near
@@ -148,6 +148,9 @@ def _recognised(records: Sequence[Record], options: Mapping[str, Any]) -> Format
     for kind in FORMATS:
         if kind.fits(asked):
             return kind
+    if "query" in asked and options.get("relevant", "relevant") in names:
+        what = "id and text are missing; rename the column that has a snippet's text, or its id"
+        raise ValueError(f"{records[0].place}: {what}")
     raise ValueError(
         f"{records[0].place} has the fields {', '.join(sorted(names)[:12]) or 'none':.200}, which "
         f"are of no known format; give {KNOWN}"

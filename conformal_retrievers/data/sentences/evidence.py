@@ -115,8 +115,9 @@ def located(
 ) -> list[JudgedQuery]:
     """Return queries with their quotes as ranges of documents; one that nothing has stays.
 
-    Raises ValueError, naming the query, for evidence that ends beyond a snippet with the id that it
-    names, and for a quote that is not in it, or in part only in what is retrieved of a document.
+    Warns of quotes that stand there more than once, of which the first place counts. Raises
+    ValueError, naming the query, for evidence that ends beyond a snippet with the id that it names,
+    and for a quote that is not in it, or in part only in what is retrieved of a document.
     """
     named = {piece.document for query in judged for piece in query.evidence}
     pieces: dict[str, dict[int, str]] = {}
@@ -125,6 +126,16 @@ def located(
             pieces.setdefault(s.document, {})[s.position] = s.text
     wholes = {s.id: s.text for s in chain.from_iterable(retrieved) if s.id in named}
     texts = {name: _joined(parts) for name, parts in pieces.items()} | wholes
+    quotes = [(q.name, e) for q in judged for e in q.evidence if isinstance(e, Quote)]
+    times = [texts.get(quote.document, "").count(quote.text) for _, quote in quotes]
+    if several := [(*of, n) for of, n in zip(quotes, times, strict=True) if n > 1]:
+        name, (document, text), n = several[0]
+        warnings.warn(
+            f"{len(several)} of {len(quotes)} quotes stand at several places of their documents, "
+            f"and the first counts, such as {text!r:.60} of {name}, at {n} of {document!r:.60}. "
+            "Quote more of the text, or give its start and end",
+            stacklevel=4,
+        )
     return [
         replace(q, evidence=tuple(_located(q.name, piece, texts, wholes) for piece in q.evidence))
         if q.evidence

@@ -57,6 +57,7 @@ def test_a_list_in_json_or_of_objects_is_read_as_json_lines(tmp_path):
     [
         ('{"question": "x"}', r"line 1 has the fields question, .*TREC.*RAGAS.*LangSmith"),
         ("a,b\n1,2\n", "has the fields a, b"),
+        ("query,Text,relevant\nq,a,1\n", "line 2: id and text are missing; rename"),
         ("plain text\n", "no records"),
         ("", "no records"),
         ("[1]", "line 1, item 0 is 1; give an object"),
