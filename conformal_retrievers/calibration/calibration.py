@@ -21,6 +21,7 @@ from conformal_retrievers.calibration.thresholds import Thresholds
 from conformal_retrievers.data import files
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.queries import ScoredQuery
+from conformal_retrievers.data.text import filled
 from conformal_retrievers.scoring.scorer import Scorer, relative_to_query
 
 
@@ -203,6 +204,10 @@ class Calibration(Thresholds):
 
     def __hash__(self) -> int:
         return hash(self.checksum)
+
+    def __str__(self) -> str:
+        """Write the statement, in lines of at most 80 characters."""
+        return filled(self.statement)
 
     def __repr__(self) -> str:
         return (

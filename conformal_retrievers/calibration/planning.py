@@ -86,7 +86,7 @@ class Plan:
         parts = [self.needed]
         if self.n is not None:
             parts += [self.given, *[self.cost] * (self.guarantee != "snippet")]
-        return "\n".join(map(filled, parts))
+        return filled("\n".join(parts))
 
     @property
     def table(self) -> str:

@@ -14,7 +14,7 @@ from conformal_retrievers.calibration.file_schema import Choice
 from conformal_retrievers.calibration.gates.false_answers import false_speech, sources_of
 from conformal_retrievers.calibration.guarantees import Units
 from conformal_retrievers.calibration.label_provenance import judged_by
-from conformal_retrievers.calibration.planning import smallest_alpha
+from conformal_retrievers.calibration.planning import coverage_of, smallest_alpha
 from conformal_retrievers.calibration.subjects import ANSWERS, FILTERED, QUERIES, RETRIEVED
 from conformal_retrievers.calibration.thresholds import Thresholds
 from conformal_retrievers.calibration.wording import wording
@@ -269,6 +269,9 @@ def _snippets(c: Thresholds) -> Iterator[str]:
         worth=_count(round(c.effective_n), f"independent {c.subject.item}"),
         effect=c.design_effect,
     )
+    if c.guarantee != "snippet" and not (c.delta or c.by_group or c.keeps_everything):
+        spread = coverage_of(c.n_queries, c.alpha, None, c.guarantee)
+        yield say("spread", low=100 * spread.low, high=100 * spread.high)
     if unscorable := int(np.count_nonzero(c.queries.scores == -math.inf)):
         yield say("without score", n=unscorable)
     if left_out := len(c.queries) - c.n_queries + c.n_without_relevant:

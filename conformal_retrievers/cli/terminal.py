@@ -51,8 +51,7 @@ def _print(text: str, *, err: bool = False) -> None:
 
 def say(text: object = "", *, err: bool = False) -> None:
     """Print a text in lines of at most 80 characters."""
-    for line in str(text).split("\n"):
-        _print(filled(line), err=err)
+    _print(filled(str(text)), err=err)
 
 
 def print_table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> None:

@@ -5,6 +5,7 @@ import logging
 import math
 import re
 from collections.abc import Mapping
+from functools import partial
 from textwrap import fill
 from typing import Any
 
@@ -53,8 +54,8 @@ def number_in(value: Any) -> float:
 
 def filled(text: str) -> str:
     """Return a text in lines of at most 80 characters; none ends between a number and its %."""
-    lines = fill(text.replace(" %", "\xa0%"), WIDTH, break_long_words=False, break_on_hyphens=False)
-    return lines.replace("\xa0", " ")
+    whole = partial(fill, width=WIDTH, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(map(whole, text.replace(" %", "\xa0%").split("\n"))).replace("\xa0", " ")
 
 
 def aligned(head: list[str], rows: list[list[str]], width: int = WIDTH) -> list[str]:

@@ -88,6 +88,16 @@ def test_the_basis_of_three_queries():
     assert "here" not in not_covered
 
 
+def test_how_far_calibrations_vary_is_stated():
+    queries = [relevant(i / 50, id=f"{i}") for i in range(50)]
+    calibration = calibration_of(queries, 0.1)
+    assert "8 in 10 cover about 85 to 95 %." in calibration.statement  # Beta(46, 5)
+    assert calibration.statement.split() == str(calibration).split()
+    assert max(map(len, str(calibration).splitlines())) <= 80
+    for options in ({"delta": 0.1}, {"guarantee": "snippet"}):
+        assert "8 in 10" not in calibration_of(queries, 0.1, **options).statement
+
+
 @every_guarantee
 def test_too_few_units_are_stated_with_how_many_more_are_needed(guarantee):
     unit, n = ("relevant snippets", 5) if guarantee == "snippet" else ("judged queries", 3)

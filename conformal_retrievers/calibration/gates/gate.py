@@ -117,6 +117,10 @@ class Gate:
         """What is guaranteed, and how often the gate is silent on unanswerable queries."""
         return self.calibration.statement
 
+    def __str__(self) -> str:
+        """Write the statement, in lines of at most 80 characters."""
+        return str(self.calibration)
+
     def at(self, alpha: float) -> Gate:
         """Return the same gate at another alpha, see `Calibration.at`."""
         return Gate(self.scorer, self.calibration.at(alpha))

@@ -21,6 +21,8 @@ from conformal_retrievers.data.text import number_in
 
 TRUE, FALSE = {"true", "yes", "relevant"}, {"false", "no", "irrelevant", "not relevant"}
 FALSE |= {"unrelated", "not_relevant"}  # the first as Phoenix calls it
+TRUE |= {"wahr", "vrai", "verdadero", "vero", "verdadeiro", "waar"}  # as spreadsheets write them
+FALSE |= {"falsch", "faux", "falso", "onwaar"}
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class Record:
         if not math.isnan(number):
             return number
         if self.get(name) is not None:
-            raise self.fault(name, "give a finite number")
+            raise self.fault(name, "give a finite number, with a decimal point")
         return None
 
 

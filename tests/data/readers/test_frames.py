@@ -49,7 +49,7 @@ def test_a_frame_in_long_form_is_read_as_the_files_that_pandas_writes_of_it(tmp_
     "change",
     [
         {"rank": [1, 0, 0]},
-        {"relevant": ["relevant", "unrelated", "yes"]},
+        {"relevant": ["relevant", "FALSCH", "VRAI"]},
         {"relevant": [True, False, True]},
         {"relevant": ["1", "0", "1.0"]},
     ],
