@@ -12,7 +12,7 @@ from conformal_retrievers.scoring.combine import CombinedScorer
 
 @dataclass(frozen=True)
 class LookupScorer:
-    """Scores a snippet by its text, from a dict; a text that is not in it is a KeyError."""
+    """Scores a snippet or claim by its text, from a dict; another text is a KeyError."""
 
     scores: Mapping[str, float]
     name: str = "lookup"
@@ -20,16 +20,8 @@ class LookupScorer:
     def score(self, query: str, snippets: Sequence[Snippet]) -> list[float]:
         return [self.scores[snippet.text] for snippet in snippets]
 
-
-@dataclass(frozen=True)
-class ClaimLookup:
-    """Scores a claim by its text, from a dict."""
-
-    relevances: Mapping[str, float]
-    name: str = "lookup"
-
     def relevance(self, query: str, claims: Sequence[str], documents: Any) -> list[float]:
-        return [self.relevances[claim] for claim in claims]
+        return [self.scores[claim] for claim in claims]
 
 
 @dataclass(frozen=True)

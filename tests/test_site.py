@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from chromium import needs_chromium
 
-import conformal_retrievers
+from conformal_retrievers import Calibration, ScoredQuery, evaluate
 
 pytestmark = pytest.mark.slow
 
@@ -91,11 +91,9 @@ def written(score):
 @needs_chromium
 def test_the_slider_shows_what_the_library_computes(site, browser):
     data = json.loads((ROOT / "docs/assets/slider.json").read_text(encoding="utf-8"))
-    calibrated = [conformal_retrievers.ScoredQuery(s, [True] * len(s)) for s in data["calibration"]]
+    calibrated = [ScoredQuery(s, [True] * len(s)) for s in data["calibration"]]
     held_out = [
-        conformal_retrievers.ScoredQuery(
-            q["scores"], [i in q["relevant"] for i in range(len(q["scores"]))]
-        )
+        ScoredQuery(q["scores"], [i in q["relevant"] for i in range(len(q["scores"]))])
         for q in data["held_out"]
     ]
     browser.size(400, 800)
@@ -105,10 +103,8 @@ def test_the_slider_shows_what_the_library_computes(site, browser):
         for kind in ("keyDown", "keyUp"):
             key = {"key": "ArrowRight", "windowsVirtualKeyCode": 39}
             browser.send("Input.dispatchKeyEvent", type=kind, **key)
-        calibration = conformal_retrievers.Calibration.from_scores(
-            calibrated, alpha=alpha, scorer="learned"
-        )
-        result = conformal_retrievers.evaluate(calibration, held_out)
+        calibration = Calibration.from_scores(calibrated, alpha=alpha, scorer="learned")
+        result = evaluate(calibration, held_out)
         guaranteed = f"≥ {round(100 * (1 - alpha), 1):g} %"
         figures = [guaranteed, str(result.coverage["query-recall"]), str(result.removal)]
         shown = "[...document.querySelectorAll('#slider dd')].map(e => e.textContent)"

@@ -87,8 +87,8 @@ calibrate at 9'
     >>> known = {"dense": {"retriever": "VectorIndexRetriever(m)"}, "bm25": {"retriever": "b"}}
     >>> now = {"dense": {"retriever": ""}, "bm25": known["dense"]}
     >>> difference(Retrieval(Hybrid(now)), Retrieval(Hybrid(known)))
-    "the retriever 'bm25' is VectorIndexRetriever(m), but the calibration is of b: calibrate with \
-the one that is filtered"
+    "the retriever 'bm25' is VectorIndexRetriever(m), but the calibration is of b: give the filter \
+that one, or calibrate with this one"
     """
     what = "the retriever" if part is None else f"the retriever {part!r}"
     now, known, k = asked.retriever, calibrated.retriever, calibrated.k
@@ -101,7 +101,7 @@ the one that is filtered"
     of_llama_index = all(isinstance(name, str) and name.startswith(INDEX) for name in both)
     if now != known and (of_langchain or of_llama_index or now in parts):
         text = f"{what} is {now}, but the calibration is of {known}"
-        return f"{text}: calibrate with the one that is filtered"
+        return f"{text}: give the filter that one, or calibrate with this one"
     # The filter warns of more documents than k, but does not know who returned them.
     depth = asked.k
     if depth is not None and k is not None and (depth < k or (part and depth > k)):

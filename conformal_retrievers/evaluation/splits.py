@@ -59,7 +59,8 @@ class Splits(EqualRecall):
         if best is None:
             return say("split no top k", text=text)
         passed, counts = snippets.parts(best.measured)[0], {"fewer": self.fewer, "n": self.n_splits}
-        return say("split top k", text=text, of=best.source, passed=passed, **counts)
+        text = say("split top k", text=text, of=best.source, passed=passed, **counts)
+        return f"{text} {say('split loses')}" if 2 * self.fewer < self.n_splits else text
 
     @property
     def notes(self) -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 from drawn import calibrated
 from hypothesis import given
 from hypothesis import strategies as st
-from lookup import ClaimLookup
+from lookup import LookupScorer
 from scipy.stats import betabinom
 
 from benchmarks.quantile import conformal_quantile
@@ -177,7 +177,7 @@ def test_invalid_answers_and_arguments_are_refused(make, message):
 
 
 def test_the_filter_keeps_claims_above_the_threshold_and_no_others():
-    scorer = ClaimLookup({"good": 0.9, "at": 0.5, "low": 0.1, "blank": NAN})
+    scorer = LookupScorer({"good": 0.9, "at": 0.5, "low": 0.1, "blank": NAN})
     conformal = ClaimFilter(scorer, calibration_of())
     filtered = conformal("q", ["low", "good", "blank", "at"], [])
     assert filtered.kept.tolist() == [1]
@@ -190,11 +190,11 @@ def test_the_filter_keeps_claims_above_the_threshold_and_no_others():
 
 
 async def test_the_filter_awaits_an_asynchronous_scorer():
-    conformal = ClaimFilter(ClaimLookup({"a": 0.9, "b": 0.2}), calibration_of())
+    conformal = ClaimFilter(LookupScorer({"a": 0.9, "b": 0.2}), calibration_of())
     assert (await conformal.acall("q", ["a", "b"], [])).kept_claims == ("a",)
     assert (await conformal.acall("q", [], [])).kept_claims == ()
 
-    class Awaited(ClaimLookup):
+    class Awaited(LookupScorer):
         async def arelevance(self, query, claims, documents):
             return [0.9, 0.9]
 
@@ -204,7 +204,7 @@ async def test_the_filter_awaits_an_asynchronous_scorer():
 
 def test_the_group_of_a_query_is_given_or_computed_from_its_text():
     made = calibration_of(GROUPED, 0.3, by_group=True)
-    conformal = ClaimFilter(ClaimLookup({"a": 0.65}), made, group_of=lambda query: query)
+    conformal = ClaimFilter(LookupScorer({"a": 0.65}), made, group_of=lambda query: query)
     assert conformal("x", ["a"], []).kept_claims == ("a",)
     assert conformal("y", ["a"], []).kept_claims == ()
     assert conformal("y", ["a"], [], group="x").kept_claims == ("a",)
@@ -220,8 +220,8 @@ def test_a_filter_refuses_another_scorer_or_subject_and_arguments_of_another_typ
     of_another = calibrate_claims(FIVE, alpha=0.4, scorer="other")
     for calibration, message in ((of_another, "'other'.*'lookup'"), (of_snippets, "snippets")):
         with pytest.raises(CalibrationMismatch, match=message):
-            ClaimFilter(ClaimLookup({}), calibration)
-    conformal = ClaimFilter(ClaimLookup({}), calibration_of())
+            ClaimFilter(LookupScorer({}), calibration)
+    conformal = ClaimFilter(LookupScorer({}), calibration_of())
     for make, message in (
         (lambda: ClaimFilter(print, calibration_of()), "scorer"),
         (lambda: calibration_of([1]), r"answers\[0\] is 1; give AnnotatedAnswer"),

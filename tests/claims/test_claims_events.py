@@ -8,7 +8,7 @@ import pytest
 from langchain_core.tracers.run_collector import RunCollectorCallbackHandler
 from llama_index.core.base.response.schema import Response
 from llama_index.core.query_engine import CustomQueryEngine
-from lookup import ClaimLookup
+from lookup import LookupScorer
 from monitoring.test_events import Kept, Seen, finished
 
 from conformal_retrievers import LLM, NothingKept
@@ -56,7 +56,7 @@ def answer_filter(*claims, scorer=None, failure=None, alpha=0.4, **options):
             raise failure
         return Reply(text)
 
-    claim_filter = ClaimFilter(scorer or ClaimLookup(RELEVANCE), calibration)
+    claim_filter = ClaimFilter(scorer or LookupScorer(RELEVANCE), calibration)
     return AnswerFilter(claim_filter, LLM(complete, "script"), **options)
 
 

@@ -54,6 +54,8 @@ def test_the_coverage_is_near_its_target_on_average_and_the_spread_is_no_standar
     assert "of 10 splits" in flowing
     assert f"coverage is {100 * found.coverage.estimate:.1f} %" in flowing
     assert "it is fitted" not in flowing
+    for n, loses in ((4, True), (5, False)):
+        assert ("take that top k" in replace(found, fewer=n).comparison) is loses
     fewer = str(try_splits(judged_queries(38, rng), alpha=0.2, splits=2))  # 19 fit no score
     assert "On all 38 judged queries it is fitted" in " ".join(fewer.split())
 

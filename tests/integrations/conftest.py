@@ -3,7 +3,6 @@
 import httpx
 import pytest
 from langchain_openai import ChatOpenAI
-from llama_index.core.instrumentation import get_dispatcher
 from llama_index.llms.openai_like import OpenAILike
 
 
@@ -30,9 +29,6 @@ async def models(llm_server):
 
 
 @pytest.fixture
-def handled():
+def handled(dispatcher):
     """Return a function that adds a handler to LlamaIndex for this test."""
-    root = get_dispatcher()
-    before = [*root.event_handlers]
-    yield root.add_event_handler
-    root.event_handlers = before
+    return dispatcher.add_event_handler

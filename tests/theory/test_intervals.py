@@ -8,27 +8,20 @@ import pytest
 from scipy.stats import binomtest, norm, t
 from sklearn.metrics import roc_auc_score
 
-from conformal_retrievers.theory.intervals import (
-    Interval,
-    auc,
-    cluster_interval,
-    effective_n,
-    percent,
-    wilson_interval,
-)
+from conformal_retrievers.theory import intervals
 
 
 def test_auc_counts_ties_half_and_leaves_nan_out():
-    assert auc([0.1, 0.2], [0.2, 0.3]) == 3.5 / 4
-    assert auc([0.3, math.nan], [0.1]) == 0
-    assert math.isnan(auc([0.3], []))
-    assert math.isnan(auc([math.nan], [0.3]))
+    assert intervals.auc([0.1, 0.2], [0.2, 0.3]) == 3.5 / 4
+    assert intervals.auc([0.3, math.nan], [0.1]) == 0
+    assert math.isnan(intervals.auc([0.3], []))
+    assert math.isnan(intervals.auc([math.nan], [0.3]))
 
 
 def test_auc_is_that_of_scikit_learn(rng):
     low, high = rng.integers(0, 4, 40) / 4, rng.integers(0, 5, 30) / 4
     expected = roc_auc_score([0] * 40 + [1] * 30, [*low, *high])
-    assert auc(low, high) == pytest.approx(expected)
+    assert intervals.auc(low, high) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +37,7 @@ def test_auc_is_that_of_scikit_learn(rng):
     ],
 )
 def test_an_exact_share_has_its_own_digits_and_only_1_is_100_percent(share, text):
-    assert percent(share, exact=True) == text
+    assert intervals.percent(share, exact=True) == text
 
 
 @pytest.mark.parametrize("level", [0.9, 0.95, 0.99])
@@ -53,7 +46,7 @@ def test_an_exact_share_has_its_own_digits_and_only_1_is_100_percent(share, text
 )
 def test_wilsons_interval_is_scipys(k, n, level):
     reference = binomtest(k, n).proportion_ci(level, method="wilson")
-    estimate, low, high = wilson_interval(k / n, n, level)
+    estimate, low, high = intervals.wilson_interval(k / n, n, level)
     assert estimate == k / n
     assert low == pytest.approx(reference.low, rel=1e-9, abs=1e-15)
     assert high == pytest.approx(reference.high, rel=1e-9)
@@ -61,57 +54,59 @@ def test_wilsons_interval_is_scipys(k, n, level):
 
 def test_wilsons_interval_ends_at_a_share_of_0_or_1_itself():
     for n in range(1, 200, 7):
-        assert wilson_interval(0.0, n).low == 0.0
-        assert wilson_interval(1.0, n).high == 1.0
+        assert intervals.wilson_interval(0.0, n).low == 0.0
+        assert intervals.wilson_interval(1.0, n).high == 1.0
 
 
 def test_an_interval_prints_as_percentages():
-    assert str(Interval(0.9, 0.8512, 1.0)) == "90.0 % [85.1, 100.0]"
-    assert Interval(0.9, 0.8512, 1.0).written("", 5) == " 90.0 [85.1, 100.0]"
-    assert str(Interval(math.nan, 0.0, 1.0)) == "–"
+    assert str(intervals.Interval(0.9, 0.8512, 1.0)) == "90.0 % [85.1, 100.0]"
+    assert intervals.Interval(0.9, 0.8512, 1.0).written("", 5) == " 90.0 [85.1, 100.0]"
+    assert str(intervals.Interval(math.nan, 0.0, 1.0)) == "–"
 
 
 def test_one_snippet_per_query_gives_wilsons_interval_of_k_minus_1_units():
     # K − 1: the variance is estimated from the K outcomes themselves, so t stands for z too.
     parts = np.array([1.0] * 35 + [0.0] * 5)
-    assert effective_n(parts, np.ones(40)) == pytest.approx(39, rel=1e-12)
-    interval = cluster_interval(parts, np.ones(40))
+    assert intervals.effective_n(parts, np.ones(40)) == pytest.approx(39, rel=1e-12)
+    interval = intervals.cluster_interval(parts, np.ones(40))
     level = norm.cdf(t.ppf(0.975, 39)) * 2 - 1
-    assert interval == pytest.approx(wilson_interval(35 / 40, 39, level), rel=1e-9)
+    assert interval == pytest.approx(intervals.wilson_interval(35 / 40, 39, level), rel=1e-9)
 
 
 def test_repeating_the_outcome_of_each_query_leaves_the_interval_as_it_is():
     parts = np.array([1.0] * 35 + [0.0] * 5)
-    once = cluster_interval(parts, np.ones(40))
+    once = intervals.cluster_interval(parts, np.ones(40))
     for m in (2, 7, 100):
-        assert cluster_interval(m * parts, m * np.ones(40)) == pytest.approx(once, rel=1e-12)
-    assert wilson_interval(35 / 40, 4000).high < once.high  # what the snippets alone would claim
+        more = intervals.cluster_interval(m * parts, m * np.ones(40))
+        assert more == pytest.approx(once, rel=1e-12)
+    # What the snippets alone would claim.
+    assert intervals.wilson_interval(35 / 40, 4000).high < once.high
 
 
 def test_the_effective_n_by_hand():
     # Shares 3/4 and 1/2 of 4 snippets each: p = 5/8, residuals ±1/2,
     # V = 2/1 × (1/4 + 1/4)/64 = 1/64, and p(1 − p)/V = (15/64) × 64 = 15.
-    assert effective_n([3, 2], [4, 4]) == pytest.approx(15, rel=1e-12)
-    assert effective_n([0.75, 0.5], [1, 1]) == pytest.approx(15, rel=1e-12)
+    assert intervals.effective_n([3, 2], [4, 4]) == pytest.approx(15, rel=1e-12)
+    assert intervals.effective_n([0.75, 0.5], [1, 1]) == pytest.approx(15, rel=1e-12)
     # Shares 1 and 0: p = 1/2, residuals ±2, V = 2 × 8/64 = 1/4, and (1/4)/(1/4) = 1.
-    assert effective_n([4, 0], [4, 4]) == pytest.approx(1, rel=1e-12)
+    assert intervals.effective_n([4, 0], [4, 4]) == pytest.approx(1, rel=1e-12)
 
 
 def test_the_effective_n_of_equal_shares_is_the_number_of_queries():
     for share in (0.3, 1 / 7, 0.99):  # rounding leaves a residual
-        assert effective_n([share] * 21, [1] * 21) == 21
+        assert intervals.effective_n([share] * 21, [1] * 21) == 21
 
 
 def test_if_all_or_none_is_kept_the_effective_n_is_the_number_of_queries():
-    assert effective_n([5, 9, 2], [5, 9, 2]) == 3
-    assert effective_n([0, 0], [5, 9]) == 2
-    assert cluster_interval([5] * 9, [5] * 9).low > wilson_interval(1.0, 5).low
-    assert cluster_interval([1], [2]) == (0.5, 0.0, 1.0)
+    assert intervals.effective_n([5, 9, 2], [5, 9, 2]) == 3
+    assert intervals.effective_n([0, 0], [5, 9]) == 2
+    assert intervals.cluster_interval([5] * 9, [5] * 9).low > intervals.wilson_interval(1.0, 5).low
+    assert intervals.cluster_interval([1], [2]) == (0.5, 0.0, 1.0)
 
 
 def test_the_share_is_unknown_without_queries_and_with_one_large_query_among_small_ones():
-    np.testing.assert_equal(tuple(cluster_interval([], [])), (math.nan, 0.0, 1.0))
-    assert cluster_interval([900, 1], [1000, 1])[1:] == (0.0, 1.0)  # as good as one query
+    np.testing.assert_equal(tuple(intervals.cluster_interval([], [])), (math.nan, 0.0, 1.0))
+    assert intervals.cluster_interval([900, 1], [1000, 1])[1:] == (0.0, 1.0)  # as good as one query
 
 
 def test_the_cluster_interval_covers_at_its_level_where_snippets_are_clustered(rng):
@@ -122,9 +117,9 @@ def test_the_cluster_interval_covers_at_its_level_where_snippets_are_clustered(r
     for _ in range(runs):
         wholes = rng.integers(1, 20, 150)
         parts = rng.binomial(wholes, rng.beta(4.5, 0.5, 150))
-        interval = cluster_interval(parts, wholes)
+        interval = intervals.cluster_interval(parts, wholes)
         covered += interval.low <= truth <= interval.high
-        pooled = wilson_interval(parts.sum() / wholes.sum(), wholes.sum())
+        pooled = intervals.wilson_interval(parts.sum() / wholes.sum(), wholes.sum())
         naive += pooled.low <= truth <= pooled.high
     assert binomtest(covered, runs, 0.95, alternative="less").pvalue > 1e-4
     assert binomtest(covered, runs, 0.98, alternative="greater").pvalue > 1e-4

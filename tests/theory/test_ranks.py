@@ -10,63 +10,54 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.quantile import conformal_quantile
-from conformal_retrievers.theory.ranks import (
-    Masses,
-    check_probability,
-    conformal_rank,
-    exact_alpha,
-    exact_share,
-    mass_threshold,
-    p_value_steps,
-    p_values,
-    queries_needed,
-)
+from conformal_retrievers.theory import ranks
 
 
 def query_recall_threshold(scores, sizes, alpha):
-    return mass_threshold(scores, Masses.of(sizes), alpha)
+    return ranks.mass_threshold(scores, ranks.Masses.of(sizes), alpha)
 
 
 def test_without_scores_everything_is_kept():
     assert conformal_quantile([], 0.5) == math.inf
     assert query_recall_threshold([], [], 0.5) == math.inf
-    assert p_values(np.empty(0), p_value_steps(Masses.of([])), [0.3]).tolist() == [1.0]
+    steps = ranks.p_value_steps(ranks.Masses.of([]))
+    assert ranks.p_values(np.empty(0), steps, [0.3]).tolist() == [1.0]
 
 
 def test_alpha_and_share_are_the_decimals_that_the_user_wrote():
-    assert exact_alpha(0.1) == Fraction(1, 10) != Fraction(0.1)
-    assert exact_alpha(np.float64(0.05)) == Fraction(1, 20)
-    assert exact_share(0.9) == Fraction(9, 10)
-    assert exact_share(1) == 1
+    assert ranks.exact_alpha(0.1) == Fraction(1, 10) != Fraction(0.1)
+    assert ranks.exact_alpha(np.float64(0.05)) == Fraction(1, 20)
+    assert ranks.exact_share(0.9) == Fraction(9, 10)
+    assert ranks.exact_share(1) == 1
 
 
 @pytest.mark.parametrize("value", [0, 1, -0.1, 1.5, math.nan, math.inf, "0.1", True, None, [0.1]])
 def test_anything_but_a_number_between_0_and_1_is_an_error_that_names_it(value):
     error = ValueError if type(value) in (int, float) else TypeError
     with pytest.raises(error, match="alpha is"):
-        exact_alpha(value)
+        ranks.exact_alpha(value)
     with pytest.raises(error, match="delta is"):
-        check_probability("delta", value, "a share")
+        ranks.check_probability("delta", value, "a share")
     if value is True or value != 1:
         with pytest.raises(error, match="share is"):
-            exact_share(value)
+            ranks.exact_share(value)
 
 
 def test_the_rank_is_exact_where_floats_are_wrong():
     n, wrong_in_floats = np.arange(1, 1500), 0
     for hundredths in range(1, 100):
         alpha = hundredths / 100
-        ranks = n + 1 - (n + 1) * hundredths // 100
-        assert [conformal_rank(m, alpha) for m in n[::7].tolist()] == ranks[::7].tolist()
-        wrong_in_floats += np.count_nonzero(np.ceil((n + 1) * (1 - alpha)) != ranks)
+        exact = n + 1 - (n + 1) * hundredths // 100
+        assert [ranks.conformal_rank(m, alpha) for m in n[::7].tolist()] == exact[::7].tolist()
+        wrong_in_floats += np.count_nonzero(np.ceil((n + 1) * (1 - alpha)) != exact)
     assert wrong_in_floats == 867
 
 
 def test_the_number_of_queries_needed_is_exact_for_every_alpha():
     for alpha in (thousandths / 1000 for thousandths in range(1, 1000)):
-        needed = queries_needed(alpha)
-        assert conformal_rank(needed, alpha) <= needed
-        assert conformal_rank(needed - 1, alpha) > needed - 1
+        needed = ranks.queries_needed(alpha)
+        assert ranks.conformal_rank(needed, alpha) <= needed
+        assert ranks.conformal_rank(needed - 1, alpha) > needed - 1
 
 
 distinct = st.lists(st.integers(-1000, 1000), min_size=1, max_size=30, unique=True)
@@ -117,7 +108,7 @@ def test_a_query_recall_p_value_is_above_alpha_exactly_if_the_score_is_kept(quer
     pairs = sorted((score, len(query)) for query in queries for score in query)
     ordered, sizes = (np.array(column) for column in zip(*pairs, strict=True))
     at = sorted({*ordered.tolist(), *more})
-    p = p_values(ordered, p_value_steps(Masses.of(sizes)), at)
+    p = ranks.p_values(ordered, ranks.p_value_steps(ranks.Masses.of(sizes)), at)
     threshold = threshold_of(queries, alpha)
     for score, value in zip(at, p.tolist(), strict=True):
         not_below = mass(queries, lambda a, score=score: a >= score)
@@ -140,14 +131,14 @@ def test_a_mass_that_is_reached_exactly_is_reached_although_floats_fall_short():
 
 def test_thresholds_and_p_values_stay_exact_beyond_64_bits():
     sizes = [size for size in range(1, 48) for _ in range(size)]
-    masses = Masses.of(sizes)
+    masses = ranks.Masses.of(sizes)
     assert masses.new > 2**63
-    steps = p_value_steps(masses)
+    steps = ranks.p_value_steps(masses)
     for i in range(0, len(sizes) + 1, 97):
         exact = (1 + sum(Fraction(1, size) for size in sizes[i:])) / 48
         assert steps[i] == float(exact)
     # The first 24 queries have a mass of 24 = (1 − α) · 48.
-    assert mass_threshold(np.arange(len(sizes)), masses, 0.5) == sum(range(25)) - 1
+    assert ranks.mass_threshold(np.arange(len(sizes)), masses, 0.5) == sum(range(25)) - 1
 
 
 def test_p_values_are_correctly_rounded_where_sums_exceed_what_a_float_counts():
@@ -157,4 +148,4 @@ def test_p_values_are_correctly_rounded_where_sums_exceed_what_a_float_counts():
     total = sum(parts.tolist(), new)
     assert 2**53 < total < 2**63
     expected = [float(Fraction(sum(parts[i:].tolist(), new), total)) for i in range(201)]
-    assert p_value_steps(Masses(parts, new)).tolist() == expected
+    assert ranks.p_value_steps(ranks.Masses(parts, new)).tolist() == expected

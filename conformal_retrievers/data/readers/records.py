@@ -10,6 +10,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -23,6 +24,7 @@ TRUE, FALSE = {"true", "yes", "relevant"}, {"false", "no", "irrelevant", "not re
 FALSE |= {"unrelated", "not_relevant"}  # the first as Phoenix calls it
 TRUE |= {"wahr", "vrai", "verdadero", "vero", "verdadeiro", "waar"}  # as spreadsheets write them
 FALSE |= {"falsch", "faux", "falso", "onwaar"}
+DECIMAL = re.compile(r"^(-?\d+),(\d+)$")
 
 
 @dataclass(frozen=True)
@@ -199,6 +201,8 @@ def _in_csv(path: str | Path) -> Iterator[Record]:
                     f"{place} does not have {len(reader.fieldnames or ())} columns as the header "
                     "has; give JSON lines, or a CSV table with a header"
                 )
+            if separator == ";":  # where spreadsheets write decimal commas
+                row = {name: DECIMAL.sub(r"\1.\2", cell) for name, cell in row.items()}
             yield Record(place, {name: cell or None for name, cell in row.items()})
     except csv.Error as error:
         place = f"{path}, line {reader.line_num + 1}"

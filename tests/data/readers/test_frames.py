@@ -38,7 +38,7 @@ def test_a_frame_in_long_form_is_read_as_the_files_that_pandas_writes_of_it(tmp_
     frame().to_csv(tmp_path / "rows.csv", index=False)
     frame().to_csv(tmp_path / "rows.csv.gz", index=False)
     frame().to_csv(tmp_path / "rows.tsv", index=False, sep="\t")
-    frame().to_csv(tmp_path / "semicolons.csv", index=False, sep=";")
+    frame().to_csv(tmp_path / "semicolons.csv", index=False, sep=";", decimal=",")
     frame().to_json(tmp_path / "rows.json", orient="records")
     frame().to_json(tmp_path / "rows.jsonl", orient="records", lines=True)
     for path in tmp_path.iterdir():
