@@ -124,8 +124,8 @@ def test_queries_like_the_calibrated_ones_are_no_cause_for_a_warning(n, alpha, r
 
 @pytest.mark.parametrize(
     ("every", "shift", "words"),
-    [(1, 20, "none of the snippets of 6 of the last 6"), (1, -20, "all of the snippets of 6 of"),
-     (2, 20, r"none of the snippets of \d+ of the last 1\d")],
+    [(1, 20, "none of the snippets for 6 of the last 6"), (1, -20, "all of the snippets for 6 of"),
+     (2, 20, r"none of the snippets for \d+ of the last 1\d")],
 )  # fmt: skip
 def test_scores_beyond_the_calibrated_ones_are_warned_of_once(every, shift, words, rng):
     keep = calibrated_on_numbers(rng, 100, 0.1)
@@ -134,7 +134,7 @@ def test_scores_beyond_the_calibrated_ones_are_warned_of_once(every, shift, word
         for i, scores in enumerate(numbers(rng, 60)[0]):
             keep("q", [str(score + (shift if i % every == 0 else 0)) for score in scores])
     [said] = [str(warning.message) for warning in caught]
-    assert re.match(rf"the threshold passed {words}.* as \d of 100 calibrating", said)
+    assert re.match(rf"the threshold passed {words}.* for \d of the 100 that cal", said)
     assert said.endswith("run conformal-retrievers diagnose CALIBRATION --log LOG")
 
 
@@ -146,7 +146,7 @@ def test_what_was_kept_before_does_not_delay_the_warning(rng):
         assert len(keep("q", [str(lowest[0])]).kept) == 1  # all, and no lower than calibrated ones
     for _ in range(5):
         keep("q", ["99"])
-    with pytest.warns(UserWarning, match="none of the snippets of 6 of the last 6 queries"):
+    with pytest.warns(UserWarning, match="none of the snippets for 6 of the last 6 queries"):
         keep("q", ["99"])
 
 

@@ -67,7 +67,7 @@ def test_malformed_lines_are_named_by_file_and_number(tmp_path):
     found, errors = judged_in(part)
     assert [query.query for query in found] == ["one", "last"]
     assert [(e["file"], e["line"]) for e in errors] == [(str(path), 2), (str(path), 4)]
-    assert errors[0]["error"].startswith("snippets and relevant_ids are missing")
+    assert errors[0]["error"].startswith("snippets, relevant_ids and evidence are")
     assert "utf-8" in errors[1]["error"]
 
 
