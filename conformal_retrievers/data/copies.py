@@ -104,12 +104,11 @@ def without_copies(judged: Sequence[JudgedQuery]) -> tuple[list[JudgedQuery], st
             f"half of the snippets, or more, of another, such as {query.name} of {original.name}"
         )
     if len(near) > MANY * len(kept):
-        query, original = near[0]
+        shown = [repr(q.query[:60]) + (f" ({q.id})" if q.id else "") for q in near[0]]
         near_text = (
             f"{len(near)} of {len(kept)} judged queries are near copies: they have nearly the text "
-            f"and a relevant snippet of another, such as {query.name}, {query.query[:60]!r}, of "
-            f"{original.name}, {original.query[:60]!r}. The guarantee needs independent queries: "
-            "keep one of each"
+            f"and a relevant snippet of another, such as {' of '.join(shown)}. The guarantee needs "
+            "independent queries: keep one of each"
         )
     return kept, exact_text, near_text
 

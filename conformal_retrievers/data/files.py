@@ -236,7 +236,8 @@ def _explained(error: ErrorDetails) -> str:
     if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"{place} is an unknown field; remove it, or correct its spelling"
     if error["type"] in NO_OBJECT:
-        like = ' {"text": "…", "relevant": true}' if place.startswith("snippets.") else ""
+        of_snippet = error["loc"][:1] == ("snippets",) and len(error["loc"]) == 2
+        like = ' {"text": "…", "relevant": true}' if of_snippet else ""
         return f"{place} is {error['input']!r:.60}; give a JSON object{like}"
     expected = error["msg"].replace("Input should", "it should").removeprefix("Value error, ")
     return f"{place} is {error['input']!r:.60}; {expected}"

@@ -60,7 +60,9 @@ class Splits(EqualRecall):
             return say("split no top k", text=text)
         passed, counts = snippets.parts(best.measured)[0], {"fewer": self.fewer, "n": self.n_splits}
         text = say("split top k", text=text, of=best.source, passed=passed, **counts)
-        return f"{text} {say('split loses')}" if 2 * self.fewer < self.n_splits else text
+        top, ours = (row.measured["snippets"].estimate for row in (best, self.filter))
+        loses = top < ours and 2 * self.fewer < self.n_splits
+        return f"{text} {say('split loses')}" if loses else text
 
     @property
     def notes(self) -> list[str]:

@@ -89,13 +89,14 @@ def test_the_basis_of_three_queries():
 
 
 def test_how_far_calibrations_vary_is_stated():
-    queries = [relevant(i / 50, id=f"{i}") for i in range(50)]
-    calibration = calibration_of(queries, 0.1)
-    assert "8 in 10 cover about 85 to 95 %." in calibration.statement  # Beta(46, 5)
+    queries = [relevant(i / 50, id=f"{i}", group="ab"[i % 2]) for i in range(50)]
+    calibration = calibration_of([*queries, relevant(id="none")], 0.1)
+    assert "at most about 1 in 10 covers less than 84.6 %." in calibration.statement  # Beta(46, 5)
     assert calibration.statement.split() == str(calibration).split()
     assert max(map(len, str(calibration).splitlines())) <= 80
-    for options in ({"delta": 0.1}, {"guarantee": "snippet"}):
-        assert "8 in 10" not in calibration_of(queries, 0.1, **options).statement
+    for options in ({"delta": 0.1}, {"guarantee": "snippet"}, {"by_group": True}):
+        assert "1 in 10" not in calibration_of(queries, 0.1, **options).statement
+    assert "1 in 10" not in calibration_of(queries[:5], 0.1).statement
 
 
 @every_guarantee

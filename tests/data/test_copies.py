@@ -50,7 +50,7 @@ def test_one_question_about_many_documents_is_no_copy(recwarn: pytest.WarningsRe
 def test_near_copies_are_counted_in_a_warning(tmp_path: Path) -> None:
     queries = different(55)
     near = [judged(f"So, {q.query}", f"place {i}", id=f"n{i}") for i, q in enumerate(queries[:25])]
-    warned = "25 of 80 judged queries are near copies.*query 'n0', 'So, amber rebma number 0"
+    warned = "25 of 80 judged queries are near copies.*'So, amber rebma number 0.' .n0. of"
     with pytest.warns(UserWarning, match=warned):
         calibrate([*queries, *near], alpha=0.2)
     write_jsonl([*queries, *near], tmp_path / "q.jsonl")

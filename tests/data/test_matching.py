@@ -112,7 +112,7 @@ def test_a_quote_that_was_not_retrieved_is_missed():
 def test_a_quote_at_several_places_is_the_first_one_with_a_warning():
     judged = JudgedQuery.from_evidence("q", [("page", "May"), ("page", "Bob saw")], id="q1")
     snippet = Snippet(f"{STORY} In May, all were told.", id="page")
-    with pytest.warns(UserWarning, match="1 of 2 quotes .*'May' of query 'q1', at 2 of 'page'"):
+    with pytest.warns(UserWarning, match="1 of 2 quotes .*'May' of query 'q1', in 'page'"):
         (one,) = judge_retrieved([judged], [[(snippet, {})]], key="evidence")
     assert one.evidence[0] == ("page", 14, 17)
 

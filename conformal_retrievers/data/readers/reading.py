@@ -28,11 +28,13 @@ class Format(NamedTuple):
 
 
 def _fits(names: Collection[str]) -> bool:
-    return "query" in names and not {"snippets", "relevant_ids", "evidence"}.isdisjoint(names)
+    """Return whether the names are those of judged queries, and not of a table of snippets."""
+    known = {"snippets", "relevant_ids", "evidence"}
+    return "query" in names and "relevant" not in names and not known.isdisjoint(names)
 
 
 def _read_queries(records: Sequence[Record]) -> list[JudgedQuery]:
-    return [judged_query(record.place, record.fields) for record in records]
+    return [judged_query(record.place, record.known) for record in records]
 
 
 FORMATS = (

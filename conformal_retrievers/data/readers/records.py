@@ -10,10 +10,9 @@ import csv
 import io
 import json
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ TRUE, FALSE = {"true", "yes", "relevant"}, {"false", "no", "irrelevant", "not re
 FALSE |= {"unrelated", "not_relevant"}  # the first as Phoenix calls it
 TRUE |= {"wahr", "vrai", "verdadero", "vero", "verdadeiro", "waar"}  # as spreadsheets write them
 FALSE |= {"falsch", "faux", "falso", "onwaar"}
-DECIMAL = re.compile(r"^(-?\d+),(\d+)$")
 
 
 @dataclass(frozen=True)
@@ -33,6 +31,12 @@ class Record:
 
     place: str  # such as "spans.jsonl, line 3"
     fields: Mapping[str, Any]
+    decimal: str = "."  # a comma in tables with semicolons, as spreadsheets write them
+
+    @property
+    def known(self) -> dict[str, Any]:
+        """The fields as JSON would have them: without NaN, and whole numbers as such."""
+        return {name: whole(self.get(name)) for name in self.fields}
 
     def get(self, name: str) -> Any:
         """Return a field as it is, and None for one that is absent, empty in a CSV, or NaN."""
@@ -93,10 +97,11 @@ class Record:
 
     def number(self, name: str) -> float | None:
         """Return a field that is a finite number; None without one."""
-        number = number_in(self.get(name))
+        value = self.get(name)
+        number = number_in(value.replace(self.decimal, ".") if isinstance(value, str) else value)
         if not math.isnan(number):
             return number
-        if self.get(name) is not None:
+        if value is not None:
             raise self.fault(name, "give a finite number, with a decimal point")
         return None
 
@@ -105,10 +110,16 @@ def as_name(record: Record, name: str, value: Any) -> str | None:
     """Return a name or a whole number as a text, and None as None."""
     if value is None or isinstance(value, str):
         return value
-    number = isinstance(value, Real) and not isinstance(value, bool)
-    if number and (isinstance(value, Integral) or float(value).is_integer()):
-        return str(int(value))  # a frame makes whole numbers floats if one is missing
+    if isinstance(number := whole(value), int) and not isinstance(value, bool):
+        return str(number)
     raise ValueError(f"{record.place}: {name:.80} has {value!r:.80}; give a text or a whole number")
+
+
+def whole(value: Any) -> Any:
+    """Return a whole number as one: a frame makes whole numbers floats if one is missing."""
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        return int(value)
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def as_relevant(where: str, value: Any, min_score: float | None) -> bool:
@@ -201,9 +212,8 @@ def _in_csv(path: str | Path) -> Iterator[Record]:
                     f"{place} does not have {len(reader.fieldnames or ())} columns as the header "
                     "has; give JSON lines, or a CSV table with a header"
                 )
-            if separator == ";":  # where spreadsheets write decimal commas
-                row = {name: DECIMAL.sub(r"\1.\2", cell) for name, cell in row.items()}
-            yield Record(place, {name: cell or None for name, cell in row.items()})
+            cells = {name: cell or None for name, cell in row.items()}
+            yield Record(place, cells, decimal="," if separator == ";" else ".")
     except csv.Error as error:
         place = f"{path}, line {reader.line_num + 1}"
         raise ValueError(f"{place} is not CSV ({error}); give JSON lines") from None

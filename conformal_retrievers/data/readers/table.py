@@ -52,7 +52,7 @@ def read_frame(
     records = records_of(frame)
     given = {query: "query", relevant: "relevant"}
     rows = [
-        Record(row.place, {given.get(name, name): cell for name, cell in row.fields.items()})
+        replace(row, fields={given.get(name, name): cell for name, cell in row.fields.items()})
         for row in records
     ]
     known = columns(rows)

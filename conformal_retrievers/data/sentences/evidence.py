@@ -127,13 +127,12 @@ def located(
     wholes = {s.id: s.text for s in chain.from_iterable(retrieved) if s.id in named}
     texts = {name: _joined(parts) for name, parts in pieces.items()} | wholes
     quotes = [(q.name, e) for q in judged for e in q.evidence if isinstance(e, Quote)]
-    times = [texts.get(quote.document, "").count(quote.text) for _, quote in quotes]
-    if several := [(*of, n) for of, n in zip(quotes, times, strict=True) if n > 1]:
-        name, (document, text), n = several[0]
+    if several := [of for of in quotes if _occurs_again(of[1].text, texts.get(of[1].document, ""))]:
+        name, (document, text) = several[0]
         warnings.warn(
             f"{len(several)} of {len(quotes)} quotes stand at several places of their documents, "
-            f"and the first counts, such as {text!r:.60} of {name}, at {n} of {document!r:.60}. "
-            "Quote more of the text, or give its start and end",
+            f"and the first counts, such as {text!r:.60} of {name}, in {document!r:.60}. Quote "
+            "more of the text, or give its start and end",
             stacklevel=4,
         )
     return [
@@ -142,6 +141,11 @@ def located(
         else q
         for q in judged
     ]
+
+
+def _occurs_again(quote: str, text: str) -> bool:
+    first = text.find(quote)
+    return first >= 0 and text.find(quote, first + 1) >= 0
 
 
 def _joined(pieces: Mapping[int, str]) -> str:

@@ -43,6 +43,9 @@ def test_a_frame_in_long_form_is_read_as_the_files_that_pandas_writes_of_it(tmp_
     frame().to_json(tmp_path / "rows.jsonl", orient="records", lines=True)
     for path in tmp_path.iterdir():
         assert read(path) == EXPECTED, path.name
+    path.write_text("query;id;text;relevant;rank;score\nQ;1,5;3,14;VRAI;1;-0,5")
+    (only,) = read(path)[0].snippets
+    assert (only.id, only.text, only.retrieval_score) == ("1,5", "3,14", -0.5)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import gzip
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from conformal_retrievers import JudgedQuery, read, write_jsonl
@@ -50,6 +51,14 @@ def test_a_list_in_json_or_of_objects_is_read_as_json_lines(tmp_path):
         for indent in (None, 2):
             (tmp_path / "list").write_text(json.dumps(samples, indent=indent))
             assert read(tmp_path / "list") == read(samples) == read(file)
+
+
+def test_a_frame_of_our_own_may_lack_values_and_a_table_may_have_a_column_of_evidence():
+    rows = [{"query": "Who?", "snippets": [{"text": "a", "relevant": True}], "k": 5}]
+    rows += [{"query": "Why?", "relevant_ids": ["b"], "answerable": True}]
+    assert read(pd.DataFrame(rows)) == read(rows)
+    row = {"query": "Who?", "text": "a", "relevant": 1, "evidence": "page 3", "relevant_ids": ""}
+    assert read([row])[0].snippets[0].text == "a"
 
 
 @pytest.mark.parametrize(
