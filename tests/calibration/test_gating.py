@@ -61,6 +61,7 @@ def test_queries_without_a_relevant_snippet_are_a_source_of_their_own_or_not_use
     assert gate.calibration.threshold() == 18 / 20
     assert gate.calibration.retrieval["lengths"] == {"1": 36}
     assert "1 query" in gate.statement
+    assert str(gate) == str(gate.calibration) != gate.statement
 
 
 def test_the_threshold_is_that_of_a_query_s_group():

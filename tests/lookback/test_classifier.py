@@ -95,6 +95,7 @@ def test_evaluation_measures_the_auc_with_its_interval(fitted, rng):
     consistent = [a.consistent for a in test]
     assert found.estimate == pytest.approx(roc_auc_score(consistent, confidence))
     assert found.estimate > 0.8
+    assert found == classifier.evaluate(test)  # with the same resamples
     # Hanley and McNeil 1982: the standard error of an AUC, of exponential laws.
     a, m, n = found.estimate, sum(consistent), 400 - sum(consistent)
     q1, q2 = a / (2 - a) - a * a, 2 * a * a / (1 + a) - a * a
