@@ -29,8 +29,8 @@ class Format(NamedTuple):
 
 def _fits(names: Collection[str]) -> bool:
     """Return whether the names are those of judged queries, and not of a table of snippets."""
-    known = {"snippets", "relevant_ids", "evidence"}
-    return "query" in names and "relevant" not in names and not known.isdisjoint(names)
+    unretrieved = "relevant" not in names and ("relevant_ids" in names or "evidence" in names)
+    return "query" in names and ("snippets" in names or unretrieved)
 
 
 def _read_queries(records: Sequence[Record]) -> list[JudgedQuery]:

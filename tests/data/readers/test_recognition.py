@@ -70,7 +70,7 @@ def test_a_frame_of_our_own_may_lack_values_and_a_table_may_have_a_column_of_evi
         ("plain text\n", "no records"),
         ("", "no records"),
         ("[1]", "line 1, item 0 is 1; give an object"),
-        ('[{"query": "x", "snippets": ["a"]}]', r"item 0: snippets\.0 is 'a'; .* {\"text\": \"…\""),
+        ('[{"query": "x", "snippets": ["a"], "relevant": [1]}]', r"ts\.0 .* {\"text\": \"…\""),
         ('{"user_input": "q"}\n{"user_input"\n', "line 2: it is not JSON"),
         ('{"user_input": "q", "user_input": "p"}', "'user_input' occurs twice"),
         ("[" * 100_000, "not JSON"),
