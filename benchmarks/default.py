@@ -96,9 +96,7 @@ def main() -> None:
         console.print(part, markup=False, highlight=False, soft_wrap=True)
     if arguments.write:
         lines = (line.rstrip() for line in console.export_text().splitlines())
-        given = [arguments.model and arguments.model.name, arguments.alone and "alone"]
-        name = "-".join(["default", *filter(None, given)])
-        (RESULTS / f"{name}.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        (RESULTS / f"{arguments.write}.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def parsed_arguments() -> argparse.Namespace:
@@ -135,7 +133,9 @@ def parsed_arguments() -> argparse.Namespace:
         help="characters that a snippet costs beside its text; inf: snippets alone cost",
     )
     parser.add_argument("--alone", type=int, help="so many snippets of the dense retriever alone")
-    parser.add_argument("--write", action="store_true", help="also write results/default.md")
+    parser.add_argument(
+        "--write", nargs="?", const="default", help="also write results/NAME.md", metavar="NAME"
+    )
     return parser.parse_args()
 
 
