@@ -29,9 +29,9 @@ T = TypeVar("T")
 MISTAKES = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError)
 EMPTY, TENTH = 3, 0.1  # so many, and such a share, that fail without snippets
 Answer: TypeAlias = Callable[[str, Sequence[Snippet]], str | Awaitable[str]]
-Expected: TypeAlias = Mapping[str, str | Sequence[str]]  # reference answers, by question
+Expected: TypeAlias = Mapping[str, str | Sequence[str]]  # reference answers, by question or id
 References: TypeAlias = tuple[str, ...]  # of which one suffices
-Contexts: TypeAlias = Mapping[str, Mapping[Any, Sequence[Snippet]]]  # by question, and by any key
+Contexts: TypeAlias = Mapping[Any, Sequence[Snippet]]  # of a question, by any key
 
 
 class AskOptions(TypedDict, total=False):
@@ -88,7 +88,7 @@ class Asked:
         if self.cache and not (self.chain or getattr(self.answer, "name", None)):
             raise ValueError(say("no chain"))
         self.references = references_of(self.queries, self.expected)
-        self.will_do: Same = self.same or (has_answer if self.references else same_text)
+        self.will_do: Same = self.same or (has_answer if any(self.references) else same_text)
         self.compared_by = name_of("same", self.will_do)
         if isinstance(self.same, llm_same):
             self.same = self.will_do = replace(self.same, cache=self.same.cache or self.cache)
@@ -138,23 +138,24 @@ class Asked:
         return False
 
     def of_each(
-        self, ask: Callable[[JudgedQuery, str], T], contexts: Contexts
+        self, ask: Callable[[int, str], T], contexts: Sequence[Contexts]
     ) -> tuple[list[T], dict[str, str]]:
         """Return what `ask` makes of each question and its first answer, and why some failed.
 
-        It asks about the contexts of the question, at most. Raises `Misuse`, and
-        ValueError if all questions fail, or the first 8 that end, or 3 without snippets,
-        if these are more than a tenth.
+        It is given the place of a question, since two may have one text, and asks about the
+        contexts of the question, at most. Raises `Misuse`, and ValueError if all questions fail, or
+        the first 8 that end, or 3 without snippets, if these are more than a tenth.
         """
         self._announce(contexts)
-        answered: list[JudgedQuery] = []
+        answered: list[int] = []
         causes: list[Exception] = []  # why the others failed
         enough = min(ENOUGH, len(self.queries))
 
-        def attempted(query: JudgedQuery) -> T | Exception:
+        def attempted(i: int) -> T | Exception:
+            query = self.queries[i]
             try:
-                outcome = ask(query, self(query.query, query.snippets, first=True))
-                answered.append(query)
+                outcome = ask(i, self(query.query, query.snippets, first=True))
+                answered.append(i)
                 return outcome
             except Misuse:
                 self._stopped.set()
@@ -176,23 +177,25 @@ class Asked:
 
         background_loop()  # now, before several threads ask for it
         title = "Answering" if self.progress else None
-        outcomes = each_in_threads(attempted, self.queries, self.concurrency, self._stopped, title)
+        places = range(len(self.queries))
+        outcomes = each_in_threads(attempted, places, self.concurrency, self._stopped, title)
         pairs = zip(self.queries, outcomes, strict=True)
-        failed = {query.query: repr(why) for query, why in pairs if isinstance(why, Exception)}
+        failed = {q.query: repr(why) for q, why in pairs if isinstance(why, Exception)}
         if failed:
-            text = "%d of %d questions are left out, because a call failed; the last: %s"
-            logger.warning(text, len(failed), len(outcomes), [*failed.values()][-1])
+            text = "%d of %d questions are left out, because a call failed (%s); %s"
+            again = "with a cache, the next run asks these alone"
+            logger.warning(text, len(failed), len(outcomes), [*failed.values()][-1], again)
         return [of_one for of_one in outcomes if not isinstance(of_one, Exception)], failed
 
-    def _announce(self, contexts: Contexts) -> None:
+    def _announce(self, contexts: Sequence[Contexts]) -> None:
         """Say how many calls and tokens it takes at most, to ask about each context.
 
         An LLM that compares answers is asked about each, with the one from all snippets and with
         each reference.
         """
         every: list[Sequence[Snippet]] = [query.snippets for query in self.queries]
-        every += [context for by_key in contexts.values() for context in by_key.values()]
-        most = 1 + max(map(len, self.references.values()), default=0)
+        every += [context for by_key in contexts for context in by_key.values()]
+        most = 1 + max(map(len, self.references), default=0)
         calls = len(every) * (1 + most * isinstance(self.same, llm_same))
         facts = {"n": len(self.queries), "calls": calls, "tokens": int(sum(map(tokens_of, every)))}
         announce(say("most calls", name=self.name, **facts), self.progress)
@@ -219,15 +222,21 @@ def name_of(what: str, function: Any, name: str | None = None) -> str:
     return known
 
 
-def references_of(queries: Sequence[JudgedQuery], expected: Any) -> dict[str, References]:
-    """Return the references of each question; raise, naming it, for none or an empty one."""
+def references_of(queries: Sequence[JudgedQuery], expected: Any) -> list[References]:
+    """Return the references of each question, () if none is expected; raise, naming it, for none.
+
+    >>> references_of([JudgedQuery("Where?", [], [], id="q1")], {"q1": "here"})
+    [('here',)]
+    """
     check_type(Mapping | None, "reference answers by question, a dict", expected=expected)
-    references = dict[str, References]()
     known = {str(question).strip(): given for question, given in (expected or {}).items()}
-    for query in queries if expected is not None else ():
-        given: Any = known.get(query.query.strip())
+    references: list[References] = []
+    for query in queries:
+        given: Any = known.get(query.id or "", known.get(query.query.strip()))
         texts = given if isinstance(given, list | tuple) else [given]
-        if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
+        if expected is None:
+            texts = ()
+        elif not texts or not all(isinstance(text, str) and text.strip() for text in texts):
             raise ValueError(say("no reference", given=given, question=query.query))
-        references[query.query] = tuple(texts)
+        references.append(tuple(texts))
     return references

@@ -71,7 +71,7 @@ def calibrate_answers(
     # Before anything is paid for: refuses what would be refused afterwards.
     needless = (Level(-math.inf, "", True),)
     scans = tuple(Scan(query, np.zeros(0), "", (), needless) for query in asked.queries)
-    calibrate_scans(Scans(scans, RankScorer(), "", asked.name, bool(asked.references)), **rule)
+    calibrate_scans(Scans(scans, RankScorer(), "", asked.name, any(asked.references)), **rule)
     checks.warn_if_large_alpha(alpha)
     return calibrate_scans(scans_of(asked, scorer), **rule)
 

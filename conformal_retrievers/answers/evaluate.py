@@ -102,7 +102,7 @@ class AnswerEvaluation:
             gap, needed = self.compare(name, WHOLE, measure)
             more = known[measure].written({measure: gap}, "+")
             if gap.low == gap.high == 0:
-                more = "no difference"
+                more = f"no difference in {self.n_questions} questions"
             elif gap.low <= 0 <= gap.high and not math.isnan(needed):
                 more += f"; {needed:,.0f} questions would tell"
             lines.append(filled(f"{name} − {WHOLE}, {measure}: {more}."))
@@ -153,17 +153,17 @@ def evaluate_answers(
         if (chain := filter.calibration.details.get("chain", asked.name)) != asked.name:
             text = f"filters[{name!r}] is calibrated on the answers of {chain}, and asked is "
             warnings.warn(f"{text}{asked.name}; if they are the same, give chain=", stacklevel=2)
-    ids = [query.id for query in asked.queries]
+    # Of questions without ids, the texts are their ids.
+    ids = [*(query.id for query in asked.queries), *(query.query for query in asked.queries)]
     verified = [filter.calibration.held_out(ids) for filter in filters.values()]
     ways = _contexts(filters, asked.queries)
-    cuts = zip(asked.queries, *ways.values(), strict=True)
-    contexts = {query.query: dict(zip(ways, of, strict=True)) for query, *of in cuts}
+    contexts = [dict(zip(ways, of, strict=True)) for of in zip(*ways.values(), strict=True)]
 
-    def measured(query: JudgedQuery, first: str) -> list[dict[str, float]]:
-        own = [(tuple(s.text for s in c), c) for c in contexts[query.query].values()]
+    def measured(i: int, first: str) -> list[dict[str, float]]:
+        own = [(tuple((s.id, s.text) for s in c), c) for c in contexts[i].values()]
         # Each context is asked about once.
-        known = {texts: _measures(asked, query.query, c, first) for texts, c in dict(own).items()}
-        return [known[texts] for texts, _ in own]
+        known = {snippets: _measures(asked, i, c, first) for snippets, c in dict(own).items()}
+        return [known[snippets] for snippets, _ in own]
 
     rows, failed = asked.of_each(measured, contexts)
     measures, estimates = {}, {}
@@ -193,11 +193,9 @@ def _kept(filter: RetrievalFilter[Any], query: JudgedQuery) -> list[Snippet]:
     return [query.snippets[i] for i in decided.kept]
 
 
-def _measures(
-    asked: Asked, question: str, context: Sequence[Snippet], first: str
-) -> dict[str, float]:
+def _measures(asked: Asked, i: int, context: Sequence[Snippet], first: str) -> dict[str, float]:
     """Return what a chain's answer from a context is worth, and what it takes."""
-    start = time.perf_counter()
+    question, start = asked.queries[i].query, time.perf_counter()
     text = asked(question, context)
     measures = {
         "snippets": len(context),
@@ -205,7 +203,7 @@ def _measures(
         "seconds": time.perf_counter() - start,
         "unchanged": asked.agrees(asked.same or same_text, question, text, (first,)),
     }
-    if references := asked.references.get(question):
+    if references := asked.references[i]:
         measures["right"] = asked.agrees(asked.will_do, question, text, references)
         measures["exact"] = asked.agrees(same_text, question, text, references)
         measures["f1"] = max(f1(text, reference) for reference in references)

@@ -6,11 +6,11 @@ llm_same      an LLM says that both answer the question in the same way
 """
 
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
+from unicodedata import category, normalize
 
 from conformal_retrievers.calibration.checks import say
 from conformal_retrievers.llm.ask import LLM, ask_verdicts, check_llm
@@ -21,8 +21,10 @@ from conformal_retrievers.llm.reply import VERDICT
 Same: TypeAlias = Callable[[str, str, str], bool]  # of a question, an answer and a reference
 ABBREVIATION = re.compile(r"\b(?:[^\W\d_]\.){2,}")  # U.S.
 WITHIN = re.compile(r"['’`]|(?<=\d),(?=\d{3}\b)")  # what joins: don't, 1,000
-WORD = re.compile(r"(?<!\w)[-−]\d[\d.:/]*\b|\d+(?:[.:/]\d+)*\w*|\w+[+#]*")
-ARTICLES = {"a", "an", "the"}
+WORD = re.compile(r"(?<!\w)[-−]\d[\d.,:/]*\b|\d+(?:[.,:/]\d+)*\w*|\w+[+#]*|[^\w\s]")
+# Before a word: in plan A, and in the answer A, it is none.
+ARTICLE = re.compile(r"(?:(?:^|[.!?]\s)\s*A|(?<![\w-])(?:a|[Aa]n|[Tt]he))\s+(?=\w)")
+SYMBOLS = {"Sm", "Sc", "So"}  # categories of ≤, €, ✓: what tells answers apart, as a word does
 CONTROLS = (  # a question, two answers, and whether they are the same
     ("What is the capital of France?", "It is Paris.", "Paris", True),
     ("What is the capital of France?", "It is Berlin.", "Paris", False),
@@ -36,12 +38,18 @@ CONTROLS = (  # a question, two answers, and whether they are the same
 def words_of(answer: str) -> list[str]:
     """Return the words of an answer, much as SQuAD's evaluation has them (Rajpurkar et al. 2016).
 
+    Symbols are words, too, since they may be all that differs.
+
     >>> words_of("The  Eiffel-Tower, in “Paris”, U.S."), words_of("-3.5 of 1,000")
     (['eiffel', 'tower', 'in', 'paris', 'us'], ['-3.5', 'of', '1000'])
+    >>> words_of("a plan A, ≤ 19,99 €")
+    ['plan', 'a', '≤', '19,99', '€']
     """
-    text = unicodedata.normalize("NFKC", answer).lower().replace("−", "-")
+    text = normalize("NFKC", answer)
+    text = ARTICLE.sub(" ", text).lower().replace("−", "-")
     text = WITHIN.sub("", ABBREVIATION.sub(lambda found: found[0].replace(".", ""), text))
-    return [word for word in WORD.findall(text) if word not in ARTICLES]
+    words = WORD.findall(text)
+    return [w for w in words if w[-1].isalnum() or len(w) > 1 or w == "%" or category(w) in SYMBOLS]
 
 
 def same_text(question: str, answer: str, reference: str) -> bool:

@@ -141,7 +141,7 @@ def scan_answers(
         Scores the snippets; by default hits and words by the prior, which no question of these
         has changed.
     options
-        `expected`, the reference answer of each question, by its text, or a list of which one
+        `expected`, the reference answer of each question, by its text or id, or a list of which one
         suffices.
         `same`, whether an answer will do, from the question, the answer and a reference:
         `same_text` by default, `has_answer` with `expected`, `llm_same(llm)` for long answers.
@@ -158,7 +158,8 @@ def scan_answers(
         comparison neither True nor False.
     ValueError
         For queries that are not retrieved, are cut into sentences, or have neither hits nor a
-        scorer, for a question that occurs twice or that the scorer was fitted on, a question
+        scorer, for a question that occurs twice with the same snippets, or that the scorer was
+        fitted on, a question
         without a reference or with an empty one, a cache without a name for the chain, an
         `llm_same` whose LLM errs in a plain example, or if the first 8 questions fail, or 3, and
         more than a tenth, when they are asked with no snippets.
@@ -171,22 +172,21 @@ def scans_of(asked: Asked, scorer: Scorer | None) -> Scans:
     if scorer is None:
         check_given(asked.queries, ())
         scorer = fitted(sources_of(asked.queries), (), [], "snippets")
-    scored = zip(asked.queries, score_queries(scorer, asked.queries), strict=True)
-    scores = {query.query: of_query.scores for query, of_query in scored}
-    contexts = {query.query: contexts_of(query, scores[query.query]) for query in asked.queries}
-    right = bool(asked.references)
+    scores = [of_query.scores for of_query in score_queries(scorer, asked.queries)]
+    contexts = [*map(contexts_of, asked.queries, scores)]
+    right = any(asked.references)
 
-    def scanned(query: JudgedQuery, first: str) -> Scan:
-        references = asked.references.get(query.query, (first,))
+    def scanned(i: int, first: str) -> Scan:
+        query, references = asked.queries[i], asked.references[i] or (first,)
         wrong = right and not asked.agrees(asked.will_do, query.query, first, references)
         levels: list[Level] = []
-        for score, snippets in () if wrong else contexts[query.query].items():
+        for score, snippets in () if wrong else contexts[i].items():
             answer = asked(query.query, snippets)
             same = asked.agrees(asked.will_do, query.query, answer, references)
             levels.append(Level(score, answer, same))
             if not same:
                 break
-        return Scan(query, scores[query.query], first, references, tuple(levels), wrong)
+        return Scan(query, scores[i], first, references, tuple(levels), wrong)
 
     scans, failed = asked.of_each(scanned, contexts)
     return Scans(tuple(scans), scorer, asked.compared_by, asked.name, right, failed)

@@ -20,9 +20,8 @@ def terms(c: Thresholds) -> dict[str, str]:
     if c.subject != ANSWERS:
         return {}
     d = _details(c)
-    answer = say("right answer" if d.right else "same answer", same=d.same)
     return {
-        "answer": answer,
+        "answer": say("right answer" if d.right else "same answer", same=d.same),
         "whose": say("right from all") if d.right and not d.count_wrong else "",
     }
 
@@ -44,12 +43,14 @@ def why_none(c: Thresholds, group: str | None) -> str:
 
 
 def basis(c: Thresholds) -> Iterator[str]:
-    """Yield the chain, how many questions need all snippets, and which were left out."""
+    """Yield the chain, how many questions need all snippets or none, and which were left out."""
     d = _details(c)
     yield f"The chain is {visible(d.chain)}."
     used = "These count as lost." if d.count_wrong else "These are not used."
+    scores = [score for group in c.n_units for score in c.units(group).scores]
     counts = {
         "needing all": d.n_needing_all,
+        "needing none": scores.count(-math.inf),
         "contradicting": d.n_contradicting,
         "wrong": d.n_wrong,
     }

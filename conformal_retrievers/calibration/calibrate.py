@@ -201,8 +201,7 @@ def _warn_if_nothing_drops(calibration: Calibration, scored: Sequence[ScoredQuer
     if calibration.keeps_everything and enough:
         why = why_none(calibration, enough[0])
         beyond = " beyond what the gate silences" if calibration.gate else ""
-        text = f"the threshold is infinite and drops nothing{beyond}: {why}"
-        warnings.warn(text, stacklevel=3)
+        warnings.warn(f"the threshold is infinite and drops nothing{beyond}: {why}", stacklevel=3)
     queries = [q for q in scored if calibration.threshold(q.group) < math.inf]
     droppable = any(not np.isnan(q.scores[~q.relevant]).all() for q in queries)
     if droppable and all(calibration.keep(q.scores, q.group).all() for q in queries):

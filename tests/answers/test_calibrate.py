@@ -8,19 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conformal_retrievers import Calibration, ConformalFilter, JudgedQuery, Snippet, calibrate_gate
-from conformal_retrievers.answers import (
-    Scans,
-    calibrate_answers,
-    calibrate_scans,
-    same_text,
-    scan_answers,
-)
+from conformal_retrievers import Calibration, ConformalFilter, JudgedQuery, ScoredQuery, Snippet
+from conformal_retrievers.answers import Scans, calibrate_answers, calibrate_scans, scan_answers
+from conformal_retrievers.answers.same import same_text
+from conformal_retrievers.calibration import calibrate_gate
 from conformal_retrievers.calibration.checks import CalibrationMismatch
 from conformal_retrievers.data import Hit
-from conformal_retrievers.evaluation import evaluate
+from conformal_retrievers.evaluation import diagnose, evaluate
 from conformal_retrievers.monitoring import Monitor
-from conformal_retrievers.scoring import BestScore, FunctionScorer
+from conformal_retrievers.scoring import BestScore, FunctionScorer, score_queries
 from conformal_retrievers.scoring.scorer import query_digest
 from conformal_retrievers.theory.ranks import conformal_rank
 from tests.answers.chains import SCORER, Chain, dice, digest, drawn, scored
@@ -222,14 +218,19 @@ def test_only_answered_questions_with_snippets_need_all_of_them():
         )
 
     calibration = calibrate_answers(queries, answer, alpha=0.5, scorer=SCORER)
-    assert "25.0 % of the questions need all their snippets." in calibration.statement
+    assert "25.0 % of the questions need all their snippets. 25.0 % need none: the answer is" in (
+        calibration.statement
+    )
 
 
 def test_relevance_is_not_evaluated_with_it_but_it_is_monitored():
     calibration, _ = calibrated(18, 40, 0.2)
-    with pytest.raises(CalibrationMismatch, match="measure its filter with evaluate_answers"):
-        evaluate(calibration, [])
-    Monitor(calibration)
+    judged = [ScoredQuery([0.1, 0.2], [True, False])] * 30
+    for measure in (evaluate, lambda c, of: Monitor(c).observe_judged(of[0])):
+        with pytest.raises(CalibrationMismatch, match="measure its filter with evaluate_answers"):
+            measure(calibration, judged)
+    unjudged = [replace(q, id=None) for q in score_queries(SCORER, drawn(90, 21)[0])]
+    assert "ask the chain with evaluate_answers" in diagnose(calibration, unjudged).summary
 
 
 def test_judgements_are_not_read():

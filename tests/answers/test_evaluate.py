@@ -8,14 +8,10 @@ import markupsafe
 import numpy as np
 import pytest
 
-from conformal_retrievers import ConformalFilter, calibrate, score_queries
-from conformal_retrievers.answers import (
-    calibrate_answers,
-    evaluate_answers,
-    f1,
-    plain_chain,
-    scan_answers,
-)
+from conformal_retrievers import ConformalFilter, FunctionScorer, calibrate, score_queries
+from conformal_retrievers.answers import calibrate_answers, evaluate_answers, scan_answers
+from conformal_retrievers.answers.chain import plain_chain
+from conformal_retrievers.answers.same import f1
 from conformal_retrievers.llm import LLM, Cache, Reply
 from tests.answers.chains import SCORER, Chain, dice, scored
 
@@ -78,9 +74,28 @@ def test_without_references_it_says_what_is_unchanged():
     assert (unchanged.estimate, unchanged.high) == (1, 1)
     assert 0.8 < unchanged.low < 0.95  # 30 of 30 do not prove that all are
     found = evaluate_answers({"f": conformal.at(0.01)}, new, chain)  # which keeps everything
-    assert "f − all snippets, unchanged: no difference." in str(found)
+    assert "f − all snippets, unchanged: no difference in 30 questions." in str(found)
     with pytest.raises(ValueError, match="'q0' was used to calibrate"):
         evaluate_answers({"f": conformal}, questions(1, seed=1)[0], chain)
+
+
+def test_questions_that_calibrated_by_their_texts_are_noticed_under_other_ids():
+    queries = [replace(query, id=query.query) for query in questions(30, seed=1)[0]]
+    keep = ConformalFilter(SCORER, calibrate_answers(queries, Chain(), alpha=0.1, scorer=SCORER))
+    with pytest.raises(ValueError, match="What is thing 0.* was used to calibrate"):
+        evaluate_answers({"f": keep}, [replace(queries[0], id="new")], Chain())
+
+
+def test_contexts_of_the_same_texts_are_told_apart_by_their_ids():
+    conformal, (new,), _ = asked(1, chain="last id")
+    twins = [replace(snippet, text="0.1") for snippet in new.snippets[:2]]
+    scorer = FunctionScorer(lambda question, texts: [9.0, -9.0], "stated")
+    ways = {"f": ConformalFilter(scorer, conformal.calibration)}  # which keeps the second
+    queries = [replace(new, snippets=twins, relevant=[False] * 2)]
+    found = evaluate_answers(
+        ways, queries, lambda q, s: f"{s[-1].id}" if s else "", chain="last id"
+    )
+    assert found.measures["f"]["unchanged"].tolist() == [1]
 
 
 def test_a_chain_that_throws_dice_shows_in_the_row_of_all_snippets():

@@ -15,8 +15,8 @@ from dataclasses import replace
 import pytest
 
 from conformal_retrievers import calibrate
-from conformal_retrievers.answers import has_answer, llm_same, same_text, scan_answers
-from conformal_retrievers.answers.same import CONTROLS
+from conformal_retrievers.answers import evaluate_answers, scan_answers
+from conformal_retrievers.answers.same import CONTROLS, has_answer, llm_same, same_text
 from conformal_retrievers.data import read_jsonl, write_jsonl
 from conformal_retrievers.llm import LLM, Cache, Reply
 from conformal_retrievers.scoring import FunctionScorer, score_snippets
@@ -84,6 +84,19 @@ def test_one_of_several_references_suffices_whatever_blanks_are_around_their_que
     assert [(s.text, r) for s, r in zip(verdict.snippets, verdict.relevant, strict=True)] == [
         ("Paris", False)
     ]
+
+
+def test_one_question_of_two_groups_is_asked_about_the_snippets_of_each():
+    queries = [scored([0.1, 0.2], group="a"), replace(scored([0.3, 0.4], group="b"), id="q1")]
+    scans = scan_answers(queries, Chain(0), scorer=SCORER).scans
+    assert [scan.needed for scan in scans] == [0.1, 0.3]
+    expected = {"q0": "Paris", queries[1].query: "unknown"}  # the id is more exact
+    first, second = scan_answers(queries, Chain(0), scorer=SCORER, expected=expected).scans
+    assert [first.needed, first.wrong, second.wrong] == [0.1, False, True]
+    longer = scored([0.5] * 3, 0, group="c")
+    measures = evaluate_answers({}, [queries[0], replace(longer, id="q2")], Chain(0)).measures
+    assert measures["all snippets"]["snippets"].tolist() == [2, 3]
+    assert measures["all snippets"]["unchanged"].tolist() == [1, 1]
 
 
 def test_an_asynchronous_chain_gives_what_a_synchronous_one_gives():
@@ -373,6 +386,15 @@ def test_a_comparison_without_a_verdict_leaves_the_question_out():
         ("C#", "C", False, False),
         ("Caf\u0065\u0301", "caf\u00e9", True, True),
         ("The U.S.A.", "USA", True, True),
+        ("You need plan B.", "Plan A", False, False),
+        ("Answer: B, not a C", "A", False, False),
+        ("It is A.", "A", False, True),
+        ("A car. A red one", "a car, a red one", True, True),
+        ("It is 19,99 €", "99 €", False, False),
+        ("≤ 5", "≥ 5", False, False),
+        ("10 %", "10", False, True),
+        ("✓", "✗", False, False),
+        ("ls -a", "ls", False, True),
     ],
 )
 def test_texts_are_compared_as_squad_compares_them(answer, reference, same, has):
