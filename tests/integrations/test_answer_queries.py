@@ -6,7 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from frameworks import index_retriever, judged, langchain_retriever, snippets
+from langchain_core.caches import InMemoryCache
 from langchain_core.documents import Document
+from langchain_core.globals import set_llm_cache
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_openai import ChatOpenAI
@@ -17,7 +19,7 @@ from llm_server import LLMServer
 
 from conformal_retrievers import ConformalFilter, Snippet
 from conformal_retrievers.answers import calibrate_answers, evaluate_answers
-from langchain_conformal import ConformalRetriever
+from langchain_conformal import ConformalRetriever, HybridRetriever
 from langchain_conformal import answer_queries as langchain_queries
 from llama_index.postprocessor.conformal import ConformalPostprocessor
 from llama_index.postprocessor.conformal import answer_queries as llama_index_queries
@@ -141,6 +143,18 @@ def test_a_sentence_of_a_document_without_an_id_reaches_the_chain_with_its_metad
         RunnableLambda(lambda query: documents), ["Which?"], chain, name="c"
     )
     assert asked("Which?", [replace(query.snippets[1], text="It.")]) == "{'source': 'page 1'}"
+
+
+def test_a_chain_is_given_what_a_filter_without_a_prefix_returns():
+    retriever, seen = HybridRetriever({"dense": langchain_retriever()}), []
+    chain = RunnableLambda(lambda given: seen.append(given["context"]) or "x")
+    set_llm_cache(InMemoryCache())
+    with pytest.warns(UserWarning, match="contradicts itself; set_llm_cache"):
+        queries, asked = langchain_queries(retriever, QUESTIONS[:1], chain, name="c")
+    set_llm_cache(None)
+    keep = ConformalFilter.of(calibrate_answers(queries, asked, alpha=0.1))  # drops nothing yet
+    served = ConformalRetriever(retriever=retriever, filter=keep, metadata_prefix=None)
+    assert served.invoke(QUESTIONS[0]) == seen[0] != retriever.invoke(QUESTIONS[0])
 
 
 def test_filters_are_compared_by_what_a_chain_answers(server, calibrations):

@@ -1,10 +1,12 @@
 """A LangChain chain and retriever, for calibration on the chain's answers."""
 
+import warnings
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
 from langchain_core.documents import Document
+from langchain_core.globals import get_llm_cache
 from langchain_core.messages import BaseMessage
 from langchain_core.retrievers import RetrieverLike
 from langchain_core.runnables import Runnable
@@ -12,7 +14,7 @@ from langchain_core.runnables import Runnable
 from conformal_retrievers import JudgedQuery
 from conformal_retrievers.answers.chain import Chain
 from conformal_retrievers.data.models import with_fields
-from langchain_conformal.documents import to_snippets
+from langchain_conformal.documents import HITS, to_snippets
 from langchain_conformal.judge import documents_for
 
 
@@ -37,7 +39,9 @@ def answer_queries(
         Different questions; queries that are judged keep their ids and groups alone.
     chain
         The part after the retriever. It takes {"question": the text, "context": the Documents that
-        are kept}, also none, and returns a text, a message, or a dict with the key "answer".
+        are kept}, also none, and returns a text, a message, or a dict with the key "answer". A
+        prompt should have their texts alone: printed whole, Documents show their metadata, to which
+        a filter adds scores (not with `metadata_prefix=None`, as they are here).
     name
         What the chain is called in the file, such as its model and the version of its prompt. A
         cache finds its answers by this name.
@@ -46,17 +50,28 @@ def answer_queries(
     ------
     TypeError, ValueError, RuntimeError
         As `judge_retriever`; TypeError for a chain that is no Runnable.
+
+    Warns
+    -----
+    UserWarning
+        If LangChain's cache of replies is set, which hides that a chain contradicts itself.
     """
     if not isinstance(chain, Runnable):
         remedy = "give a Runnable, such as prompt | chat, or RunnableLambda(function)"
         raise TypeError(f"chain is {chain!r:.60}; {remedy}")
+    if get_llm_cache() is not None:
+        text = "LangChain's cache of replies is set, which hides a chain that contradicts itself"
+        warnings.warn(f"{text}; set_llm_cache(None), and give cache= instead", stacklevel=2)
     asked = Chain(name, partial(_respond, chain), _cut)
     return asked.with_queries(questions, partial(documents_for, retriever), to_snippets)
 
 
 def _respond(chain: Runnable[Any, Any], question: str, documents: list[Document]) -> str:
+    # As a filter returns them, whose documents have no hits.
+    fields = [{k: v for k, v in (d.metadata or {}).items() if k != HITS} for d in documents]
+    context = [with_fields(d, metadata=of) for d, of in zip(documents, fields, strict=True)]
     try:
-        found = chain.invoke({"question": question, "context": documents})
+        found = chain.invoke({"question": question, "context": context})
     except (AttributeError, TypeError) as error:
         given = "the chain is given {'question': the text, 'context': documents}"
         raise TypeError(f"{error}; {given}") from error
