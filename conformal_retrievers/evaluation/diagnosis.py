@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.subjects import ANSWERS
 from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.evaluation.evaluate import Evaluation
 from conformal_retrievers.evaluation.measures import guaranteed
@@ -121,7 +122,7 @@ class Diagnosis:
         outside = any(f.name == "m1" and f.severity == "notice" for f in self.findings)
         fine = "m1 alone" if outside else "no contradiction"
         return say(
-            "not judged",
+            "not asked" if self.calibration.subject == ANSWERS else "not judged",
             known=self.few_scores or say(fine, share=percent(1 - self.level, exact=True)),
             n=n_to_rule_out(target),
             target=percent(target, exact=True),

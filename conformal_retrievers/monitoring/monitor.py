@@ -31,7 +31,7 @@ from numpy.typing import ArrayLike
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.guarantees import in_hashed_order, loss
-from conformal_retrievers.calibration.subjects import FILTERED
+from conformal_retrievers.calibration.subjects import FILTERED, RETRIEVED
 from conformal_retrievers.data.files import Kind, read_value, write_envelope
 from conformal_retrievers.data.queries import ScoredQuery, as_scores
 from conformal_retrievers.monitoring.state import State
@@ -93,8 +93,10 @@ class Monitor:
 
         Choose the queries to judge at random, whatever is kept of them. Raises ValueError if the
         guarantee is "snippet" or by group, for a query of the calibration, by its id, and for one
-        scored without the gate that the calibration holds; TypeError for another object.
+        scored without the gate that the calibration holds; TypeError for another object;
+        `CalibrationMismatch` for a calibration on answers.
         """
+        checks.check_subject(self.calibration, *RETRIEVED)
         checks.check_type(ScoredQuery, "one of what score_queries returns", query=query)
         checks.check_new([query.id], self.calibration.used_ids, self.calibration.subject)
         checks.check_split(self.calibration.split, query.split, "the query")
