@@ -27,8 +27,7 @@ LEVEL = {room: level for level, layer in enumerate(LAYERS) for room in layer}
 
 
 def module_of(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts).removesuffix(".__init__")
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
 MODULES = {module_of(path): path for path in SOURCES}

@@ -270,8 +270,7 @@ def _snippets(c: Thresholds) -> Iterator[str]:
         effect=c.design_effect,
     )
     if c.guarantee != "snippet" and not (c.delta or c.by_group or c.keeps_everything):
-        spread = coverage_of(c.n_queries, c.alpha, None, c.guarantee)
-        yield say("spread", low=percent(spread.low))
+        yield say("spread", low=percent(coverage_of(c.n_queries, c.alpha, None, c.guarantee).low))
     if unscorable := int(np.count_nonzero(c.queries.scores == -math.inf)):
         yield say("without score", n=unscorable)
     if left_out := len(c.queries) - c.n_queries + c.n_without_relevant:

@@ -293,8 +293,7 @@ class Thresholds:
         queries = self.queries
         thresholds = np.repeat(self.thresholds_of(queries.groups.tolist()), queries.sizes)
         kept = queries.number_in(self.subject.keep(queries.scores, thresholds))
-        n = effective_n(kept, queries.sizes)
-        return min(n, float(self.n_relevant))
+        return min(effective_n(kept, queries.sizes), float(self.n_relevant))
 
     @property
     def design_effect(self) -> float:

@@ -91,8 +91,7 @@ def evaluate_claims(
     if not used:
         raise ValueError(f"none of {len(given)} answers has annotated claims; annotate some")
     found: ClaimEvaluation = with_groups(calibration, used, partial(_measured, calibration, level))
-    left_out = len(given) - len(used)
-    return replace(found, left_out=left_out, held_out_verified=held_out_verified)
+    return replace(found, left_out=len(given) - len(used), held_out_verified=held_out_verified)
 
 
 def _measured(

@@ -104,5 +104,4 @@ class ClaimFilter:
             group = self.group_of(query)
         if claims:
             self.calibration.warn_if_unknown(group, "no claim is kept")
-        keeps = self.calibration.keep(r, group)
-        return FilteredClaims(r, keeps, self.calibration, group, claims)
+        return FilteredClaims(r, self.calibration.keep(r, group), self.calibration, group, claims)

@@ -69,8 +69,7 @@ def evaluated_gate(
         raise ValueError(inputs.say("none new to gate", judged=given.judged, n=left_out))
     for name in [name for name, own in new.items() if queries[name] and not own]:
         raise ValueError(inputs.say("none new of source", name=name, n=len(queries[name])))
-    progress = sys.stderr.isatty()
-    return MeasuredGate(evaluate_gate(gate, judged, new, progress=progress), left_out)
+    return MeasuredGate(evaluate_gate(gate, judged, new, progress=sys.stderr.isatty()), left_out)
 
 
 def gate(

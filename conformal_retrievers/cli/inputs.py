@@ -112,8 +112,7 @@ class Sources(NamedTuple):
         named = named_files(self.unanswerable or [], "--unanswerable")
         for file in named.values():
             if not Path(file).is_file():
-                hint = "--unanswerable"
-                raise typer.BadParameter(say("no file", file=file), param_hint=hint)
+                raise typer.BadParameter(say("no file", file=file), param_hint="--unanswerable")
         return {name: Path(file) for name, file in named.items()}
 
 

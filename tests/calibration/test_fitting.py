@@ -192,8 +192,7 @@ def test_a_given_scorer_is_asked_once_for_each_query_and_the_statement_says_what
 
 @pytest.mark.parametrize("name", ["words", "stems", "text"])
 def test_a_given_scorer_may_have_any_name(name):
-    named = replace(ORACLE, name=name)
-    learned = calibrate(JUDGED, [named], alpha=0.1)
+    learned = calibrate(JUDGED, [replace(ORACLE, name=name)], alpha=0.1)
     assert learned.threshold() == calibrate(JUDGED, [ORACLE], alpha=0.1).threshold()
 
 

@@ -179,8 +179,7 @@ def test_a_single_document_whose_sentences_have_equal_hits_is_not_kept_whole(gua
 def test_sentences_that_share_nothing_with_the_query_are_not_all_kept(hits):
     judged = []
     for i in range(30):
-        text = "Rain fell. Sun shone. Snow came. Then none."
-        documents = [Snippet(text, id=str(i))]
+        documents = [Snippet("Rain fell. Sun shone. Snow came. Then none.", id=str(i))]
         evidence = [(str(i), 0, 10)]
         found = with_hits(documents) if hits else documents
         judged.append(JudgedQuery(f"Ünd {i}?", found, [True], id=str(i), evidence=evidence))
@@ -193,8 +192,7 @@ def test_snippets_without_hits_are_scored_by_what_they_share_with_the_query():
     rng = random.Random(0)
     bare = []
     for query in (worded(i, rng) for i in range(100)):
-        snippets = [replace(s, hits=()) for s in query.snippets]
-        bare.append(replace(query, snippets=snippets))
+        bare.append(replace(query, snippets=[replace(s, hits=()) for s in query.snippets]))
     calibration = calibrate(bare, alpha=0.1, split="sentences")
     assert calibration.scorer.startswith("learned(words; context=document+position, fit=")
     with pytest.raises(ValueError, match="hit"):

@@ -127,8 +127,7 @@ def test_the_events_of_both_filters_are_counted_and_read_from_one_log(tmp_path, 
 async def test_filtering_is_a_child_run_with_one_event(call):
     seen, collector = Seen(), RunCollectorCallbackHandler()
     runnable = answer_filter_runnable(answer_filter())
-    config = {"callbacks": [seen, collector]}
-    message = getattr(runnable, call)(GIVEN, config)
+    message = getattr(runnable, call)(GIVEN, {"callbacks": [seen, collector]})
     message = await message if call == "ainvoke" else message
     assert message.text == "red."
     ((name, data, run_id),) = seen.events

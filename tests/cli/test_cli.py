@@ -98,8 +98,7 @@ def test_a_calibration_of_the_command_line_is_that_of_the_library(files, tmp_pat
 def test_a_calibration_shows_how_much_would_pass_at_each_alpha(files, tmp_path):
     command = ("calibrate", files / "judged.jsonl", "--alpha", 0.15, "--out", tmp_path / "c.json")
     passing = as_json(*command)["passing"]
-    calibration = Calibration.load(tmp_path / "c.json")
-    filters = ConformalFilter.of(calibration)
+    filters = ConformalFilter.of(Calibration.load(tmp_path / "c.json"))
     judged = read_jsonl(files / "judged.jsonl")
     rest = [q for q in judged if query_digest(q.query) not in filters.scorer.fitted_on]
     assert 0 < len(rest) < len(judged)
@@ -248,8 +247,7 @@ def test_a_model_that_does_not_exist_is_named(files, tmp_path, monkeypatch):
 
 
 def test_evaluate_measures_what_the_library_measures(files):
-    calibration = Calibration.load(files / "plain.json")
-    expected = evaluate(calibration, new_scored(files))
+    expected = evaluate(Calibration.load(files / "plain.json"), new_scored(files))
     shown = " ".join(run("evaluate", files / "plain.json", files / "new.jsonl").stdout.split())
     assert shown.startswith(" ".join(str(expected).split()))
     found = as_json("evaluate", files / "plain.json", files / "new.jsonl")["evaluation"]

@@ -11,19 +11,11 @@ from lookup import QueryFunction
 from pages import NAME as SPLIT
 from pages import asked
 
-from conformal_retrievers import (
-    Calibration,
-    ConformalFilter,
-    Gate,
-    calibrate,
-    calibrate_gate,
-    evaluate,
-    write_jsonl,
-)
+from conformal_retrievers import Calibration, ConformalFilter, Gate, calibrate, calibrate_gate
 from conformal_retrievers.cli.scorers import embedding_scorer
-from conformal_retrievers.data import read_jsonl
+from conformal_retrievers.data import read_jsonl, write_jsonl
 from conformal_retrievers.data.queries import with_hits
-from conformal_retrievers.evaluation import evaluate_gate
+from conformal_retrievers.evaluation import evaluate, evaluate_gate
 from conformal_retrievers.scoring import score_queries
 
 

@@ -61,8 +61,7 @@ def test_a_second_process_is_refused_and_the_first_ends_with_what_to_do_next(ret
     out = tmp_path / "judged.jsonl"
     with command(retrieved, "--out", out, "--by", "Ann") as (process, url):
         assert "another process" in error_of("judge", retrieved, "--out", out, "--by", "Ann")
-        shown = ask(url)[1]
-        ask(url, "?number=0", {"marks": shown["marks"], "done": True, "version": 0})
+        ask(url, "?number=0", {"marks": ask(url)[1]["marks"], "done": True, "version": 0})
         process.send_signal(signal.SIGINT)
         said = process.stdout.read()
         assert process.wait(20) == 0

@@ -6,15 +6,8 @@ import numpy as np
 import pytest
 from commands import as_json, error_of, judged_queries, retrieval_in, run, write_beir
 
-from conformal_retrievers import (
-    Calibration,
-    ConformalFilter,
-    JudgedQuery,
-    Snippet,
-    calibrate,
-    write_jsonl,
-)
-from conformal_retrievers.data import read, read_beir
+from conformal_retrievers import Calibration, ConformalFilter, JudgedQuery, Snippet, calibrate
+from conformal_retrievers.data import read, read_beir, write_jsonl
 from conformal_retrievers.scoring import RankScorer
 
 N, DEPTH = 180, 4

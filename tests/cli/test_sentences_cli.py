@@ -76,16 +76,14 @@ def test_judgements_without_evidence_are_refused(files, tmp_path):
     rows = [json.loads(line) for line in lines]
     for row in rows:
         del row["evidence"]
-    text = "\n".join(map(json.dumps, rows))
-    (tmp_path / "whole.jsonl").write_text(text, encoding="utf-8")
+    (tmp_path / "whole.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     given = ("calibrate", tmp_path / "whole.jsonl", "--alpha", "0.1")
     assert "evidence" in error_of(*given, *SPLIT)
     assert "evidence" in error_of("evaluate", files / "c.json", tmp_path / "whole.jsonl")
 
 
 def test_a_splitter_of_ones_own_is_not_run(files, tmp_path):
-    calibration = calibrate(queries(30), alpha=0.1, split=by_line)
-    calibration.save(tmp_path / "lines.json")
+    calibrate(queries(30), alpha=0.1, split=by_line).save(tmp_path / "lines.json")
     refused = error_of("evaluate", tmp_path / "lines.json", files / "new.jsonl")
     assert "a function that the command line does not have" in refused
     write_jsonl(by_sentence(queries(40, start=1000), by_line), tmp_path / "cut.jsonl")

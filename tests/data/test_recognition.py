@@ -164,8 +164,7 @@ def test_a_retriever_that_returns_nothing_but_relevant_snippets_is_calibrated(to
 
 
 def test_documents_of_both_frameworks_are_snippets():
-    metadata = {"source": 7, "start_index": 30}
-    document = Document("text", id="1", metadata=metadata)
+    document = Document("text", id="1", metadata={"source": 7, "start_index": 30})
     node = TextNode(text="text", id_="1", metadata={"hidden": "x"}, start_char_idx=30)
     node.relationships[NodeRelationship.SOURCE] = RelatedNodeInfo(node_id="7")
     given = [document, NodeWithScore(node=node, score=0.5)]

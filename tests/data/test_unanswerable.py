@@ -192,8 +192,7 @@ def test_lists_are_as_long_as_retrieved():
 
 def test_a_text_that_was_judged_relevant_under_another_id_goes_too():
     known = [Snippet("a", id) for id in ("elsewhere", "0", "2")]
-    judged = [JudgedQuery("q", known, [True, False, False])]
-    (made,), asked = made_of(judged, 3)
+    (made,), asked = made_of([JudgedQuery("q", known, [True, False, False])], 3)
     assert (texts(made), asked) == (["b", "c", "d"], [1, 2])  # once more, because it was short
 
 

@@ -114,8 +114,7 @@ def test_exchangeable_queries_raise_alarms_no_more_often_than_allowed(guarantee)
     rng = np.random.default_rng(11)
     alarms = {"scores": 0, "coverage": 0, "band": 0}
     for _ in range(300):
-        separation = float(rng.choice([1.0, 3.0]))
-        queries = draw(rng, 100, separation=separation, relevant=0.9)
+        queries = draw(rng, 100, separation=float(rng.choice([1.0, 3.0])), relevant=0.9)
         d = diagnose(calibrated(queries[:60], 0.2, guarantee=guarantee), queries[60:])
         alarms["scores"] += by_name(d, "scores").severity == "problem"
         alarms["coverage"] += by_name(d, "coverage").severity == "problem"
@@ -163,8 +162,7 @@ def test_m1_moves_with_misses_and_irrelevant_passes_but_coverage_does_not(
     recall, separation, m1, end_to_end
 ):
     """Nine irrelevant snippets, at most one relevant; of those retrieved 90 % are kept."""
-    rng = np.random.default_rng(13)
-    queries = draw(rng, 6000, relevant=recall, separation=separation)
+    queries = draw(np.random.default_rng(13), 6000, relevant=recall, separation=separation)
     d = diagnose(calibrated(queries[:3000]), queries[3000:])
     assert d.coverage.estimate == pytest.approx(0.9, abs=0.025)  # four standard errors
     e = d.evaluation

@@ -120,8 +120,7 @@ def test_the_filter_and_the_best_top_k_are_compared_in_words():
     assert "a difference of +0.00 [-0.3" in even.comparison
     assert even.comparison.endswith("which is not significant.")
     assert math.isnan(even.best_top_k.needed)
-    none = {"r": hits([NONE, 0, 1, 2])}
-    cannot, _ = of([replace(query, hits=none)] * 9, 0.5)
+    cannot, _ = of([replace(query, hits={"r": hits([NONE, 0, 1, 2])})] * 9, 0.5)
     assert cannot.best_top_k is None
     assert "No top k reaches this recall" in cannot.comparison
 
@@ -283,8 +282,7 @@ def test_differences_are_of_the_same_resamples():
 
 
 def test_many_ranks_and_scores_are_thinned_without_a_change():
-    rng = np.random.default_rng(4)
-    queries = drawn(rng, 40, k=1000)
+    queries = drawn(np.random.default_rng(4), 40, k=1000)
     whole = of(queries, 0.6)[1]["top  of retriever"]
     shares = [int(np.flatnonzero(q.relevant)[0]) for q in queries]
     wanted = of(queries, 0.6)[1][FILTER].measured["recall"].estimate

@@ -178,8 +178,7 @@ def test_invalid_queries_are_named(given, others, named):
 
 
 def test_queries_without_ids_are_not_verified_as_held_out():
-    without = [JudgedQuery("no id", ["0.1 1.0"], [True])]
-    e = evaluate_gate(GATE, without)
+    e = evaluate_gate(GATE, [JudgedQuery("no id", ["0.1 1.0"], [True])])
     assert not e.held_out_verified
     assert "Cannot verify" in str(e)
     assert evaluate_gate(GATE, ANSWERABLE).held_out_verified

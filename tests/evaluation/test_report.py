@@ -231,8 +231,7 @@ def test_a_gate_has_a_section_with_both_errors_a_curve_and_the_worst_queries(beh
 
 def test_a_gate_without_unanswerable_queries_has_no_curve(behind_a_gate):
     calibration, scored, _ = behind_a_gate
-    alone = gate_of([0.1, 0.2, 0.3, 0.4])
-    measured = evaluate_gate(alone, [query("new", 0.2)])
+    measured = evaluate_gate(gate_of([0.1, 0.2, 0.3, 0.4]), [query("new", 0.2)])
     page = Page(html_of(calibration, scored, gate=measured))
     assert measured.comparison in page.words
     assert len(page.images) == 4

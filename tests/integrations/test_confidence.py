@@ -244,8 +244,7 @@ async def test_generation_and_prompt_are_those_of_the_calibration(folder, kept_f
     prompt = partial(RagPrompt, preamble="Be brief.")
     [long] = local.generate([prompt(QUESTION, CHUNKS)], max_new_tokens=5)
     assert long.tokens[2] not in long.tokens[:2]
-    ending = GenerationConfig(eos_token_id=long.tokens[2])
-    settings = {"generation": ending, "prompt": prompt}
+    settings = {"generation": GenerationConfig(eos_token_id=long.tokens[2]), "prompt": prompt}
     short = local.tokenizer.decode(long.tokens[:2])
     for asked, llm in ((in_chain, sampling), (in_engine, network)):
         assert (await asked(llm, kept_flag, **settings))[0] == short

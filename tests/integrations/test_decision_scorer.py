@@ -51,8 +51,7 @@ def test_the_name_has_the_model_and_another_question():
 
 
 async def test_a_text_whose_request_fails_is_unscorable_and_all_failing_are_an_error():
-    scorer = decision_scorer(Words(fails=("bread",)))
-    scores = scorer.score("red wine", SNIPPETS).tolist()
+    scores = decision_scorer(Words(fails=("bread",))).score("red wine", SNIPPETS).tolist()
     assert [math.isnan(score) for score in scores] == [False, True, False]
     with pytest.raises(RuntimeError, match="busy"):
         decision_scorer(Words(fails=("bread",))).score("red wine", SNIPPETS[1:2])

@@ -165,8 +165,7 @@ def test_event_loops_do_not_wait_for_one_another():
     llm = LLM(busy.complete, "busy", acomplete)
 
     def call(_):
-        asked = aask(llm, REQUESTS, concurrency=1)
-        return asyncio.run(asyncio.wait_for(asked, 30))
+        return asyncio.run(asyncio.wait_for(aask(llm, REQUESTS, concurrency=1), 30))
 
     with ThreadPoolExecutor(2) as threads:
         answers = list(threads.map(call, range(2)))
@@ -194,8 +193,7 @@ def test_an_event_loop_is_not_kept_and_the_next_ones_have_the_same_bound():
 
 async def test_an_unanswered_request_is_returned_in_its_place_and_logged(caplog):
     busy = Busy(fail={"3": ConnectionRefusedError(), "5": Unanswered("full")})
-    llm = LLM(busy.complete, "busy", busy.acomplete)
-    answers = await both(llm, REQUESTS)
+    answers = await both(LLM(busy.complete, "busy", busy.acomplete), REQUESTS)
     assert [i for i, a in enumerate(answers) if isinstance(a, Unanswered)] == [3, 5]
     assert Usage.of(answers) == Usage(20, 0, 2)
     assert [r.args for r in caplog.records] == [("busy", 2, 20, "unanswered: full")] * 2

@@ -193,8 +193,7 @@ def test_segments_are_counted_in_tokens_word_by_word(chat, lengths):
 
 def test_text_and_its_tokens_are_the_same_answer():
     model = local("llama")
-    ids = model.tokenizer(" six hours")["input_ids"]
-    expected = model.read(PROMPTS[:2], [ids] * 2)
+    expected = model.read(PROMPTS[:2], [model.tokenizer(" six hours")["input_ids"]] * 2)
     model.tokenizer.backend_tokenizer.enable_truncation(5)  # is not applied
     found = model.read(PROMPTS[:2], [" six hours"] * 2)
     for text, tokens in zip(found, expected, strict=True):
@@ -271,8 +270,7 @@ def test_calls_of_another_thread_are_not_recorded():
 
 
 def test_a_prompt_fits_up_to_the_last_token():
-    model = local("llama")
-    length = sum(model.read(PROMPTS[:1], [(1,)])[0].lengths)
+    length = sum(local("llama").read(PROMPTS[:1], [(1,)])[0].lengths)
     exact = local("llama", max_position_embeddings=int(length) + 3)
     [generated] = exact.generate(PROMPTS[:1], max_new_tokens=3)
     assert_as_expected(exact.model, PROMPTS[0], generated.tokens, generated.attention)

@@ -21,8 +21,7 @@ def test_the_score_is_minus_the_logit_of_the_real_class(tmp_path, toy_corpus):
     folder, texts = saved_cross_encoder(tmp_path / "bert", labels=1), list(toy_corpus.values())
     model = CrossEncoder(str(folder), device="cpu", local_files_only=True)
     raw = CrossEncoder(str(folder), device="cpu", activation_fn=torch.nn.Identity())
-    scorer = CrossEncoderScorer(raw.predict, name="tiny")
-    scores = scorer.score(QUESTION, texts)
+    scores = CrossEncoderScorer(raw.predict, name="tiny").score(QUESTION, texts)
     assert np.ptp(scores) > 0.1
     # By itself, the model applies its own activation.
     predicted = model.predict([(QUESTION, text) for text in texts])

@@ -95,8 +95,7 @@ def test_the_number_of_queries_that_shows_a_difference_of_25_points():
         return kolmogorov((reference * new / (reference + new)) ** 0.5 * 0.25) <= level
 
     for passed, level in (((30, 5), 0.025), (None, 0.05)):
-        found = two_sample_test(np.arange(60.0), np.arange(10.0), passed)
-        needed, least = found.needed()
+        needed, least = two_sample_test(np.arange(60.0), np.arange(10.0), passed).needed()
         assert (shows(60, needed, level), shows(60, needed - 1, level)) == (True, False)
         assert (shows(least, 1e9, level), shows(least - 1, 1e9, level)) == (True, False)
     few = two_sample_test(np.arange(20.0), np.arange(10.0), None)

@@ -222,8 +222,7 @@ def _fit_part(
         if n >= FEWEST // 2:  # fewer would not be fitted on
             fit.update(chosen)
         most = max(most, n)
-    enough = len(relevant) >= FEWEST and most >= FEWEST // 2
-    if enough:
+    if len(relevant) >= FEWEST and most >= FEWEST // 2:
         return fit
     alone = {digest for digests in of_sources if len(digests) == 1 for digest in digests}
     spared = ENOUGH if len(relevant) >= FEWEST else 1
@@ -261,9 +260,8 @@ def _learned(
 
 def _stored(queries: Sequence[JudgedQuery], scores: NDArray[np.float64]) -> JsonValue:
     """Return what a calibration has of one source; without a score, a query passes: −inf."""
-    passes = np.where(np.isnan(scores), -np.inf, scores).tolist()
     return Unanswerable(
-        scores=passes,
+        scores=np.where(np.isnan(scores), -np.inf, scores).tolist(),
         groups=[query.group for query in queries],
         questions=[query_digest(query.query) for query in queries],
     ).model_dump(mode="json")

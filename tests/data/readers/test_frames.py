@@ -72,8 +72,7 @@ def test_a_relevant_row_without_a_rank_was_missed():
     rows = [("q1", "Wann?", *one) for one in (("a", 1), ("b", 0), ("z", 1), ("y", 0))]
     names = ["query_id", "query", "id", "relevant"]
     qrels = pd.DataFrame([*rows, ("q2", "Who?", "7", 1)], columns=names)
-    merged = run.merge(qrels, how="outer", on=["query_id", "query", "id"])
-    first, second = read(merged)
+    first, second = read(run.merge(qrels, how="outer", on=["query_id", "query", "id"]))
     assert ([s.id for s in first.snippets], first.relevant, first.missed) == (
         ["b", "a"], (False, True), 1,
     )  # fmt: skip
