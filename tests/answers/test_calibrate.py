@@ -207,8 +207,8 @@ def test_a_chain_that_is_never_right_is_an_error(count_wrong):
 
 
 def test_only_answered_questions_with_snippets_need_all_of_them():
-    queries = [*pairs(3), scored([], 3)]
-    places = {query.query: place for query, place in zip(queries, (0, 1, 1, 1), strict=True)}
+    queries = [*pairs(3), scored([], 3), scored([], 4)]
+    places = {query.query: place for query, place in zip(queries, (0, 1, 1, 1, 1), strict=True)}
     chain, asked = Chain(places), []
 
     def answer(question, snippets):  # contradicts itself on the third question
@@ -218,7 +218,7 @@ def test_only_answered_questions_with_snippets_need_all_of_them():
         )
 
     calibration = calibrate_answers(queries, answer, alpha=0.5, scorer=SCORER)
-    assert "25.0 % of the questions need all their snippets. 25.0 % need none: the answer is" in (
+    assert "20.0 % of the questions need all their snippets. 40.0 % need none: the answer is" in (
         calibration.statement
     )
 

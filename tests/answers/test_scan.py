@@ -94,9 +94,10 @@ def test_one_question_of_two_groups_is_asked_about_the_snippets_of_each():
     first, second = scan_answers(queries, Chain(0), scorer=SCORER, expected=expected).scans
     assert [first.needed, first.wrong, second.wrong] == [0.1, False, True]
     longer = scored([0.5] * 3, 0, group="c")
-    measures = evaluate_answers({}, [queries[0], replace(longer, id="q2")], Chain(0)).measures
-    assert measures["all snippets"]["snippets"].tolist() == [2, 3]
-    assert measures["all snippets"]["unchanged"].tolist() == [1, 1]
+    given, expected = [queries[0], replace(longer, id="q2")], {"q0": "Paris", "q2": "unknown"}
+    (whole,) = evaluate_answers({}, given, Chain(0), expected=expected).measures.values()
+    assert whole["snippets"].tolist() == [2, 3]
+    assert (whole["unchanged"].tolist(), whole["right"].tolist()) == ([1, 1], [1, 0])
 
 
 def test_an_asynchronous_chain_gives_what_a_synchronous_one_gives():
@@ -393,7 +394,7 @@ def test_a_comparison_without_a_verdict_leaves_the_question_out():
         ("It is 19,99 €", "99 €", False, False),
         ("≤ 5", "≥ 5", False, False),
         ("10 %", "10", False, True),
-        ("✓", "✗", False, False),
+        ("✓ wine", "✗ wine", False, False),
         ("ls -a", "ls", False, True),
     ],
 )
