@@ -20,7 +20,8 @@ drawn anew in each halving.
 The recall is 80 % (nq-open 90 %), or what the union of both lists reaches less 10 points.
 `--alone 20` filters the best 20 of the dense retriever instead, as a plain vector store gives them.
 
-    python -m benchmarks.default --data FOLDER [--sets scifact nq-open] [--cache FOLDER] [--write]
+    python -m benchmarks.default --data FOLDER [--sets scifact nq-open] [--cache FOLDER]
+    python -m benchmarks.default … --write NAME    also writes results/NAME.md; alone, default.md
 """
 
 from __future__ import annotations
