@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypedDict, TypeVar
@@ -179,8 +180,10 @@ class Asked:
         title = "Answering" if self.progress else None
         places = range(len(self.queries))
         outcomes = each_in_threads(attempted, places, self.concurrency, self._stopped, title)
-        pairs = zip(self.queries, outcomes, strict=True)
-        failed = {q.query: repr(why) for q, why in pairs if isinstance(why, Exception)}
+        count = Counter(query.query for query in self.queries)
+        named = (f"{q.query} ({q.id})" if count[q.query] > 1 else q.query for q in self.queries)
+        pairs = zip(named, outcomes, strict=True)
+        failed = {name: repr(why) for name, why in pairs if isinstance(why, Exception)}
         if failed:
             text = "%d of %d questions are left out, because a call failed (%s); %s"
             again = "with a cache, the next run asks these alone"

@@ -121,6 +121,7 @@ def calibrate_scans(
             "n_wrong": len(wrong),
             "n_contradicting": sum(scan.contradicts for scan in scans.scans),
             "n_needing_all": sum(scan.kept == len(scan.scores) > 0 for scan in enough),
+            "n_needing_none": sum(scan.kept == 0 < len(scan.scores) for scan in enough),
             "failed": [f"{question:.60}" for question in scans.failed],
         },
     )

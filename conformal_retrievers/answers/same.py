@@ -23,7 +23,8 @@ ABBREVIATION = re.compile(r"\b(?:[^\W\d_]\.){2,}")  # U.S.
 WITHIN = re.compile(r"['’`]|(?<=\d),(?=\d{3}\b)")  # what joins: don't, 1,000
 WORD = re.compile(r"(?<!\w)[-−]\d[\d.,:/]*\b|\d+(?:[.,:/]\d+)*\w*|\w+[+#]*|[^\w\s]")
 # Before a word: in plan A, and in the answer A, it is none.
-ARTICLE = re.compile(r"(?:(?:^|[.!?]\s)\s*A|(?<![\w-])(?:a|[Aa]n|[Tt]he))\s+(?=\w)")
+ARTICLE = re.compile(r"(?<![\w-])(?:a|[Aa]n|[Tt]he)\s+(?=\w)")
+FIRST_A = re.compile(r"(^|[.!?]\s)\s*A\s+(?=\w)")  # of a sentence
 SYMBOLS = {"Sm", "Sc", "So"}  # categories of ≤, €, ✓: what tells answers apart, as a word does
 CONTROLS = (  # a question, two answers, and whether they are the same
     ("What is the capital of France?", "It is Paris.", "Paris", True),
@@ -35,17 +36,18 @@ CONTROLS = (  # a question, two answers, and whether they are the same
 )
 
 
-def words_of(answer: str) -> list[str]:
+def words_of(answer: str, *, drop_first_a: bool = True) -> list[str]:
     """Return the words of an answer, much as SQuAD's evaluation has them (Rajpurkar et al. 2016).
 
-    Symbols are words, too, since they may be all that differs.
+    Symbols are words, too, since they may be all that differs. The first A of a sentence is an
+    article, or the answer to a choice of A, B and C, where it is not dropped.
 
     >>> words_of("The  Eiffel-Tower, in “Paris”, U.S."), words_of("-3.5 of 1,000")
     (['eiffel', 'tower', 'in', 'paris', 'us'], ['-3.5', 'of', '1000'])
     >>> words_of("a plan A, ≤ 19,99 €")
     ['plan', 'a', '≤', '19,99', '€']
     """
-    text = normalize("NFKC", answer)
+    text = FIRST_A.sub(r"\1 " if drop_first_a else r"\g<0>", normalize("NFKC", answer))
     text = ARTICLE.sub(" ", text).lower().replace("−", "-")
     text = WITHIN.sub("", ABBREVIATION.sub(lambda found: found[0].replace(".", ""), text))
     words = WORD.findall(text)
@@ -68,9 +70,10 @@ def has_answer(question: str, answer: str, reference: str) -> bool:
     >>> has_answer("Where?", "It stands in Paris.", "Paris"), has_answer("Age?", "In 1990.", "19")
     (True, False)
     """
-    if not words_of(reference):
+    if not (wanted := words_of(reference)):
         return reference.strip() in answer
-    return f" {' '.join(words_of(reference))} " in f" {' '.join(words_of(answer))} "
+    given = (" ".join(words_of(answer, drop_first_a=drop)) for drop in (True, False))
+    return any(f" {' '.join(wanted)} " in f" {words} " for words in given)
 
 
 def f1(answer: str, reference: str) -> float:
@@ -82,8 +85,7 @@ def f1(answer: str, reference: str) -> float:
     ours, theirs = words_of(answer), words_of(reference)
     if not ours or not theirs:
         return float(same_text("", answer, reference))
-    shared = (Counter(ours) & Counter(theirs)).total()
-    return 2 * shared / (len(ours) + len(theirs))
+    return 2 * (Counter(ours) & Counter(theirs)).total() / (len(ours) + len(theirs))
 
 
 @dataclass(frozen=True)

@@ -47,10 +47,9 @@ def basis(c: Thresholds) -> Iterator[str]:
     d = _details(c)
     yield f"The chain is {visible(d.chain)}."
     used = "These count as lost." if d.count_wrong else "These are not used."
-    scores = [score for group in c.n_units for score in c.units(group).scores]
     counts = {
         "needing all": d.n_needing_all,
-        "needing none": scores.count(-math.inf),
+        "needing none": d.n_needing_none,
         "contradicting": d.n_contradicting,
         "wrong": d.n_wrong,
     }

@@ -161,6 +161,7 @@ class AnswerDetails(Fields):
     n_wrong: int = pydantic.Field(ge=0)  # whose first answer from all snippets is wrong
     n_contradicting: int = pydantic.Field(ge=0)  # whose second one is not like the first
     n_needing_all: int = pydantic.Field(ge=0)
+    n_needing_none: int = pydantic.Field(default=0, ge=0)
     failed: list[str] = []  # how questions begin that were left out, since a call failed
 
 

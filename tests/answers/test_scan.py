@@ -93,6 +93,9 @@ def test_one_question_of_two_groups_is_asked_about_the_snippets_of_each():
     expected = {"q0": "Paris", queries[1].query: "unknown"}  # the id is more exact
     first, second = scan_answers(queries, Chain(0), scorer=SCORER, expected=expected).scans
     assert [first.needed, first.wrong, second.wrong] == [0.1, False, True]
+    others = [scored([0.1], i) for i in range(1, 9)]
+    some = {query.query: 0 for query in others}  # the chain fails for the two
+    assert len(scan_answers([*others, *queries], Chain(some), scorer=SCORER).failed) == 2
     longer = scored([0.5] * 3, 0, group="c")
     given, expected = [queries[0], replace(longer, id="q2")], {"q0": "Paris", "q2": "unknown"}
     (whole,) = evaluate_answers({}, given, Chain(0), expected=expected).measures.values()
@@ -390,6 +393,7 @@ def test_a_comparison_without_a_verdict_leaves_the_question_out():
         ("You need plan B.", "Plan A", False, False),
         ("Answer: B, not a C", "A", False, False),
         ("It is A.", "A", False, True),
+        ("A is correct.", "A", False, True),
         ("A car. A red one", "a car, a red one", True, True),
         ("It is 19,99 €", "99 €", False, False),
         ("≤ 5", "≥ 5", False, False),
