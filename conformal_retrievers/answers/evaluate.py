@@ -153,7 +153,7 @@ def evaluate_answers(
         if (chain := filter.calibration.details.get("chain", asked.name)) != asked.name:
             text = f"filters[{name!r}] is calibrated on the answers of {chain}, and asked is "
             warnings.warn(f"{text}{asked.name}; if they are the same, give chain=", stacklevel=2)
-    # Of questions without ids, the texts are their ids.
+    # A filter may know a question by its id or, if it had none, by its text.
     ids = [*(query.id for query in asked.queries), *(query.query for query in asked.queries)]
     verified = [filter.calibration.held_out(ids) for filter in filters.values()]
     ways = _contexts(filters, asked.queries)

@@ -158,9 +158,8 @@ def scan_answers(
         comparison neither True nor False.
     ValueError
         For queries that are not retrieved, are cut into sentences, or have neither hits nor a
-        scorer, for a question that occurs twice with the same snippets, or that the scorer was
-        fitted on, a question
-        without a reference or with an empty one, a cache without a name for the chain, an
+        scorer, for a question that occurs twice with the same snippets, that the scorer was fitted
+        on, or that has no reference or an empty one, a cache without a name for the chain, an
         `llm_same` whose LLM errs in a plain example, or if the first 8 questions fail, or 3, and
         more than a tenth, when they are asked with no snippets.
     """
