@@ -21,9 +21,12 @@ from conformal_retrievers.llm.reply import VERDICT
 Same: TypeAlias = Callable[[str, str, str], bool]  # of a question, an answer and a reference
 ABBREVIATION = re.compile(r"\b(?:[^\W\d_]\.){2,}")  # U.S.
 WITHIN = re.compile(r"['’`]|(?<=\d),(?=\d{3}\b)")  # what joins: don't, 1,000
-WORD = re.compile(r"(?<!\w)[-−]\d[\d.,:/]*\b|\d+(?:[.,:/]\d+)*\w*|\w+[+#]*|[^\w\s]")
+# Vowel signs of Hindi or Thai, which `\w` has not, and C++, A+ and the blood group A-, at the end.
+MARKS = "".join(c for c in map(chr, range(0x300, 0x1200)) if category(c)[0] == "M")
+LETTERS = rf"(?:\w[{MARKS}]*)+(?:[+#]+|-(?!\w))?"
+WORD = re.compile(rf"(?<!\w)[-−]\d[\d.,:/]*\b|\d+(?:[.,:/]\d+)*\w*|{LETTERS}|[^\w\s]")
 # Before a word: in plan A, and in the answer A, it is none.
-ARTICLE = re.compile(r"(?<![\w-])(?:a|[Aa]n|[Tt]he)\s+(?=\w)")
+ARTICLE = re.compile(r"(?<![\w-])(?:a|[Aa]n|[Tt]he|THE)\s+(?=\w)")
 FIRST_A = re.compile(r"(^|[.!?]\s)\s*A\s+(?=\w)")  # of a sentence
 SYMBOLS = {"Sm", "Sc", "So"}  # categories of ≤, €, ✓: what tells answers apart, as a word does
 CONTROLS = (  # a question, two answers, and whether they are the same

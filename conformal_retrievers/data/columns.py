@@ -287,14 +287,13 @@ def _of_snippets(parts: Sequence[Any]) -> dict[str, Any]:
         return HitColumns(*[_joined(c, np.float64) for c in zip(*columns, strict=True)])
 
     units = {part.token_unit for part in parts if part.tokens is not None} or {"tokens"}
-    splits = {part.split for part in parts} or {None}
     return {
         "scores": _joined([part.scores for part in parts], np.float64),
         "relevant": _joined([part.relevant for part in parts], np.bool_),
         "tokens": column("tokens", np.float64, lambda n: np.full(n, math.nan)),
         "token_unit": the_same("token_unit", units, "count the tokens of all queries alike"),
         "hits": {name: hits_of(name) for name in retrievers},
-        "split": the_same("split", splits, IN_ONE_WAY),
+        "split": the_same("split", {part.split for part in parts} or {None}, IN_ONE_WAY),
         "document_of": column("document_of", np.intp, np.arange),
         "unscorable": {
             start + i: why

@@ -400,6 +400,9 @@ def test_a_comparison_without_a_verdict_leaves_the_question_out():
         ("10 %", "10", False, True),
         ("✓ wine", "✗ wine", False, False),
         ("ls -a", "ls", False, True),
+        ("It is THE DANUBE.", "the Danube", False, True),
+        ("AB-", "AB", False, False),
+        ("की", "कि", False, False),
     ],
 )
 def test_texts_are_compared_as_squad_compares_them(answer, reference, same, has):

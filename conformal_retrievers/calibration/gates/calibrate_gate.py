@@ -110,8 +110,7 @@ def calibrate_gate(
     sources = by_source(given, unanswerable)
     given = [query for query in given if query.answerable]
     everything = _all(given, sources)
-    splits = {query.split for query in everything} or {None}
-    split = the_same("split", splits, IN_ONE_WAY)
+    split = the_same("split", {query.split for query in everything} or {None}, IN_ONE_WAY)
     retrieval = checks.with_split(checks.with_retrieval(everything, retrieval), split)
     check_not_only_relevant(given)
     fit = set[str]()
