@@ -144,8 +144,8 @@ class Asked:
         """Return what `ask` makes of each question and its first answer, and why some failed.
 
         `ask` is given the place of a question, since two may have one text. It asks about the
-        contexts of that question, at most. Raises `Misuse`, and ValueError if all questions fail, or
-        the first 8 that end, or 3 without snippets, if these are more than a tenth.
+        contexts of that question, at most. Raises `Misuse`, and ValueError if all questions fail,
+        or the first 8 that end, or 3 without snippets, if these are more than a tenth.
         """
         self._announce(contexts)
         answered: list[int] = []
