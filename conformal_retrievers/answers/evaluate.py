@@ -157,7 +157,7 @@ def evaluate_answers(
     ids = [*(query.id for query in asked.queries), *(query.query for query in asked.queries)]
     verified = [filter.calibration.held_out(ids) for filter in filters.values()]
     ways = _contexts(filters, asked.queries)
-    contexts = [dict(zip(ways, of, strict=True)) for of in zip(*ways.values(), strict=True)]
+    contexts = [dict(zip(ways, values, strict=True)) for values in zip(*ways.values(), strict=True)]
 
     def measured(i: int, first: str) -> list[dict[str, float]]:
         own = [(tuple((s.id, s.text) for s in c), c) for c in contexts[i].values()]
@@ -169,7 +169,7 @@ def evaluate_answers(
     measures, estimates = {}, {}
     for name, of_way in zip(ways, zip(*rows, strict=True), strict=True):
         measures[name] = {key: np.array([row[key] for row in of_way], float) for key in of_way[0]}
-        estimates[name] = {key: _mean(key, of, level) for key, of in measures[name].items()}
+        estimates[name] = {key: _mean(key, values, level) for key, values in measures[name].items()}
     same = name_of("same", asked.same or same_text)
     return AnswerEvaluation(measures, estimates, len(rows), same, level, all(verified), failed)
 

@@ -141,8 +141,7 @@ def choose(
         return own, Choice(chosen=own.name, given=names)
     fit, enough = parts.fit, sum(any(query.relevant) for query in parts.fit) >= COMPARED
     asked = fit if enough or not given else [*fit, *parts.calibration]
-    shown = with_bar(asked, "Fitting the score") if progress and asked else asked
-    for query in shown:
+    for query in with_bar(asked, "Fitting the score") if progress and asked else asked:
         for part in given:
             score_snippets(part, query.query, query.retrieved)
     learned = fitted(sources, given, fit, item)

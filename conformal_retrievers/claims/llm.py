@@ -115,7 +115,7 @@ def annotate(
     claims = all_of(str, claims, "claims")
     requests = [prompt.request({**given, "claim": c}, schema=schema) for c in claims]
     told, usage = ask_and_read(llm, requests, _verdict_in, concurrency=concurrency, cache=cache)
-    verdicts = tuple(None if isinstance(found, str) else found[0] for found in told)
+    verdicts = tuple(None if isinstance(reply, str) else reply[0] for reply in told)
     return Annotations(verdicts, tuple(r if isinstance(r, str) else None for r in told), usage)
 
 

@@ -48,8 +48,8 @@ def run(alpha: float) -> None:
     say(worded(f"demo {first}"))
     hybrid = HybridRetriever({name: DocumentRetriever(search=s) for name, s in searches.items()})
     judged = judge_retriever(hybrid, corpus.questions)
-    found = [_found(judged, *names) for names in ((first,), (other,), (first, other))]
-    say(worded("demo found", first=first, other=other, found=found))
+    shares = [_found(judged, *names) for names in ((first,), (other,), (first, other))]
+    say(worded("demo found", first=first, other=other, found=shares))
     order = np.random.default_rng(0).permutation(len(judged))
     half, other_half = ([judged[i] for i in part] for part in np.array_split(order, 2))
 

@@ -93,7 +93,7 @@ that one, or calibrate with this one"
     what = "the retriever" if part is None else f"the retriever {part!r}"
     now, known, k = asked.retriever, calibrated.retriever, calibrated.k
     if isinstance(now, Hybrid) and isinstance(known, Hybrid) and {*now.root} == {*known.root}:
-        all_parts = {one.retriever for one in known.root.values()}
+        all_parts = {own.retriever for own in known.root.values()}
         each = [difference(o, known.root[name], name, all_parts) for name, o in now.root.items()]
         return "; ".join(text for text in each if text) or None
     both = now, known
@@ -119,7 +119,7 @@ def may_be_one(name: Retriever | None, other: Retriever | None) -> bool:
     False
     """
     pairs = (str(name), str(other)), (str(other), str(name))
-    return any(INDEX in one and any(end in two for end in OURS[1:]) for one, two in pairs)
+    return any(INDEX in first and any(end in second for end in OURS[1:]) for first, second in pairs)
 
 
 def as_retriever(where: str, value: Any) -> Retriever | None:

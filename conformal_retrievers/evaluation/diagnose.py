@@ -117,21 +117,21 @@ def _sweep(
     n_new = int(np.count_nonzero(passes & (new.counts.retrieved > 0)))
     for i, alpha in enumerate(alphas_of(calibration)):
         counts = new.at(i)
-        one = two = None
+        m1 = m2 = None
         if n_scored and len(lowest) and kept:
-            one = exchangeability.m1_band(kept[i], len(lowest), n_scored, level)
+            m1 = exchangeability.m1_band(kept[i], len(lowest), n_scored, level)
         if reference is not None and n_new:
             some = measures.passed(reference.counts) & (reference.counts.retrieved > 0)
             shares = reference.kept[i][some] / reference.counts.retrieved[some]
-            two = exchangeability.m2_band(shares, n_new, level)
+            m2 = exchangeability.m2_band(shares, n_new, level)
         yield SweepPoint(
             alpha,
             new.thresholds[i],
             measures.estimate(counts, "m1"),
             measures.estimate(counts, "m2"),
             measures.estimate(counts, "removal"),
-            one and _times(share_passed, one),
-            two and _times(share_passed, two),
+            m1 and _times(share_passed, m1),
+            m2 and _times(share_passed, m2),
             measures.share(counts, measures.guaranteed(calibration), level).interval,
         )
 

@@ -116,7 +116,7 @@ def warn_if_retrieved_otherwise(queries: Iterable[JudgedQuery], calibration: Cal
     for name in ("retriever", "k"):
         known: Any = getattr(calibration, name)
         others = {getattr(query, name) for query in queries} - {None, known}
-        others = {one for one in others if not may_be_one(one, known)}
+        others = {other for other in others if not may_be_one(other, known)}
         if known is not None and others:
             had = ", ".join(sorted(map(repr, others)))
             warnings.warn(say("retrieved otherwise", name=name, had=had, known=known), stacklevel=2)

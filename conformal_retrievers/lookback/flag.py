@@ -93,8 +93,8 @@ class FactualityFlag:
         calibrated = map(str, stored) if isinstance(stored, list) else ()
         used = {"fit the classifier": self.classifier.fitted_on, "calibrate the flag": calibrated}
         check_digests(given, used)
-        found: FlagEvaluation = with_groups(c, given, partial(self._measured, level))
-        return replace(found, held_out_verified=held_out_verified)
+        evaluation: FlagEvaluation = with_groups(c, given, partial(self._measured, level))
+        return replace(evaluation, held_out_verified=held_out_verified)
 
     def _measured(
         self, level: float, answers: Sequence[JudgedRatios], group: str | None, tests: int

@@ -39,16 +39,16 @@ class CohereScorer(Reranking):
 
     def _rerank(self, query: str, snippets: Placed) -> Mapping[int, Any]:
         documents: dict[object, list[tuple[int, str]]] = {}
-        for i, one in snippets:
-            inside = self.spans and one.document is not None
-            documents.setdefault(retrieved_in(one) if inside else i, []).append((i, one.text))
+        for i, snippet in snippets:
+            place = retrieved_in(snippet) if self.spans and snippet.document is not None else i
+            documents.setdefault(place, []).append((i, snippet.text))
         # The lowest threshold: a calibration takes its place.
         wanted = {"relevant_spans": {"mode": "enabled", "threshold": 0.0}} if self.spans else {}
         texts = [" ".join(text for _, text in of_document) for of_document in documents.values()]
-        found = self.client.rerank(model=self.model, query=query, documents=texts, **wanted)
+        response = self.client.rerank(model=self.model, query=query, documents=texts, **wanted)
         left, relevance = dict(enumerate(documents.values())), dict[int, Any]()
-        answered = any(self.spans and one.relevant_spans is not None for one in found.results)
-        for result in found.results:
+        answered = any(self.spans and r.relevant_spans is not None for r in response.results)
+        for result in response.results:
             if result.index not in left:
                 raise ValueError(
                     f"{self.name!r} returned the index {result.index!r}, which must be one of 0 to "

@@ -153,9 +153,9 @@ def _has(units: Sequence[str], texts: Sequence[str]) -> NDArray[np.bool_]:
     places = np.flatnonzero(marked.take(_marks(fours)))
     which = known.searchsorted(fours[places])
     same = known.take(which, mode="clip") == fours[places]
-    found = np.zeros((len(known), len(texts)), np.bool_)
-    found[which[same], ends.searchsorted(places[same]) - 1] = True
-    has = found[known.searchsorted(of_units)].reshape(len(units), 3, len(texts)).all(axis=1)
+    seen = np.zeros((len(known), len(texts)), np.bool_)
+    seen[which[same], ends.searchsorted(places[same]) - 1] = True
+    has = seen[known.searchsorted(of_units)].reshape(len(units), 3, len(texts)).all(axis=1)
     lengths = np.array([len(unit.encode()) for unit in units]).reshape(-1, 1)
     has |= lengths < 4
     unsure, each = (has & (lengths != 4)).nonzero(), joined.decode().split("\0")[1:]

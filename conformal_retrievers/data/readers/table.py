@@ -81,7 +81,7 @@ def _query(
     if not known & {"text", "rank", "score"}:  # qrels as a table
         ids = [row.name("id") or "" for row in rows if _relevant(row, min_score)]
         return made(rows[0], JudgedQuery.from_ids, query, ids, id=id)
-    found = dict[float, tuple[Snippet, bool]]()  # by rank, or by place without ranks
+    retrieved = dict[float, tuple[Snippet, bool]]()  # by rank, or by place without ranks
     missed = 0
     for i, row in enumerate(rows):
         relevant, rank = _relevant(row, min_score), row.number("rank")
@@ -90,13 +90,13 @@ def _query(
             continue
         snippet = _snippet(row)
         if rank is not None:
-            if rank % 1 or rank < first or rank in found:
+            if rank % 1 or rank < first or rank in retrieved:
                 raise row.fault("rank", "give whole numbers, each once for a query")
             snippet = replace(
                 snippet, hits=(Hit(RETRIEVER, int(rank) - first, snippet.retrieval_score),)
             )
-        found[i if rank is None else rank] = snippet, relevant
-    ordered = [found[place] for place in sorted(found)]
+        retrieved[i if rank is None else rank] = snippet, relevant
+    ordered = [retrieved[place] for place in sorted(retrieved)]
     snippets, marks = [snippet for snippet, _ in ordered], [relevant for _, relevant in ordered]
     n_missed = missed if known_missed else None
     return made(rows[0], JudgedQuery, query, snippets, marks, id=id, missed=n_missed)

@@ -127,7 +127,7 @@ def located(
     wholes = {s.id: s.text for s in chain.from_iterable(retrieved) if s.id in named}
     texts = {name: _joined(parts) for name, parts in pieces.items()} | wholes
     quotes = [(q.name, e) for q in judged for e in q.evidence if isinstance(e, Quote)]
-    if several := [of for of in quotes if _occurs_again(of[1].text, texts.get(of[1].document, ""))]:
+    if several := [(n, q) for n, q in quotes if _occurs_again(q.text, texts.get(q.document, ""))]:
         name, (document, text) = several[0]
         warnings.warn(
             f"{len(several)} of {len(quotes)} quotes stand at several places of their documents, "

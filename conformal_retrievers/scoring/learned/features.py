@@ -116,15 +116,15 @@ def features(
     lengths = np.full(m + 4, n)
     lengths[:r] = np.count_nonzero(numbers.found, axis=1)
     z, gap = standing(np.concatenate([numbers.values, words[:4]]), lengths)
-    found = np.concatenate([numbers.found, np.ones((m - r, n), np.bool_)])
+    placed = np.concatenate([numbers.found, np.ones((m - r, n), np.bool_)])
     nearer = np.log(DEPTH / lengths[:m].clip(1))[:, np.newaxis]
     # What was not found has no place in a short list, and is behind the last of a long one.
-    z[:m] -= nearer * (found | (nearer < 0))
+    z[:m] -= nearer * (placed | (nearer < 0))
     numbers.ranks[lengths[:m] == 0] = n  # of a retriever that found nothing, behind all others
     of_each, of_all = np.empty((m, 4, n)), np.ones((9, n))
     of_each[:, 0], of_each[:, 1], of_each[:, 2] = z[:m], gap[:m], np.log1p(numbers.ranks)
     of_each[:r, 3] = numbers.found
-    of_all[0] = np.where(found, z[:m], np.inf)[: r or m].min(axis=0) if m else 0.0
+    of_all[0] = np.where(placed, z[:m], np.inf)[: r or m].min(axis=0) if m else 0.0
     texts, mean = [*compress(snippets.texts, known)], np.sort(z[: m + 1], axis=0).mean(axis=0)
     length = np.log1p(np.fromiter(map(len, texts), np.float64, n))
     of_all[1:5], of_all[5] = z[m:], words[4]

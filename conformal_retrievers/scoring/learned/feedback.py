@@ -71,8 +71,8 @@ def last_equal(keys: NDArray[np.uint64]) -> NDArray[np.intp]:
     while len(left):  # each time at least one more, by another hash
         slots = (own * np.uint64(factor) >> np.uint64(64 - bits)).astype(np.intp)
         table[slots] = left
-        last[left] = found = table[slots]
-        missed = np.flatnonzero(keys[found] != own)
+        last[left] = there = table[slots]
+        missed = np.flatnonzero(keys[there] != own)
         left, own = left[missed], own[missed]
         factor = factor * FACTOR % 2**64
     return last

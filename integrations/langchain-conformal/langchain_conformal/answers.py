@@ -69,17 +69,17 @@ def answer_queries(
 def _respond(chain: Runnable[Any, Any], question: str, documents: list[Document]) -> str:
     # As a filter returns them, whose documents have no hits.
     fields = [{k: v for k, v in (d.metadata or {}).items() if k != HITS} for d in documents]
-    context = [with_fields(d, metadata=of) for d, of in zip(documents, fields, strict=True)]
+    context = [with_fields(d, metadata=own) for d, own in zip(documents, fields, strict=True)]
     try:
-        found = chain.invoke({"question": question, "context": context})
+        answer = chain.invoke({"question": question, "context": context})
     except (AttributeError, TypeError) as error:
         given = "the chain is given {'question': the text, 'context': documents}"
         raise TypeError(f"{error}; {given}") from error
-    if isinstance(found, Mapping):
-        if "answer" not in found:
-            raise ValueError(f"the chain returned the keys {[*found]}, and not 'answer'")
-        found = found["answer"]
-    return str(found.text) if isinstance(found, BaseMessage) else found
+    if isinstance(answer, Mapping):
+        if "answer" not in answer:
+            raise ValueError(f"the chain returned the keys {[*answer]}, and not 'answer'")
+        answer = answer["answer"]
+    return str(answer.text) if isinstance(answer, BaseMessage) else answer
 
 
 def _cut(document: Document, text: str) -> Document:

@@ -56,8 +56,8 @@ def check_taken(retriever: Any, arguments: Mapping[str, Any], what: str) -> None
     elif isinstance(retriever, DynamicRunnable):
         check_taken(retriever.default, arguments, what)
     elif isinstance(retriever, RunnableWithFallbacks):
-        for one in (retriever.runnable, *retriever.fallbacks):
-            check_taken(one, arguments, what)
+        for part in (retriever.runnable, *retriever.fallbacks):
+            check_taken(part, arguments, what)
     elif isinstance(retriever, RunnableSequence):  # gives them to its first step
         check_taken(retriever.first, arguments, what)
     elif isinstance(retriever, BaseRetriever) and arguments and not retriever._expects_other_args:

@@ -66,7 +66,7 @@ def _arguments(given: AnswerInput) -> tuple[str, str, Any, str | None]:
     answer, context = given["answer"], given["context"]
     text = str(answer.text) if isinstance(answer, BaseMessage) else answer
     listed: Any = [context] if isinstance(context, (str, Document)) else context
-    snippets = [to_snippets([one])[0] if isinstance(one, Document) else one for one in listed]
+    snippets = [to_snippets([s])[0] if isinstance(s, Document) else s for s in listed]
     return given["question"], text, snippets, given.get("group")
 
 

@@ -86,11 +86,11 @@ def _local(llm: object) -> Any:
 
 def _check_settings(llm: object) -> None:
     """Raise ValueError for settings of generation, which would be dropped silently."""
-    for one in (llm, getattr(llm, "llm", None)):
-        settings = {name: getattr(one, name, None) for name in ("temperature", "top_p", "stop")}
-        settings |= getattr(one, "pipeline_kwargs", None) or {}
+    for model in (llm, getattr(llm, "llm", None)):
+        settings = {name: getattr(model, name, None) for name in ("temperature", "top_p", "stop")}
+        settings |= getattr(model, "pipeline_kwargs", None) or {}
         for inside in ("_generate_kwargs", "_forward_params"):  # a pipeline shows them nowhere else
-            settings |= getattr(getattr(one, "pipeline", None), inside, {})
+            settings |= getattr(getattr(model, "pipeline", None), inside, {})
         for name, value in settings.items():
             if value is not None and name not in ("max_new_tokens", "return_full_text"):
                 raise ValueError(

@@ -36,9 +36,9 @@ class Found(list[Document]):
     """Documents as a vector store returns them, best first, with their scores beside them."""
 
     def __init__(self, pairs: Iterable[tuple[Document, Any]]) -> None:
-        found = list(pairs)
-        super().__init__(document for document, _ in found)
-        self.scores = _numbers([score for _, score in found], "scores of the vector store")
+        scored = list(pairs)
+        super().__init__(document for document, _ in scored)
+        self.scores = _numbers([score for _, score in scored], "scores of the vector store")
 
 
 def check_input(given: object, *keys: str) -> None:
@@ -78,8 +78,8 @@ def to_snippets(documents: Iterable[Document]) -> list[Snippet]:
     places = zip(_sources(listed), _positions(listed), strict=True)
     columns = zip(listed, places, scores_of(listed), hits_of(listed), strict=True)
     return [
-        Snippet(one.page_content, one.id, *place, retrieval_score=score, hits=hits)
-        for one, place, score, hits in columns
+        Snippet(document.page_content, document.id, *place, retrieval_score=score, hits=hits)
+        for document, place, score, hits in columns
     ]
 
 
@@ -105,7 +105,7 @@ def _sources(documents: Sequence[Document]) -> list[str | None]:
 def _positions(documents: Sequence[Document]) -> list[int | None]:
     known = _all("start_index", documents)
     # A splitter that did not find the text again writes −1, and some stores return floats.
-    numbers = [one if type(one) in (int, float) else -1 for one in known]
+    numbers = [start_index if type(start_index) in (int, float) else -1 for start_index in known]
     return [int(start) if start >= 0 and start % 1 == 0 else None for start in numbers]
 
 
@@ -148,8 +148,8 @@ def _of_hybrid(documents: Iterable[Document]) -> list[Any]:
     known = [document.__dict__.get(_HITS) for document in documents]
     if not any(known):
         return known
-    most = Counter([one and one[0] for one in known]).most_common(1)[0][0]
-    return [one[1] if one and one[0] == most else None for one in known]
+    most = Counter([hits and hits[0] for hits in known]).most_common(1)[0][0]
+    return [hits[1] if hits and hits[0] == most else None for hits in known]
 
 
 def _failed(known: Iterable[Any]) -> list[str]:
@@ -206,10 +206,10 @@ class RetrievedDocuments(Retrieved):
         """The hits of each retriever, by its name."""
         if not any(known := _known(self.given)):
             return listed(_own_scores(self.given))
-        found: list[dict[str, Any]] = [hits or {} for hits in known]
+        by_document: list[dict[str, Any]] = [hits or {} for hits in known]
         columns = {}
-        for name in sorted(set[str]().union(*found) - {*_failed(known)}):
-            of_each = zip(*[hits.get(name) or NOT_FOUND for hits in found], strict=True)
+        for name in sorted(set[str]().union(*by_document) - {*_failed(known)}):
+            of_each = zip(*[hits.get(name) or NOT_FOUND for hits in by_document], strict=True)
             columns[name] = HitColumns._make(np.array(values, np.float64) for values in of_each)
         return columns
 
@@ -260,12 +260,12 @@ def kept_documents(
     else:
         _add_scores(metadata, filtered, scores[places], metadata_prefix)
         for known, passage in zip(metadata, passages, strict=False):
-            known[f"{metadata_prefix}ranges"] = [[*one] for one in passage.ranges]
+            known[f"{metadata_prefix}ranges"] = [[*ends] for ends in passage.ranges]
         for i, known in enumerate(metadata if filtered.shadow else ()):
             known[f"{metadata_prefix}kept"] = i in keeps
     texts = [passage.text for passage in passages] or [document.page_content for document in kept]
     columns = zip(kept, metadata, texts, strict=True)
-    return [with_fields(one, metadata=m, page_content=text) for one, m, text in columns]
+    return [with_fields(d, metadata=m, page_content=text) for d, m, text in columns]
 
 
 def _add_scores(

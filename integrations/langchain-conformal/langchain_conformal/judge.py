@@ -134,14 +134,14 @@ def retrieve(retriever: RetrieverLike, questions: Sequence[str], **options: Any)
     Options and errors are those of `documents_for`.
     """
     retrieved, asked = documents_for(retriever, questions, **options)
-    found = [
+    snippets = [
         [
             (snippet, {"id": document.id, **(document.metadata or {})})
             for snippet, document in zip(to_snippets(documents), documents, strict=True)
         ]
         for documents in retrieved
     ]
-    return found, asked
+    return snippets, asked
 
 
 def documents_for(
@@ -180,8 +180,8 @@ def check_retriever(retriever: object) -> None:
 def check_unfiltered(retriever: RetrieverLike) -> None:
     """Raise ValueError for a retriever that filters already."""
     within, _ = unbound(retriever)
-    for one in parts_of(within).values():
-        check_unfiltered(one)
+    for inner in parts_of(within).values():
+        check_unfiltered(inner)
     compressor = getattr(within, "base_compressor", None)
     for part in (within, compressor, *getattr(compressor, "transformers", ())):
         if isinstance(getattr(part, "filter", None), RetrievalFilter):

@@ -60,15 +60,15 @@ class ConformalRetriever(FromCalibration, Around):
         self, query: str, *, run_manager: Any, configurable: Configurable = None, **kwargs: Any
     ) -> list[Document]:
         retriever = self._configured(configurable, kwargs)
-        found = retriever.invoke(query, {"callbacks": run_manager.get_child()})
-        return self._run(query, found, run_manager.get_child()).decide()
+        documents = retriever.invoke(query, {"callbacks": run_manager.get_child()})
+        return self._run(query, documents, run_manager.get_child()).decide()
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: Any, configurable: Configurable = None, **kwargs: Any
     ) -> list[Document]:
         retriever = self._configured(configurable, kwargs)
-        found = await retriever.ainvoke(query, {"callbacks": run_manager.get_child()})
-        return await self._run(query, found, run_manager.get_child()).adecide()
+        documents = await retriever.ainvoke(query, {"callbacks": run_manager.get_child()})
+        return await self._run(query, documents, run_manager.get_child()).adecide()
 
     def _run(
         self, query: str, found: list[Document], callbacks: Callbacks
@@ -90,7 +90,7 @@ class ConformalRetriever(FromCalibration, Around):
             retriever = RunnableBinding(bound=retriever, kwargs=kwargs, config=config)
         calibrations = [own.calibration for own in self._filter().deciding]
         asked = retrieval_of(retriever)
-        for calibrated in {Retrieval(one.retriever or "", one.k) for one in calibrations}:
+        for calibrated in {Retrieval(c.retriever or "", c.k) for c in calibrations}:
             if text := difference(asked, calibrated):
                 warnings.warn(text, stacklevel=1)  # Python shows a repeated warning once
         return with_scores(retriever)

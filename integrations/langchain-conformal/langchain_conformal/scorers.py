@@ -211,7 +211,7 @@ class RerankerScorer(Reranking):
 
 
 def _documents(snippets: Placed) -> list[Document]:
-    return [Document(one.text, id=one.id, metadata={PLACE: i}) for i, one in snippets]
+    return [Document(snippet.text, id=snippet.id, metadata={PLACE: i}) for i, snippet in snippets]
 
 
 class ComponentOptions(OpenOptions, total=False):

@@ -71,10 +71,10 @@ def _fused(runnable: object, config: RunnableConfig | None = None) -> str | None
         return _fused(*runnable.prepare(config))
     if isinstance(runnable, RunnableBindingBase):
         config = merge_configs(runnable.config, config)
-    if any(one.__name__ == FUSES for one in type(runnable).__mro__):
+    if any(kind.__name__ == FUSES for kind in type(runnable).__mro__):
         return type(runnable).__name__
     parts = unanswerable.parts_of(runnable, Runnable)
-    return next((found for part in parts if (found := _fused(part, config))), None)
+    return next((name for part in parts if (name := _fused(part, config))), None)
 
 
 def _deepened(retriever: RetrieverLike, more: int) -> RetrieverLike:

@@ -126,10 +126,10 @@ class ConformalPostprocessor(BaseNodePostprocessor):
 
         def given(needed: Sequence[str]) -> list[Scorer | QueryScorer]:
             asked = None if llm is None else as_llm(llm)
-            found = given_scorers(needed, [embed_model, scorer], as_scorer, asked)
+            scorers = given_scorers(needed, [embed_model, scorer], as_scorer, asked)
             if embed_model is None and scorer is None:
-                found += _by_default(needed, {one.name for one in found})
-            return found
+                scorers += _by_default(needed, {own.name for own in scorers})
+            return scorers
 
         made = open_filter(calibration, given, **options)
         return cls(filter=made, gate=None if options.get("gate") is None else made.gate)

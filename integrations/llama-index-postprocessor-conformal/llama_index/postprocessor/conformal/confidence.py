@@ -78,7 +78,7 @@ class ConfidenceQueryEngine(BaseQueryEngine):
         if not nodes:
             # The answer of LlamaIndex's own engines without nodes.
             return Response("Empty Response", [], {"factuality": WITHOUT_CONFIDENCE.details})
-        question, texts = query_bundle.query_str, [one.text for one in to_snippets(nodes)]
+        question, texts = query_bundle.query_str, [snippet.text for snippet in to_snippets(nodes)]
         group = None if self.group_of is None else self.group_of(question)
         text, metadata = self.answering(question, texts, group)
         return Response(text, nodes, metadata)

@@ -97,7 +97,7 @@ class HybridRetriever(BaseRetriever):
 def retrieval_of(retriever: BaseRetriever) -> Retrieval:
     """Return what the retriever is, and how many nodes it is asked for, None if unknown."""
     if isinstance(retriever, HybridRetriever):
-        hybrid = Hybrid({name: retrieval_of(one) for name, one in retriever.retrievers.items()})
+        hybrid = Hybrid({name: retrieval_of(part) for name, part in retriever.retrievers.items()})
         return Retrieval(hybrid, hybrid.k)
     store = getattr(retriever, "_vector_store", None)
     model = wire.portable(wire.model_name(getattr(retriever, "_embed_model", None)) or "")

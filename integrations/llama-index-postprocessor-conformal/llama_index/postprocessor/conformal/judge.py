@@ -121,8 +121,8 @@ def retrieve(retriever: BaseRetriever, questions: Sequence[str], **options: Any)
     Options and errors are those of `nodes_for`.
     """
     retrieved, asked = nodes_for(retriever, questions, **options)
-    found = [[*zip(to_snippets(nodes), map(_fields, nodes), strict=True)] for nodes in retrieved]
-    return found, asked
+    snippets = [[*zip(to_snippets(nodes), map(_fields, nodes), strict=True)] for nodes in retrieved]
+    return snippets, asked
 
 
 def nodes_for(
@@ -152,7 +152,7 @@ def nodes_for(
     with judging(), ThreadPoolExecutor(max_concurrency) as threads:
         # Each in a copy of the context, which holds LlamaIndex's current span.
         running = [threads.submit(copy_context().run, ask, text) for text in questions]
-        retrieved = [one.result() for one in running]
+        retrieved = [future.result() for future in running]
     return retrieved, retrieval_of(retriever).returned(retrieved, name)
 
 

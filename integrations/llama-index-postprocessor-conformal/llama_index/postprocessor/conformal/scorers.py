@@ -151,4 +151,4 @@ class RerankerScorer(Reranking):
 
 
 def _nodes(snippets: Placed) -> list[NodeWithScore]:
-    return [NodeWithScore(node=TextNode(text=one.text, id_=str(i))) for i, one in snippets]
+    return [NodeWithScore(node=TextNode(text=snippet.text, id_=str(i))) for i, snippet in snippets]

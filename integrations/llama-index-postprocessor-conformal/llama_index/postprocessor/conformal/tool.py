@@ -82,14 +82,14 @@ def search_tool(
         asked = folded(question)
         known = (await ctx.store.get(place, default={})).get(asked)
         if known is None:
-            found = await retriever.aretrieve(question)
-            kept: Any = await both.apostprocess_nodes(found, query_str=question)
-            more = [[one.node, one.score] for one in kept.more]  # what a context can store
+            nodes = await retriever.aretrieve(question)
+            kept: Any = await both.apostprocess_nodes(nodes, query_str=question)
+            more = [[node.node, node.score] for node in kept.more]  # what a context can store
         else:
             kept, more = [NodeWithScore(node=node, score=score) for node, score in known], []
         async with ctx.store.edit_state() as state:
             state[place] = {**state.get(place, {}), asked: more}
-        texts = [found.node.get_content(MetadataMode.LLM) for found in kept]
+        texts = [node.node.get_content(MetadataMode.LLM) for node in kept]
         text = tool_text(texts, bool(more), known is not None)
         return ToolOutput(name, text, raw_input={"question": question}, raw_output=[*kept])
 

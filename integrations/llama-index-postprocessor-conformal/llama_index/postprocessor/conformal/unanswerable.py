@@ -65,7 +65,7 @@ def _fused(retriever: object) -> str | None:
     if isinstance(retriever, QueryFusionRetriever):
         return type(retriever).__name__
     parts = unanswerable.parts_of(retriever, BaseRetriever)
-    return next((found for part in parts if (found := _fused(part))), None)
+    return next((name for part in parts if (name := _fused(part))), None)
 
 
 def _deepened(retriever: BaseRetriever, more: int) -> BaseRetriever:
