@@ -566,13 +566,13 @@ MUTANTS = {
             "z-scores that mean something else in short lists",
         ),
         (
-            "(found | (nearer < 0))",
+            "(placed | (nearer < 0))",
             "1",
             "what a retriever did not find, with a place in its short list",
         ),
         (
-            "(found | (nearer < 0))",
-            "found",
+            "(placed | (nearer < 0))",
+            "placed",
             "what a retriever did not find, before the last of a long list",
         ),
         (
