@@ -22,7 +22,6 @@ from conformal_retrievers.calibration.gates.gate import (
     Gate,
     Gated,
     gate_for,
-    lacks,
     scorer_and_gate,
     statement_with,
 )
@@ -33,6 +32,7 @@ from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
 from conformal_retrievers.data.sentences.cutting import Splitter
 from conformal_retrievers.data.snippets import Retrieved
 from conformal_retrievers.results import Alarm, Filtered, NothingKept, Unscorable
+from conformal_retrievers.scoring.hits import lacks
 from conformal_retrievers.scoring.query_scorer import QueryScorer
 from conformal_retrievers.scoring.scorer import (
     Scorer,

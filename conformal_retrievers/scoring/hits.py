@@ -19,6 +19,7 @@ import numpy as np
 from conformal_retrievers.data.checks import check_names
 from conformal_retrievers.data.hits import RETRIEVER, C, HitColumns, slope
 from conformal_retrievers.data.queries import Snippet, as_snippets, with_hits
+from conformal_retrievers.data.snippets import Retrieved
 from conformal_retrievers.scoring.scorer import Named, Rebuilt, Scores, with_parts
 
 Columns = Mapping[str, HitColumns]
@@ -220,6 +221,11 @@ def retrievers_of(scorer: Named) -> tuple[str, ...]:
     return tuple(
         sorted({n for part in with_parts(scorer) for n in getattr(part, "retrievers", ())})
     )
+
+
+def lacks(scorer: Named, snippets: Retrieved) -> bool:
+    """Return whether one of the retrievers that a scorer reads failed."""
+    return bool(snippets.failed) and not {*snippets.failed}.isdisjoint(retrievers_of(scorer))
 
 
 def named(retrievers: Iterable[str]) -> str:

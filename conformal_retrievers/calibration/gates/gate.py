@@ -26,14 +26,14 @@ from conformal_retrievers.calibration.subjects import ANSWERS, FILTERED, QUERIES
 from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, as_snippets
 from conformal_retrievers.data.snippets import Retrieved
-from conformal_retrievers.scoring.hits import retrievers_of
+from conformal_retrievers.scoring.hits import lacks
 from conformal_retrievers.scoring.query_scorer import (
     QueryScorer,
     ascore_query,
     query_scores,
     score_query,
 )
-from conformal_retrievers.scoring.scorer import Named, Scorer, needs_length, query_digest
+from conformal_retrievers.scoring.scorer import Scorer, needs_length, query_digest
 from conformal_retrievers.theory.intervals import percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
@@ -163,18 +163,12 @@ class Gate:
         `in_front.py`).
         """
         c, own = self.calibration, answerable_in(self.calibration)
-        scores = query_scores(self.scorer, judged).tolist()
         return [
             score > c.threshold_without_one(query.group)
             if query_digest(query.query) in own
             else self.decide(score, query.group).silent
-            for score, query in zip(scores, judged, strict=True)
+            for score, query in zip(query_scores(self.scorer, judged).tolist(), judged, strict=True)
         ]
-
-
-def lacks(scorer: Named, snippets: Retrieved) -> bool:
-    """Return whether one of the retrievers that a scorer reads failed."""
-    return bool(snippets.failed) and not {*snippets.failed}.isdisjoint(retrievers_of(scorer))
 
 
 def check_gate(gate: object) -> None:
