@@ -55,8 +55,7 @@ def _guarantee(c: Thresholds) -> str:
         **answered.terms(c),
     )
     if c.delta is not None:
-        confident = percent(1 - exact_alpha(c.delta), exact=True)
-        text = say("confidence", text=text, confident=confident)
+        text = say("confidence", text=text, confident=percent(1 - exact_alpha(c.delta), exact=True))
     if c.out_of_reach:
         at = "at this depth" if c.k is None else f"at K = {c.k}"
         if c.subject == ANSWERS:

@@ -57,8 +57,7 @@ class Reduced:
             query = int(np.searchsorted(scored.offsets, i, side="right")) - 1
             place = i - int(scored.offsets[query])
             first = Lost(query, place, scored.unscorable.get(i))
-        irrelevant = scored.scores[~scored.relevant]
-        ordered, pairs = ordered_pairs(scored.scores[relevant], irrelevant)
+        ordered, pairs = ordered_pairs(scored.scores[relevant], scored.scores[~scored.relevant])
         lowest = scored.lowest[scored.lowest < math.inf]
         return cls(scored.relevant_only(), lowest, first, len(lost), ordered, pairs)
 

@@ -59,8 +59,7 @@ def threshold_on(scores: Array, relevant: NDArray[np.bool_], name: str) -> Way:
 def _top(name: str, ranks: Array) -> Way:
     """Return top k by ranks (S,), of k = 0 and each rank that occurs."""
     settings = _thinned(np.unique(ranks[np.isfinite(ranks)]))
-    place = np.searchsorted(settings, ranks) + 1
-    return Way(name, place, np.concatenate([[0.0], settings + 1]))
+    return Way(name, np.searchsorted(settings, ranks) + 1, np.concatenate([[0.0], settings + 1]))
 
 
 def _thinned(settings: Array) -> Array:

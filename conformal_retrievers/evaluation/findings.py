@@ -136,8 +136,7 @@ def _scores(d: Diagnosis) -> Iterator[Finding]:
         yield Finding("scores", "notice" if d.few_scores else "fine", sentence)
         return
     direction, share = ("higher" if c.higher > 0.5 else "lower"), max(c.higher, 1 - c.higher)
-    shifted = say("shifted", direction=direction, share=100 * share)
-    how = shifted if c.overlap else say("outside")
+    how = say("shifted", direction=direction, share=100 * share) if c.overlap else say("outside")
     yield Finding("scores", "problem", say("scores differ", tested=tested, how=how))
 
 

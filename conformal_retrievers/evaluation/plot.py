@@ -202,8 +202,7 @@ def coverage(
 
 def removal(axes: Any, d: Diagnosis) -> None:
     """Draw the share of snippets that is removed, over alpha."""
-    alphas = [point.alpha for point in d.sweep]
-    axes.plot(alphas, [point.removal for point in d.sweep], color=GREEN)
+    axes.plot([point.alpha for point in d.sweep], [point.removal for point in d.sweep], color=GREEN)
     _finish(axes, d.calibration.alpha, f"{d.calibration.subject.name} removed", (0, 1))
 
 

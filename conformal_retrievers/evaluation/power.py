@@ -101,8 +101,7 @@ def n_to_rule_out(target: Fraction, level: float = SIGNIFICANT) -> float:
 
 def _rule_out(m: int, short: float, level: float) -> NDArray[np.bool_]:
     """Return whether 0 … m of m kept rule the coverage `short` out, (m + 1,)."""
-    below = np.concatenate([[0.0], tolerance.binomial_cdf(m, short)[:-1]])
-    return 1 - below < level
+    return 1 - np.concatenate([[0.0], tolerance.binomial_cdf(m, short)[:-1]]) < level
 
 
 def shortfall(target: float | Fraction) -> Fraction:

@@ -77,8 +77,7 @@ def write(
     """
     given = checked(scored, calibration)
     d = diagnose(calibration, given, reference=reference, level=level)
-    page = html(d, given, sources, gate, judged, answers)
-    write_whole(path, page.encode("utf-8"), what="report")
+    write_whole(path, html(d, given, sources, gate, judged, answers).encode("utf-8"), what="report")
     return d
 
 

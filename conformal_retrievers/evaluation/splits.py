@@ -115,8 +115,7 @@ def try_splits(
     given = [scorer] if isinstance(scorer, Scorer) else scorer or []
     for calibrating, others in with_bar(drawn, "split") if progress else drawn:
         calibration = calibrate(calibrating, scorer, alpha=alpha)
-        scored = score_queries(scorer_for(calibration, given), others)
-        evaluation = evaluate(calibration, scored)
+        evaluation = evaluate(calibration, score_queries(scorer_for(calibration, given), others))
         coverages.append(evaluation.coverage[calibration.guarantee].estimate)
         tables += [evaluation.equal_recall] if evaluation.equal_recall else []
         choices.append(calibration.choice)

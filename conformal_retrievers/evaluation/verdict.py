@@ -74,8 +74,7 @@ class Verdict:
     @property
     def ruled_out(self) -> str:
         """The coverage that is ruled out, as the end of a sentence."""
-        short = percent(self.short, exact=True)
-        return f", {say('ruled out', short=short)}" if self.short else ""
+        return f", {say('ruled out', short=percent(self.short, exact=True))}" if self.short else ""
 
     @property
     def shortage(self) -> str:
@@ -115,10 +114,9 @@ def verdict_on(
     """
     if calibration.threshold(group) == math.inf or not coverage.n:
         return None
-    target = float(1 - exact_alpha(calibration.alpha))
     return Verdict(
         measure=calibration.subject.measure.format(measures.guaranteed(calibration)),
-        target=target,
+        target=float(1 - exact_alpha(calibration.alpha)),
         coverage=coverage,
         p_value=power.coverage_p_value(calibration, coverage, group),
         n=power.independent(calibration, coverage),

@@ -78,8 +78,7 @@ def ask(
     in a row find no connection later, those that are left are `Unanswered`. Failed requests are
     logged once, as an error if all fail.
     """
-    run = _Run(llm, requests, is_answer, concurrency, cache, give_up)
-    return run.in_threads(progress, before)
+    return _Run(llm, requests, is_answer, concurrency, cache, give_up).in_threads(progress, before)
 
 
 async def aask(

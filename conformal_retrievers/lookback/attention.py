@@ -99,8 +99,7 @@ class Recorder:
             future = torch.arange(n_keys) >= ahead[:, None]
             scores.masked_fill_(future.to(scores.device), float("-inf"))
         weights = scores.softmax(dim=-1)
-        before = weights[..., : self.prompt]
-        flat = before.reshape(batch, heads * n_rows, self.prompt) @ self.member
+        flat = weights[..., : self.prompt].reshape(batch, heads * n_rows, self.prompt) @ self.member
         output = weights[..., self.prompt :].sum(dim=-1, keepdim=True)
         lengths = (ahead - self.prompt).clamp(min=1).to(output)
         return torch.cat([flat.view(batch, heads, n_rows, -1), output / lengths[:, None]], dim=-1)

@@ -96,8 +96,7 @@ class FactualityClassifier:
 
         shape = (self.model, self.variant, self.layers, self.heads, self.n_snippets)
         rows = [_features_of(answer, *shape) @ self.coefficients for answer in ratios]
-        log_odds = np.array(rows, dtype=np.float64) + self.intercept
-        return np.asarray(expit(log_odds))
+        return np.asarray(expit(np.array(rows, dtype=np.float64) + self.intercept))
 
     def evaluate(self, answers: Iterable[JudgedRatios], *, level: float = 0.95) -> Interval:
         """Return the AUC on answers that it was not fitted on, with a bootstrap interval.

@@ -228,5 +228,4 @@ class Answering:
         """Return the answer, and its metadata with "factuality"."""
         prompts, settings = [self.prompt(question, tuple(texts))], {"generation": self.generation}
         [made] = self.local.generate(prompts, max_new_tokens=self.max_new_tokens, **settings)
-        confidence = self.flag(lookback_ratios(made.attention), group)
-        return made.text, {"factuality": confidence.details}
+        return made.text, {"factuality": self.flag(lookback_ratios(made.attention), group).details}

@@ -174,8 +174,7 @@ def read_log(path: str | Path, *, event: str = EVENT) -> Iterator[dict[str, Any]
         raise ValueError(f"{bad[0]} is not JSON, and neither is any other line; give a filter log")
     if bad:
         lines = "1 line that is" if len(bad) == 1 else f"{len(bad)} lines that are"
-        text = f"skipped {lines} not JSON: {'; '.join(bad[:5])}"
-        warnings.warn(text, UserWarning, stacklevel=2)
+        warnings.warn(f"skipped {lines} not JSON: {'; '.join(bad[:5])}", UserWarning, stacklevel=2)
 
 
 def _files(path: Path) -> list[Path]:

@@ -167,5 +167,4 @@ def p_values(
     array([1.  , 0.75, 0.5 ])
     """
     s = np.asarray(scores, dtype=np.float64)
-    p = steps[np.searchsorted(ordered_scores, s, side="left")]
-    return np.where(np.isnan(s), np.nan, p)
+    return np.where(np.isnan(s), np.nan, steps[np.searchsorted(ordered_scores, s, side="left")])

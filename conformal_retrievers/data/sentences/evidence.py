@@ -242,8 +242,7 @@ def _marked(
     """Yield whether each sentence shares enough with evidence, `within` this range of the text."""
     first, last = max(0, within.start), max(0, within.end)
     shared = [_visible(text[max(start, first) : min(end, last)]) for start, end in ranges]
-    elsewhere = evidence.end - evidence.start - len(text[first:last])
-    most = max(*shared, elsewhere)
+    most = max(*shared, evidence.end - evidence.start - len(text[first:last]))
     for n, (start, end) in zip(shared, ranges, strict=True):
         yield n > 0 and n >= min(FEWEST, most, _visible(text[start:end]))
 

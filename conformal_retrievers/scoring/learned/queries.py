@@ -136,8 +136,7 @@ def fitted_queries(
     scorers share a name.
     """
     of_snippets, of_queries = by_kind(scorers)
-    names = [part.name for part in scorers]
-    check_sources(sources, names, needed=True)
+    check_sources(sources, [part.name for part in scorers], needed=True)
     sources = sources._replace(scorers=tuple(part.name for part in of_snippets), context="none")
     kinds = [[query for query in answerable if any(query.relevant)], *unanswerable]
     own = columns(sources, [part.name for part in of_queries])
