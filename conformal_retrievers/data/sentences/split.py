@@ -16,7 +16,7 @@ import regex
 import sentencex
 
 LIMIT = 1000  # characters of a sentence; a longer one is cut
-RULES = 1  # the version of what is done beside sentencex, here and in markdown_blocks.py
+RULES = 2  # the version of what is done beside sentencex, here and in markdown_blocks.py
 NAME = f"sentences(rules {RULES}, sentencex {version('sentencex')}, at most {LIMIT})"
 
 
@@ -58,7 +58,7 @@ def pieces_in(text: str, size: int) -> Iterator[tuple[int, int]]:
 
 _WINDOW, _CONTEXT = 1000, 50  # sentencex takes quadratic time for text without spaces
 _LETTER = regex.compile(r"\p{L}")
-_INSIDE_WORD = regex.compile(r"(?<=\p{Lu}\.)(?=\p{L})")  # "H2A.Z"
+_INSIDE_WORD = regex.compile(r"(?<=[\p{L}\p{N}]\.)(?=[\p{L}\p{N}_*])")  # "os.path", "3.0.*"
 _OPENING = regex.compile(r"""(?<=\s)[\p{Ps}\p{Pi}"']+\Z""")  # of the next sentence
 
 
