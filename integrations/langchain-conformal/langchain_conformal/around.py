@@ -143,4 +143,4 @@ def _log(retriever: VectorStoreRetriever, error: Exception) -> None:
     kind = type(retriever.vectorstore).__name__
     if (kind, type(error)) not in _logged:
         _logged.add((kind, type(error)))
-        logger.warning("%s returns no scores, so documents have ranks only: %r", kind, error)
+        logger.warning("%s: the search with scores failed, so only ranks count: %r", kind, error)

@@ -49,7 +49,7 @@ def check_input(given: object, *keys: str) -> None:
     for key in keys:
         if key not in given:
             raise ValueError(f"{key!r} is missing from the input; {form}")
-    if isinstance(given.get("context"), Mapping):  # its keys would pass for texts
+    if isinstance(given.get("context", ()), Mapping | None):  # its keys would pass for texts
         raise TypeError(f"context is {given['context']!r:.60}; give a list of Documents or texts")
 
 
@@ -98,8 +98,7 @@ def _all(key: str, documents: Iterable[Document]) -> list[Any]:
 
 
 def _sources(documents: Sequence[Document]) -> list[str | None]:
-    known = _all("source", documents)
-    return [source if source is None else str(source) for source in known]
+    return [source if source is None else str(source) for source in _all("source", documents)]
 
 
 def _positions(documents: Sequence[Document]) -> list[int | None]:
@@ -182,8 +181,7 @@ def _own_scores(documents: Sequence[Document]) -> list[float | None]:
 
 
 def _numbers(values: list[Any], name: str) -> list[float | None]:
-    known = {*map(type, values)} <= {float, NoneType}
-    return values if known else as_scores(values, name).tolist()
+    return values if {*map(type, values)} <= {float, NoneType} else as_scores(values, name).tolist()
 
 
 class RetrievedDocuments(Retrieved):

@@ -83,8 +83,7 @@ def _deepened(retriever: RetrieverLike, more: int) -> RetrieverLike:
     Raises ValueError if its depth cannot be set.
     """
     if isinstance(retriever, HybridRetriever):
-        parts = retriever.retrievers.items()
-        deep = {name: _deepened(part, more) for name, part in parts}
+        deep = {name: _deepened(part, more) for name, part in retriever.retrievers.items()}
         return retriever.model_copy(update={"retrievers": deep})
     known = retrieval_of(retriever)
     if known.k is None or not isinstance(retriever, BaseRetriever):

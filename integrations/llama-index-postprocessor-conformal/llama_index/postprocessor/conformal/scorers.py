@@ -102,11 +102,10 @@ def _reply(response: ChatResponse) -> core.Reply:
     message = wire.part_of(wire.first_of(response.raw, "choices"), "message")
     refusal = wire.part_of(message, "refusal")
     usage = response.additional_kwargs
-    first = {"top_logprobs": wire.first_of(response, "logprobs")}
     return core.Reply(
         response.message.content or str(refusal or ""),
         "refusal" if refusal else wire.finish_of(wire.reason_in(response.raw)),
-        wire.first_token_in({"content": [first]}),
+        wire.first_token_in({"content": [{"top_logprobs": wire.first_of(response, "logprobs")}]}),
         wire.tokens_in(usage.get("prompt_tokens")),
         wire.tokens_in(usage.get("completion_tokens")),
     )
