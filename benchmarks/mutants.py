@@ -673,8 +673,8 @@ MUTANTS = {
             "no luck of the calibration",
         ),
         (
-            "binomial_lower(k, n, ",
-            "binomial_lower(k + 1, n, ",
+            "c.alpha, c.delta), n, ",
+            "c.alpha, c.delta) + 1, n, ",
             "a rank too many in what whole queries lose",
         ),
     ],
@@ -737,8 +737,8 @@ MUTANTS = {
             "a Beta-binomial law off by one",
         ),
         (
-            "return 1 - below < level",
-            "return 1 - below <= 2 * level",
+            "[:-1]]) < level",
+            "[:-1]]) <= 2 * level",
             "two tails where one is meant",
         ),
         (

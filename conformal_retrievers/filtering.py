@@ -252,10 +252,9 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
             return replace(filtered, keeps=s == s[best])
         return replace(filtered, keeps=np.arange(len(s)) == best)
 
-    def _checked(self, query: object, n: int, group: str | None) -> str | None:
+    def _checked(self, query: str, n: int, group: str | None) -> str | None:
         """Check a query and its number of snippets, and return its group."""
-        if not isinstance(query, str) or not query.strip():
-            raise ValueError(f"query is {query!r:.80}; give the text of the query")
+        checks.check_query(query)
         checks.warn_if_deeper(n, self.calibration.k)
         return self.group_of(query) if group is None and self.group_of is not None else group
 

@@ -57,5 +57,4 @@ def written(paragraphs: list[str]) -> str:
     """Answer with the first sentence of each paragraph, and mostly one that is invented."""
     firsts = [sentences(paragraph)[0] for paragraph in paragraphs if paragraph.strip()]
     # Of six answers, one invents nothing; frameworks differ in the white space of their prompts.
-    invented = INVENTED[len("".join(firsts)) % 6 :][:1]
-    return " ".join([*dict.fromkeys(firsts), *invented])
+    return " ".join([*dict.fromkeys(firsts), *INVENTED[len("".join(firsts)) % 6 :][:1]])

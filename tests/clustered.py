@@ -60,7 +60,6 @@ def _grid():
 def _law():
     """The weights (161,) of the difficulties, and the chance (161, 50) of each size given them."""
     z = _grid()
-    upper = np.append(np.log(SIZES[:-1] + 0.5), np.inf)
-    below = norm.cdf((upper - (1.0 - 1.1 * z)[:, None]) / 0.3)
+    below = norm.cdf((np.append(np.log(SIZES[:-1] + 0.5), np.inf) - (1.0 - 1.1 * z)[:, None]) / 0.3)
     weights = norm.pdf(z)
     return weights / weights.sum(), np.diff(below, axis=1, prepend=0.0)

@@ -75,8 +75,7 @@ def command(*arguments):
         env={**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"},
     )
     try:
-        url = next(line for line in process.stdout if line.startswith("http://")).strip()
-        yield process, url
+        yield process, next(line for line in process.stdout if line.startswith("http://")).strip()
     finally:
         process.kill()
         process.wait()

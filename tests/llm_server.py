@@ -54,8 +54,7 @@ def overlap(query: str, text: str) -> float:
 
 def fields_of(body: dict[str, Any]) -> dict[str, Any]:
     """Return the texts that fill the fields of a prompt, by the names of their tags."""
-    user = body["messages"][-1]["content"]
-    found = re.findall(r"^<(\w+)>\n(.*)\n</\1>$", user, re.MULTILINE)
+    found = re.findall(r"^<(\w+)>\n(.*)\n</\1>$", body["messages"][-1]["content"], re.MULTILINE)
     fields = {tag: json.loads(data) for tag, data in found}
     assert len(fields) == len(found)
     return fields

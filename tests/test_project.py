@@ -91,8 +91,7 @@ def test_workflows_and_the_contributors_page_name_targets_of_the_makefile():
     versions = re.search(r"versions: \[(.+)\]", text)[1].split(", ")
     tested = re.search(r"^test-matrix: (.+?) ##", makefile, re.M)[1].split()
     assert {f"matrix-{version}" for version in versions} == {*tested}
-    named_there = re.findall(r"^\| `make ([\w-]+)`", CONTRIBUTING, re.M)
-    assert set(named_there) == targets - {"PHONY"}
+    assert set(re.findall(r"^\| `make ([\w-]+)`", CONTRIBUTING, re.M)) == targets - {"PHONY"}
 
 
 def test_the_scorer_of_the_contributors_page_calibrates_and_filters():
@@ -111,8 +110,7 @@ def test_the_scorer_of_the_contributors_page_calibrates_and_filters():
         for year in range(1900, 1940)
     ]
     conformal = ConformalFilter(scorer, calibrate(judged, scorer, alpha=0.1))
-    filtered = conformal("Was 1987 warm?", ["1987 was warm.", "2001 was not."])
-    assert list(filtered.kept) == [0]
+    assert list(conformal("Was 1987 warm?", ["1987 was warm.", "2001 was not."]).kept) == [0]
 
 
 def test_every_mutant_fits_one_place_of_its_file():

@@ -87,8 +87,7 @@ def judge(command_line, answers):
 def test_a_folder_and_60_questions_become_a_filter_in_a_chain(section, by_llm, corpus, llm_server):
     first, last = BLOCK.findall(SECTIONS[section])
     judging, calibrating = COMMAND.findall(SECTIONS[section])
-    lines = [line for line in (first + last).splitlines() if line.strip()]
-    assert len(lines) <= 15
+    assert len([line for line in (first + last).splitlines() if line.strip()]) <= 15
     package, names = PACKAGES[section], {}
     if by_llm:
         llm_server.reply = verdict_of

@@ -95,8 +95,7 @@ def test_the_code_of_the_readme_keeps_some_snippets_and_drops_others_in_both_fra
     names, folder = readme[0][""], readme[1]
     kept = names["filtered"].invoke(names["question"])
     assert 0 < len(kept) < len(names["retriever"].invoke(names["question"]))
-    nodes = names["engine"].query(names["question"]).source_nodes
-    assert 0 < len(nodes) < reader.K
+    assert 0 < len(names["engine"].query(names["question"]).source_nodes) < reader.K
     assert {"calibration.json", "nodes.json"} <= {path.name for path in folder.iterdir()}
 
 

@@ -198,8 +198,7 @@ def test_neighbours_need_a_split_and_a_filter_a_calibration():
 def test_scores_are_decided_on_with_their_sentences():
     conformal = filter_of()
     pruned = conformal("Which?", PAGES)
-    again = conformal.decide_on(pruned.sentences, pruned.scores)
-    assert again.passages == pruned.passages
+    assert conformal.decide_on(pruned.sentences, pruned.scores).passages == pruned.passages
     assert not hasattr(conformal, "decide")
     with pytest.raises(ValueError, match="scores"):
         conformal.decide_on(pruned.sentences, pruned.scores[1:])

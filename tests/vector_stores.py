@@ -142,12 +142,10 @@ def of_chroma(framework, client, space="cosine"):
     name, metadata = f"{framework}-{space}", {"hnsw:space": space}
     if framework == "langchain":
         chroma = pytest.importorskip("langchain_chroma").Chroma
-        made = chroma(name, MiniLMEmbeddings(), client=client, collection_metadata=metadata)
-        return filled(made)
+        return filled(chroma(name, MiniLMEmbeddings(), client=client, collection_metadata=metadata))
     from llama_index.vector_stores.chroma import ChromaVectorStore
 
-    collection = client.get_or_create_collection(name, metadata=metadata)
-    return index_of(ChromaVectorStore(collection))
+    return index_of(ChromaVectorStore(client.get_or_create_collection(name, metadata=metadata)))
 
 
 @cache
@@ -265,8 +263,7 @@ STORES = {
 def of_tenant(name, framework):
     """Return the arguments of a retriever for one tenant."""
     if framework == "llama_index":
-        only = [ExactMatchFilter(key="tenant", value=TENANT)]
-        return {"filters": MetadataFilters(filters=only)}
+        return {"filters": MetadataFilters(filters=[ExactMatchFilter(key="tenant", value=TENANT)])}
     if name == "qdrant":
         from qdrant_client.models import FieldCondition, Filter, MatchValue
 

@@ -72,7 +72,7 @@ def calibrate_answers(
     needless = (Level(-math.inf, "", True),)
     scans = tuple(Scan(query, np.zeros(0), "", (), needless) for query in asked.queries)
     calibrate_scans(Scans(scans, RankScorer(), "", asked.name, any(asked.references)), **rule)
-    checks.warn_if_large_alpha(alpha)
+    checks.warn_if_large(alpha=alpha, delta=delta)
     return calibrate_scans(scans_of(asked, scorer), **rule)
 
 

@@ -138,7 +138,7 @@ def calibrate(
     checks.check_scorers(scorer)
     given = scorer if scorer is None or isinstance(scorer, Scorer) else [*scorer]
     queries, parts, rule = _checked(judged, given, split, gate, rule)
-    checks.warn_if_large_alpha(alpha)
+    checks.warn_if_large(alpha=alpha, delta=delta)
     parts = Parts(*map(shared_in, parts))
     own, choice = choose(queries, parts, given, guarantee, alpha, progress=progress)
     scored = score_queries(own, parts.calibration, gate=gate, progress=progress)

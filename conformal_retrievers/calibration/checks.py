@@ -33,10 +33,11 @@ def check_type(kind: Any, remedy: str, **given: object) -> None:
             raise TypeError(f"{name} is {value!r:.80}; give {remedy}")
 
 
-def warn_if_large_alpha(alpha: float) -> None:
-    """Warn of an alpha above 0.5, which looks like the share to be kept."""
-    if alpha > 0.5:
-        warnings.warn(say("large alpha", alpha=alpha, risk=1 - alpha), stacklevel=3)
+def warn_if_large(**risks: float | None) -> None:
+    """Warn of an alpha or a delta above 0.5, which looks like a share that is to hold."""
+    for name, risk in risks.items():
+        if risk is not None and 0.5 < risk < 1:
+            warnings.warn(say(f"large {name}", risk=risk, other=1 - risk), stacklevel=3)
 
 
 def check_subject(calibration: object, *expected: Subject) -> None:
@@ -81,6 +82,12 @@ def check_same_scorer(name: str, *, calibrated: str) -> None:
         # The frameworks and a folder call one model differently; only the user knows.
         text += f". {say('same model', calibrated=calibrated)}"
     raise CalibrationMismatch(text)
+
+
+def check_query(query: object) -> None:
+    """Raise ValueError unless it is the text of a query."""
+    if not isinstance(query, str) or not query.strip():
+        raise ValueError(f"query is {query!r:.80}; give the text of the query")
 
 
 def check_flags(**flags: object) -> None:

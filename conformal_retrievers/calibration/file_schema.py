@@ -105,10 +105,9 @@ def stored_queries(rows: Any, validated: Callable[[Any], list[StoredQuery]]) -> 
 
 
 def _schema(_: Any, handler: pydantic.GetCoreSchemaHandler) -> CoreSchema:
-    rows = handler.generate_schema(list[StoredQuery])
     return core_schema.no_info_wrap_validator_function(
         stored_queries,
-        rows,
+        handler.generate_schema(list[StoredQuery]),
         serialization=core_schema.plain_serializer_function_ser_schema(lambda of: Rows(of)[:]),
     )
 

@@ -55,8 +55,7 @@ class Reduced:
         first = None
         for i in lost[:1].tolist():
             query = int(np.searchsorted(scored.offsets, i, side="right")) - 1
-            place = i - int(scored.offsets[query])
-            first = Lost(query, place, scored.unscorable.get(i))
+            first = Lost(query, i - int(scored.offsets[query]), scored.unscorable.get(i))
         ordered, pairs = ordered_pairs(scored.scores[relevant], scored.scores[~scored.relevant])
         lowest = scored.lowest[scored.lowest < math.inf]
         return cls(scored.relevant_only(), lowest, first, len(lost), ordered, pairs)

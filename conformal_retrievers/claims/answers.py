@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from conformal_retrievers.data.checks import check_names, check_texts
+from conformal_retrievers.data.checks import all_of, check_names, check_texts
 from conformal_retrievers.data.files import write_whole
 from conformal_retrievers.data.jsonl import rows
 from conformal_retrievers.data.queries import as_scores
@@ -137,7 +137,7 @@ def write_answers(answers: Iterable[AnnotatedAnswer], path: str | Path) -> None:
     relevance, which JSON does not have.
     """
     text = ""
-    for answer in answers:
+    for answer in all_of(AnnotatedAnswer, answers, "answers"):
         claims = [
             ClaimRow(relevance=None if math.isnan(r) else r, factual=f)
             for r, f in zip(answer.relevance.tolist(), answer.factual, strict=True)

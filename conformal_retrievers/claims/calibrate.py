@@ -60,6 +60,7 @@ def calibrate_claims(
         answers for delta.
     """
     exact_share(share)
+    checks.warn_if_large(alpha=alpha, delta=delta)
     checks.check_flags(by_group=by_group)
     checks.check_on_unscorable(on_unscorable, CLAIMS)
     given = all_of(AnnotatedAnswer, answers, "answers")

@@ -17,6 +17,7 @@ from conformal_retrievers.calibration.checks import check_subject, check_unique_
 from conformal_retrievers.calibration.subjects import CLAIMS
 from conformal_retrievers.claims.answers import AnnotatedAnswer
 from conformal_retrievers.claims.calibrate import share_of
+from conformal_retrievers.data.checks import all_of
 from conformal_retrievers.data.text import labelled
 from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.verdict import UNVERIFIED, Verdict, verdict_on, with_groups
@@ -83,7 +84,7 @@ def evaluate_claims(
     """
     check_subject(calibration, CLAIMS)
     check_level(level)
-    given = list(answers)
+    given = all_of(AnnotatedAnswer, answers, "answers")
     ids = [answer.id for answer in given]
     check_unique_ids(ids, CLAIMS.unit)
     held_out_verified = calibration.held_out(ids)

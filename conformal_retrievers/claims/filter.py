@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.checks import check_same_scorer, check_subject, check_type
 from conformal_retrievers.calibration.subjects import CLAIMS
 from conformal_retrievers.claims.scores import ClaimScorer
 from conformal_retrievers.data.checks import all_of
@@ -54,10 +54,11 @@ class ClaimFilter:
     group_of: Callable[[str], str | None] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        check_subject(self.calibration, CLAIMS)
+        checks.check_subject(self.calibration, CLAIMS)
         needed = "an object with a name and relevance(query, claims, documents)"
-        check_type(ClaimScorer, f"{needed}, such as ClaimRelevance(embedding)", scorer=self.scorer)
-        check_same_scorer(self.scorer.name, calibrated=self.calibration.scorer)
+        needed += ", such as ClaimRelevance(embedding)"
+        checks.check_type(ClaimScorer, needed, scorer=self.scorer)
+        checks.check_same_scorer(self.scorer.name, calibrated=self.calibration.scorer)
 
     def __call__(
         self,
@@ -71,6 +72,7 @@ class ClaimFilter:
         `documents` are the texts or snippets that the answer was written from, and `group` is that
         of the query, by default what `group_of` returns. Without claims the scorer is not called.
         """
+        checks.check_query(query)
         claims, documents = all_of(str, claims, "claims"), as_snippets(documents, "documents")
         relevance = self.scorer.relevance(query, claims, documents) if claims else np.empty(0)
         return self.decide(query, claims, relevance, group)
@@ -83,6 +85,7 @@ class ClaimFilter:
         group: str | None = None,
     ) -> FilteredClaims:
         """As `__call__`, without blocking the event loop."""
+        checks.check_query(query)
         claims, documents = all_of(str, claims, "claims"), as_snippets(documents, "documents")
         in_thread: Callable[..., Any] = asyncio.to_thread
         arelevance = getattr(self.scorer, "arelevance", partial(in_thread, self.scorer.relevance))

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from conformal_retrievers.calibration.checks import check_query, check_type
 from conformal_retrievers.data.checks import all_of
 from conformal_retrievers.data.queries import Snippet, as_snippets
 from conformal_retrievers.llm.ask import LLM, aask, ask, ask_and_read
@@ -49,6 +50,8 @@ async def adecompose(
 
 
 def _decompose_requests(query: str, answer: str, prompt: Prompt | None) -> list[Request]:
+    check_query(query)
+    check_type(str, "the text of the answer", answer=answer)
     prompt = prompt or Prompt.load("decompose")
     check_fields(prompt, "query", "answer")
     schema = object_schema({"claims": {"type": "array", "items": {"type": "string"}}})

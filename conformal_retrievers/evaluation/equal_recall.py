@@ -119,12 +119,11 @@ class EqualRecall:
     @property
     def notes(self) -> list[str]:
         """What a reader of the table must know, in sentences."""
-        several = any(row.name.endswith(" of the fusion") for row in self.rows)
         holds = {
             "hindsight": True,
             "drawn": self.n_queries < self.drawn_from,
             "missed unknown": not self.end_to_end,
-            "known to all": several,
+            "known to all": any(row.name.endswith(" of the fusion") for row in self.rows),
             "no hits": not self.ranked,
             "whole documents": self.items == "sentences",
             "lower recall": not all(row.equal for row in self.rows),

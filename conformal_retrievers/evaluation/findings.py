@@ -32,10 +32,9 @@ def findings(d: Diagnosis) -> tuple[Finding, ...]:
     """Return all findings, the problems first."""
     of_judgements = (_coverage, _direction, _missing, _irrelevant, _groups)
     of_scores = (_scores, _silence, _m1, _removal, _ties, _unscorable)
-    rules = (of_judgements if d.judged else ()) + of_scores
     listed = [
         replace(finding, sentence=d.calibration.subject.worded(finding.sentence))
-        for rule in rules
+        for rule in (of_judgements if d.judged else ()) + of_scores
         for finding in rule(d)
     ]
     if d.judged and not d.evaluation.held_out_verified:

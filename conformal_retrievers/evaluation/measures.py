@@ -39,6 +39,7 @@ from conformal_retrievers.calibration.subjects import at_most
 from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.column_checks import Objects
 from conformal_retrievers.data.columns import ScoredQueries, places_by_group
+from conformal_retrievers.data.copies import check_copies
 from conformal_retrievers.data.hits import HitColumns
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.data.retrieval import may_be_one
@@ -129,6 +130,8 @@ def _scored(given: Iterable[Any], calibration: Calibration) -> Iterable[ScoredQu
     if not queries or isinstance(queries[0], ScoredQuery):
         return queries
     queries = judged_queries(queries)
+    check_copies(queries)
+    check_split(calibration.split, queries[0].split, "judged")
     if needed := needed_scorers(calibration):
         raise CalibrationMismatch(say("scorer needed", names=", ".join(map(repr, needed))))
     warn_if_retrieved_otherwise(queries, calibration)

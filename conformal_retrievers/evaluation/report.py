@@ -104,8 +104,7 @@ def html(
     notices = [Finding("copies", "notice", f"{told}.") for told in copies if told]
     d = replace(d, findings=ordered([*d.findings, *notices]))
     thresholds = {group or "all queries": c.threshold(group) for group in c.n_units}
-    chosen = c.choice is not None  # then the statement has it
-    scorer = None if chosen else c.scorer_provenance
+    scorer = None if c.choice is not None else c.scorer_provenance
     given = {"retrieval": in_words(c.retrieval or {}), "labels": c.labels, "scorer": scorer}
     facts = [(f"{name}: {k}", v) for name, part in given.items() for k, v in (part or {}).items()]
     return environment.get_template("report.html.jinja").render(

@@ -200,7 +200,7 @@ def scorer_name(kind: str, model: object, function: str) -> str:
     if name is None:
         raise ValueError(
             f"{type(model).__name__} has no model name, which identifies the scorer; give "
-            f"scorer={function}(model, name='{kind}(<model name>)') instead of the model"
+            f"scorer={function}(model, name='{kind}(<model name>)')"
         )
     return f"{kind}({portable(name)})"
 

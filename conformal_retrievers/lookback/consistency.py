@@ -54,7 +54,8 @@ def label_consistency(
     `concurrency`, `cache` and `progress` are as for `ask`.
     """
     prompt = prompt or Prompt.load("consistency")
-    fields = [{"query": r.query, "context": [*r.snippets], "answer": r.answer} for r in responses]
+    given = all_of(Response, responses, "responses")
+    fields = [{"query": r.query, "context": [*r.snippets], "answer": r.answer} for r in given]
     requests = [prompt.request(values, schema=VERDICT) for values in fields]
     verdicts, usage = ask_verdicts(
         llm, requests, concurrency=concurrency, cache=cache, progress=progress

@@ -69,6 +69,7 @@ class FactualityFlag:
 
     def __call__(self, ratios: LookbackRatios, group: str | None = None) -> Confidence:
         """Return the confidence in an answer and whether it is flagged, as for an unknown group."""
+        checks.check_type(LookbackRatios, "lookback_ratios(attention)", ratios=ratios)
         c = self.calibration
         c.warn_if_unknown(group, "its answer is flagged")
         [confidence] = self.classifier.predict_proba([ratios])
@@ -127,6 +128,7 @@ def calibrate_flag(
     `calibrate`; `ConsistencyLabels.labels` are such labels. Raises ValueError if an answer occurs
     twice, has no token or was fitted on, none is inconsistent, or there are too few for delta.
     """
+    checks.warn_if_large(alpha=alpha, delta=delta)
     checks.check_flags(by_group=by_group)
     given = all_of(JudgedRatios, answers, "answers")
     check_digests(given, {"fit the classifier": classifier.fitted_on})

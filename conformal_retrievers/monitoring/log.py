@@ -155,8 +155,7 @@ def read_log(path: str | Path, *, event: str = EVENT) -> Iterator[dict[str, Any]
     """
     good, bad = 0, []
     with ExitStack() as stack:
-        files = [(f, stack.enter_context(_open(f))) for f in _files(Path(path))]
-        for file, opened in files:
+        for file, opened in [(f, stack.enter_context(_open(f))) for f in _files(Path(path))]:
             for number, line in enumerate(opened, start=1):
                 if line.isspace():
                     continue

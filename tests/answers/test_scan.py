@@ -46,8 +46,7 @@ def test_the_needed_score_is_that_of_its_definition(noise):
     scans = scan_answers(queries, Chain(places, noise), scorer=SCORER, chain="c").scans
     again = Chain(places, noise)
     for query, scan in zip(queries, scans, strict=True):
-        whole = again(query.query, query.snippets)
-        assert scan.needed == brute_force(query, again, whole)
+        assert scan.needed == brute_force(query, again, again(query.query, query.snippets))
 
 
 def test_the_scan_stops_at_the_first_level_that_fails():
@@ -61,8 +60,7 @@ def test_the_scan_stops_at_the_first_level_that_fails():
 
 def test_snippets_are_in_the_retrievers_order_and_an_unscorable_one_in_every_context():
     chain = Chain(0)
-    scan = scan_of(scored([math.nan, 0.3, 0.2, 0.1]), chain)
-    assert scan.needed == -math.inf
+    assert scan_of(scored([math.nan, 0.3, 0.2, 0.1]), chain).needed == -math.inf
     assert [ids for _, ids in chain.calls[2:]] == [["0-0", "0-2", "0-3"], ["0-0", "0-3"], ["0-0"]]
 
 

@@ -106,8 +106,7 @@ def test_the_fit_never_sees_the_calibration_part():
         replace(query, snippets=other.snippets, relevant=other.relevant)
         for query, other in zip(parts.calibration, queries(120, 5, strength=1.0), strict=False)
     ]
-    again = calibrate([*parts.fit, *others], alpha=0.1)
-    assert again.scorer_provenance == chosen.scorer_provenance
+    assert calibrate([*parts.fit, *others], alpha=0.1).scorer_provenance == chosen.scorer_provenance
     assert chosen.ids == {query.id for query in parts.calibration}
     assert not chosen.ids & set(chosen.choice.fit_ids)
 
@@ -121,8 +120,7 @@ def test_the_file_is_enough_for_scores_bit_for_bit(tmp_path):
     for query in NEW:
         expected = fitted.score(query.query, query.snippets).tolist()
         assert opened(query.query, query.snippets).scores.tolist() == expected
-        filtered = asyncio.run(opened.acall(query.query, query.snippets))
-        assert filtered.scores.tolist() == expected
+        assert asyncio.run(opened.acall(query.query, query.snippets)).scores.tolist() == expected
 
 
 def test_a_query_of_the_fit_part_does_not_evaluate():

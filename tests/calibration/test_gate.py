@@ -153,7 +153,7 @@ def test_a_silent_gate_keeps_no_best_snippet():
     assert [keeping("q", [text]).kept.tolist() for text in ("30 u 99", "1 u 99")] == [[], [0]]
 
 
-@pytest.mark.filterwarnings("ignore:alpha is 0.9999")
+@pytest.mark.filterwarnings("ignore:alpha is 0.99")
 @pytest.mark.parametrize("own", [0.1, 0.9985])
 def test_an_alpha_that_is_not_above_the_gates_is_an_error_with_the_nearest_valid_one(own):
     behind = calibrate(
@@ -212,8 +212,7 @@ def test_what_has_no_guarantee_behind_a_gate_is_refused(options, named):
         with pytest.raises(ValueError, match="alpha"):
             calibrate(GROUPED, LAST, alpha=0.2, gate=gate).at(options["alpha"])
     if named in ("snippet", "by_group"):
-        apart = calibrate(GROUPED, LAST, alpha=0.2, **options)
-        both = ConformalFilter(LAST, apart, gate=gate)
+        both = ConformalFilter(LAST, calibrate(GROUPED, LAST, alpha=0.2, **options), gate=gate)
         assert "Nothing is guaranteed of both" in both.statement
 
 
@@ -275,8 +274,7 @@ def test_what_was_scored_without_the_gate_is_not_calibrated_behind_it():
 
 def test_what_the_gate_learned_from_does_not_calibrate_a_filter():
     known = drawn(40, best=5, n_relevant=1)
-    lost = drawn(40, best=0, of="lost", seed=1)
-    learned = fitted_queries(sources_of(known), [], known, lost)
+    learned = fitted_queries(sources_of(known), [], known, drawn(40, best=0, of="lost", seed=1))
     new = drawn(40, best=5, n_relevant=1, of="new", seed=2)
     with pytest.raises(ValueError, match="fitted on query"):
         calibrate_gate([*new, *known], (), learned, alpha=0.1)

@@ -14,6 +14,7 @@ from conformal_retrievers import CalibrationMismatch, ConformalFilter, FunctionS
 from conformal_retrievers.calibration import Gate, needed_scorers
 from conformal_retrievers.calibration.gates.calibrate_gate import JUDGED, calibrate_gate
 from conformal_retrievers.calibration.gates.false_answers import silent_on, sources_of
+from conformal_retrievers.data import JudgedQuery
 from conformal_retrievers.scoring.hits import RetrievalScorer
 from conformal_retrievers.scoring.scorer import query_digest
 
@@ -27,6 +28,7 @@ ANSWERABLE = [judged(f"q{i}", i / 20, (float(i),)) for i in range(20)]
 REMOVED = [unanswerable(f"q{i}", 0.5 + i / 20) for i in range(20)]
 STRIPPED = [replace(query, relevant=[False] * len(query.snippets)) for query in ANSWERABLE]
 OTHER = [unanswerable(f"o{i}", 5.0) for i in range(10)]
+NEVER = JudgedQuery("Who?", [], [], answerable=False)  # was retrieved
 
 
 def test_false_speech_is_measured_by_source_with_exact_intervals():
@@ -151,6 +153,8 @@ def test_a_third_of_the_questions_fit_the_score_and_do_not_calibrate(tmp_path):
         ({"unanswerable": ["q"]}, TypeError, "unanswerable"),
         ({"unanswerable": None}, TypeError, "unanswerable"),
         ({"unanswerable": {"x": []}}, ValueError, "'x'"),
+        ({"unanswerable": {"x": [NEVER]}}, ValueError, r"\['x'\]: none of the 1 .*yet"),
+        ({"unanswerable": {"x": [*OTHER, replace(OTHER[0], id="y")]}}, ValueError, "x.*copies"),
         ({"unanswerable": {"": REMOVED}}, ValueError, "name"),
         ({"unanswerable": [*OTHER, *OTHER]}, ValueError, "id"),
         ({"scorer": 3}, TypeError, "scorer"),

@@ -59,8 +59,7 @@ def test_leaving_out_each_query_loses_at_most_alpha_of_them(
 @pytest.mark.parametrize("guarantee", ["all", "any"])
 @given(queries=judged(ties=False), alpha=alphas)
 def test_without_ties_exactly_the_rank_of_queries_is_covered(guarantee, queries, alpha):
-    covered_queries = sum(shares_left_out(queries, alpha, guarantee))
-    assert covered_queries == math.ceil(len(queries) * (1 - alpha))
+    assert sum(shares_left_out(queries, alpha, guarantee)) == math.ceil(len(queries) * (1 - alpha))
 
 
 @given(queries=st.one_of(judged(), judged(ties=False), judged(missed=True)), alpha=alphas)

@@ -169,8 +169,7 @@ def test_a_single_document_whose_sentences_have_equal_hits_is_not_kept_whole(gua
         judged.append(
             replace(query, snippets=with_hits([first]), relevant=[True], evidence=evidence)
         )
-    calibration = calibrate(judged, alpha=0.1, split="sentences", guarantee=guarantee)
-    prune = SentenceFilter.of(calibration)
+    prune = SentenceFilter.of(calibrate(judged, alpha=0.1, split="sentences", guarantee=guarantee))
     # The one that answers of four, or none: a share alpha may be lost.
     assert all(prune(q.query, q.snippets).m2 <= 0.25 for q in judged)
 
@@ -184,8 +183,7 @@ def test_sentences_that_share_nothing_with_the_query_are_not_all_kept(hits):
         found = with_hits(documents) if hits else documents
         judged.append(JudgedQuery(f"Ünd {i}?", found, [True], id=str(i), evidence=evidence))
     calibration = calibrate(judged, alpha=0.1, split="sentences")
-    pruned = SentenceFilter.of(calibration)("Ünd so?", judged[0].snippets)
-    assert pruned.kept.tolist() == [0]
+    assert SentenceFilter.of(calibration)("Ünd so?", judged[0].snippets).kept.tolist() == [0]
 
 
 def test_snippets_without_hits_are_scored_by_what_they_share_with_the_query():

@@ -126,8 +126,7 @@ def test_a_depth_that_misses_too_much_is_out_of_reach(guarantee, most):
     at_20 = lines(replace(out_of_reach, retrieval={"k": 20}))
     assert at_20[0].startswith("Out of reach at K = 20, so retrieve deeper")
     assert "Retrieve deeper (K above 20)" in at_20[1]
-    reached = calibration_of(queries, 0.1, "any", count_missed=True)
-    assert "ut of reach" not in reached.statement
+    assert "ut of reach" not in calibration_of(queries, 0.1, "any", count_missed=True).statement
 
 
 def test_a_depth_that_misses_too_much_is_to_be_deeper_however_few_queries_there_are():

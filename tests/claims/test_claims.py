@@ -110,6 +110,7 @@ def test_left_out_in_turn_at_least_k_answers_keep_only_factual_claims(answers, a
         assert right == below
 
 
+@pytest.mark.filterwarnings("ignore:alpha is")
 @given(ANSWERS, ALPHAS)
 def test_a_claim_is_kept_iff_its_p_value_is_at_most_alpha(answers, alpha):
     calibration = calibration_of(answers, alpha, on_unscorable="drop")
@@ -166,11 +167,19 @@ def test_answers_without_claims_or_annotation_are_not_used_and_are_named():
         (lambda: calibration_of(by_group=True), "answer 'a': group is None"),
         (lambda: calibration_of([answer([], ""), answer([1.0], "?")]), "none of 2 answers"),
         (lambda: answer_scores([answer([1.0], "?", id="q")]), "factual"),
+        (lambda: ClaimFilter(LookupScorer({}), calibration_of())(" ", [], []), "query is ' '"),
     ],
 )
 def test_invalid_answers_and_arguments_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+    with pytest.warns(UserWarning, match="alpha is 0.9, .* give alpha=0.1"):
+        calibration_of(alpha=0.9)
+    with pytest.warns(UserWarning, match="delta is 0.8, .* give delta=0.2"):
+        calibration_of(delta=0.8, alpha=0.5)
+    for answers in ("answers.jsonl", FIVE[0]):
+        with pytest.raises(TypeError, match="answers"):
+            evaluate_claims(calibration_of(), answers)
 
 
 # --- the filter -----------------------------------------------------------------------------------

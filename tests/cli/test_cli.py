@@ -65,8 +65,7 @@ def files(tmp_path_factory):
         "keeps_everything": {"alpha": 0.001},
     }.items():
         replace(plain, **options).save(folder / f"{name}.json")
-    half = held_out(judged, 0.5)
-    calibrate(half, SCORER, alpha=0.1, labels=labels).save(folder / "half.json")
+    calibrate(held_out(judged, 0.5), SCORER, alpha=0.1, labels=labels).save(folder / "half.json")
     return folder
 
 
@@ -163,8 +162,7 @@ def test_retrievers_and_depths_are_not_mixed_and_a_threshold_that_drops_nothing_
     run(*command, "--alpha", "0.1")
     shown = " ".join(run("show", tmp_path / "c.json").stdout.split())
     assert f"retriever = {parts[0]}" in shown
-    hard = replace(first, relevant=[False] * 4 + [True])
-    write_jsonl([hard, *others], tmp_path / "judged.jsonl")
+    write_jsonl([replace(first, relevant=[False] * 4 + [True]), *others], tmp_path / "judged.jsonl")
     assert "drops none" in run(*command, "--alpha", "0.006").stderr
 
 
@@ -312,8 +310,7 @@ def test_queries_without_ids_are_evaluated_but_cannot_be_held_out(files, tmp_pat
 
 def test_diagnose_prints_every_finding_once(files):
     found = diagnose(Calibration.load(files / "plain.json"), new_scored(files))
-    shown = run("diagnose", files / "plain.json", files / "new.jsonl").stdout
-    words = " ".join(shown.split())
+    words = " ".join(run("diagnose", files / "plain.json", files / "new.jsonl").stdout.split())
     for finding in found.findings:
         assert words.count(" ".join(finding.sentence.split())) == 1
     fields = as_json("diagnose", files / "plain.json", files / "new.jsonl")
@@ -337,8 +334,7 @@ def test_the_queries_of_the_calibration_give_the_range_of_m2_if_all_are_given(fi
 def test_the_report_is_that_of_the_library(files, tmp_path):
     page = tmp_path / "report.html"
     given = (files / "half.json", files / "new.jsonl")
-    done = run("diagnose", *given, "--out", page)
-    assert done.stdout.endswith("report.html\n")
+    assert run("diagnose", *given, "--out", page).stdout.endswith("report.html\n")
     calibration, new = Calibration.load(files / "half.json"), new_scored(files)
     sources = {"calibration": "half.json", "judged queries": "new.jsonl"}
     d, judged = diagnose(calibration, new), read_jsonl(files / "new.jsonl")
@@ -425,8 +421,7 @@ def test_queries_that_the_score_was_fitted_on_are_left_out_of_a_log(queries, tmp
 def test_control_characters_of_files_are_printed_visibly(files, tmp_path):
     bad, out = "\x1b[2J\x9b\u202e\nsha256: 0", tmp_path / "c.json"
     facts = {"source": bad, bad: bad}
-    made = Calibration.load(files / "by_group.json")
-    replace(made, labels=facts, retrieval=facts).save(out)
+    replace(Calibration.load(files / "by_group.json"), labels=facts, retrieval=facts).save(out)
     (tmp_path / "bad.jsonl").write_text(json.dumps({bad: 1}))
     for command in (("show", out), ("evaluate", out, files / "new.jsonl")):
         for options in ((), ("--json",)):

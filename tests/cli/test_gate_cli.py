@@ -213,8 +213,7 @@ def test_files_of_gates_and_filters_are_not_taken_for_each_other(files, tmp_path
 
 def test_a_gate_that_only_python_can_make_is_named(files, tmp_path):
     own = QueryFunction(lambda query, texts: float(len(texts[0])), "mine")
-    gate = calibrate_gate(read_jsonl(files / "judged.jsonl"), (), own, alpha=0.1)
-    gate.save(tmp_path / "g.json")
+    calibrate_gate(read_jsonl(files / "judged.jsonl"), (), own, alpha=0.1).save(tmp_path / "g.json")
     message = error_of("evaluate", tmp_path / "g.json", files / "new-judged.jsonl")
     assert "'mine'" in message
     assert "evaluate_gate" in message

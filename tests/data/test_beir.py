@@ -50,8 +50,7 @@ def test_a_folder_is_read_by_hand(beir):
         snippet(id, Hit(RETRIEVER, rank, 0.75 - rank / 4), score=0.75 - rank / 4)
         for rank, id in enumerate(TEXTS)
     ]
-    marks = [True, False, True]
-    assert first == JudgedQuery("Is alcohol bad?", found, marks, id="q1", missed=0)
+    assert first == JudgedQuery("Is alcohol bad?", found, [True, False, True], id="q1", missed=0)
     assert (second.query, second.group) == ("Wie früh?", "deutsch")
     assert (second.relevant, second.missed) == ((False,), 1)
     assert (third.snippets, third.missed) == ((), 1)
@@ -65,8 +64,7 @@ def test_several_runs_are_united_by_reciprocal_rank_fusion(beir):
         snippet("d2", Hit("bm25", 1, 0.5), Hit("dense", 1, 0.8)),
         snippet("d1", Hit("bm25", 0, 0.75)),
     ]
-    marks = [True, False, True]
-    assert first == JudgedQuery("Is alcohol bad?", found, marks, id="q1", missed=0)
+    assert first == JudgedQuery("Is alcohol bad?", found, [True, False, True], id="q1", missed=0)
     assert (second.missed, third.missed) == (1, 0)  # what either run has is not missed
     assert third.snippets == (snippet("d2", Hit("dense", 0)),)
     by_path = read_beir(beir, [beir / "run.tsv", "dense.tsv"])

@@ -54,8 +54,7 @@ def test_evidence_of_a_source_is_found_in_the_windows_of_it_that_have_a_position
         Snippet("Ann did it. So she said.", id="w2", document="doc", position=110),
         Snippet("Bob slept.", id="w3", document="other", position=100),
     ]
-    expected = [False, True, True, False, False]
-    assert marks(("doc", 112, 115), snippets=windows) == (expected, 0)
+    assert marks(("doc", 112, 115), snippets=windows) == ([False, True, True, False, False], 0)
     assert marks(("doc", 12, 15), snippets=windows) == ([False] * 5, 1)
     assert marks(("doc", 113, 114), snippets=windows) == ([False] * 5, 0)  # a space
     only_end = [True, *[False] * 4]
@@ -164,6 +163,8 @@ def test_evidence_of_documents_that_no_query_retrieved_is_warned_of():
 
     known = [("a", 0, 5)]
     by_sentence([of(*known, ("b", 0, 5))], "sentences")  # one of two: too few to tell
+    with pytest.warns(UserWarning, match=r"names 1 of 1 .*'a1' \(nearest: 'a'\)"):
+        by_sentence([of(("a1", 0, 5))], "sentences")
     unknown = [(f"b{i}", 0, 5) for i in range(9)]
     with pytest.warns(UserWarning, match=r"evidence names 9 of 10 .*'b0'"):
         by_sentence([of(*known, *unknown)], "sentences")

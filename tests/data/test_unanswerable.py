@@ -116,8 +116,7 @@ def test_the_order_of_ties_and_hits_does_not_tell_that_something_was_removed(nam
 def test_a_query_alone_shows_the_order_of_its_ties_and_hits():
     # No snippet has the hits of all three: c before b by x and y, b before a by the hits of w.
     lists = {"c": ["x", "s", "t", "r"], "b": ["y", "w", "u", "v"], "a": ["z", "w", "p", "q"]}
-    made = without_relevant(united(lists, "w"), 2)
-    assert texts(made) == [*"xyzsup"]
+    assert texts(without_relevant(united(lists, "w"), 2)) == [*"xyzsup"]
 
 
 def test_documents_with_a_relevant_sentence_go_whole():

@@ -133,8 +133,7 @@ def test_an_interrupted_driver_continues_with_what_is_not_written(cluster, tmp_p
     written = {p.stem for p in out.glob("*-*.json")}
     assert 0 < len(written) < 20
     log.unlink()
-    make = partial(length_scorer, log)
-    done = score_dataset(source, out, make, actors=2, queries_per_part=10)
+    done = score_dataset(source, out, partial(length_scorer, log), actors=2, queries_per_part=10)
     assert (done.skipped, done.queries) == (len(written), 200)
     assert content(out) == expected(range(200), tmp_path)
     redone = Counter(log.read_text().splitlines())

@@ -73,8 +73,7 @@ def test_malformed_lines_are_named_by_file_and_number(tmp_path):
 
 def test_a_compressed_file_is_one_part(tmp_path):
     words = ["one", "two", "three"]
-    content = "\n".join(map(line_of, words)).encode()
-    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(content))
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress("\n".join(map(line_of, words)).encode()))
     (part,) = parts_of([surveyed(file, 1) for file in files_in(tmp_path)])
     assert [query.query for query in judged_in(part)[0]] == words
 

@@ -96,9 +96,8 @@ def test_invalid_queries_levels_and_alphas_are_refused():
 
 
 def test_alphas_out_of_reach_of_delta_are_left_out(rng):
-    calibration = calibrated(draw(rng, 11), alpha=0.2, delta=0.1, guarantee="any")
     # 0.8¹¹ ≤ 0.1 < 0.8¹⁰
-    d = diagnose(calibration, draw(rng, 40))
+    d = diagnose(calibrated(draw(rng, 11), alpha=0.2, delta=0.1, guarantee="any"), draw(rng, 40))
     possible = [k / 40 for k in range(1, 21) if n_needed("any", k / 40, 0.1) <= 11]
     assert [point.alpha for point in d.sweep] == possible
     assert d.sweep[0].alpha == 0.2

@@ -200,15 +200,13 @@ def test_without_hits_the_order_of_the_list_stands_in_and_is_named():
     assert rows["top  of the list"].setting == 3
     assert not found.ranked
     assert "no hits" in str(found)
-    mixed = [*ranked(QUERIES[:2]), QUERIES[2]]
-    assert "top  of the list" in of(mixed, 0.5)[1]
+    assert "top  of the list" in of([*ranked(QUERIES[:2]), QUERIES[2]], 0.5)[1]
     found_nothing = ScoredQuery([], [], missed=1, tokens=[])
     assert "top  of retriever" in of([*ranked(QUERIES), found_nothing], 0.5)[1]
 
 
 def test_nothing_relevant_and_uncounted_tokens_have_no_numbers():
-    unjudged = [ScoredQuery([0.1], [False])]
-    assert equal_recall(at(0.5), ScoredQueries.of(unjudged)) is None
+    assert equal_recall(at(0.5), ScoredQueries.of([ScoredQuery([0.1], [False])])) is None
     found, rows = of([replace(query, tokens=None) for query in QUERIES], 0.5)
     assert list(rows[FILTER].measured) == ["recall", "snippets"]
     assert "tokens" not in str(found)

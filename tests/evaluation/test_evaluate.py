@@ -64,6 +64,8 @@ def test_judged_queries_are_scored_as_the_filter_does():
     for given, error in ((judged, "query id 'q0' was used to calibrate"), ("q", "Judged")):
         with pytest.raises((TypeError, ValueError), match=error):
             evaluate(calibration, given)
+    with pytest.raises(ValueError, match="1 of 5 judged queries are copies"):
+        evaluate(calibration, [*new, replace(new[0], id="again")])
     unjudged = evaluate(calibration, [replace(query, relevant=[False] * 2) for query in new])
     assert "No snippet is marked as relevant, so that coverage is unknown" in str(unjudged)
 
@@ -156,8 +158,7 @@ def test_text_removed_are_those_of_dropped_snippets():
     assert e.text_removed.estimate == 13 / 30  # of the characters
     words = score_queries(scorer, judged, count_tokens=lambda text: len(text.split()))
     assert evaluate(calibrated(), words).text_removed.estimate == 3 / 7
-    some_unknown = [*words, ScoredQuery([0.1], [True])]
-    assert evaluate(calibrated(), some_unknown).text_removed is None
+    assert evaluate(calibrated(), [*words, ScoredQuery([0.1], [True])]).text_removed is None
 
 
 # --- what is refused ------------------------------------------------------------------------------

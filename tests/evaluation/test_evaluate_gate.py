@@ -122,8 +122,7 @@ def test_the_text_is_at_most_80_columns_wide_and_has_no_control_characters():
     long = {"a source with a name of many words " * 3: SOURCES["removed"], "b": SOURCES["other"]}
     hostile = query("what\x1b[2J is\n" + "long " * 30, 0.6)
     hostile = replace(hostile, query="what\x1b[2J is\n" + "long " * 30)
-    gate = gate_of([0.1, 0.2, 0.3, 0.4, 0.5])
-    said = str(evaluate_gate(gate, [*ANSWERABLE, hostile], long))
+    said = str(evaluate_gate(gate_of([0.1, 0.2, 0.3, 0.4, 0.5]), [*ANSWERABLE, hostile], long))
     assert max(map(len, said.splitlines())) <= 80
     assert r"what\u001b[2J is long" in said
     assert "\x1b" not in said

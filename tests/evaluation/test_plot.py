@@ -134,8 +134,7 @@ def test_each_group_is_drawn_at_its_own_threshold(rng):
     at = drawn["some"][0].tolist().index(0.1)
     assert drawn["some"][1][at] == made.threshold("some")
     assert np.isnan(drawn["few"][1][at])
-    own = {made.threshold("some"), made.threshold("more")}
-    assert verticals(scores) == own
+    assert verticals(scores) == {made.threshold("some"), made.threshold("more")}
     assert {*lines(scores)} >= {"thresholds of the groups"}
     assert "threshold" not in lines(scores)
     _, labels = scores.get_legend_handles_labels()

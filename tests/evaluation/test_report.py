@@ -267,8 +267,7 @@ def test_a_browser_shows_it_without_scrolling_sideways(
         browser.size(width, 900)
         browser.open(path.as_uri())
         # No word or number of a table goes over lines, either.
-        expected = {"scrolls": 0, "images": 4 + gated, "beyond": 0, "broken": []}
-        assert browser.js(SEEN) == expected
+        assert browser.js(SEEN) == {"scrolls": 0, "images": 4 + gated, "beyond": 0, "broken": []}
     assert {u for u in browser.requested if not u.startswith("data:")} == {path.as_uri()}
     assert browser.problems == []
 

@@ -25,8 +25,7 @@ def scored_of(judged=NEW, count=lambda text: 1):
 
 def rows_of(scored):
     found = equal_recall(CALIBRATION, ScoredQueries.of(scored))
-    rows = {re.sub(r"[0-9.]", "", row.name): row for row in found.rows}
-    return found, rows
+    return found, {re.sub(r"[0-9.]", "", row.name): row for row in found.rows}
 
 
 def measured(row):
@@ -41,8 +40,7 @@ def test_top_k_passes_all_sentences_of_the_first_k_documents():
     top = rows["top  of retriever"]  # all is found at k = 2: sentences 5 and 3
     assert (top.setting, measured(top)) == (2, [1, 4, 4])
     assert "Top k counts documents" in str(found)
-    without = [replace(query, hits={}) for query in scored]
-    top = rows_of(without)[1]["top  of the list"]
+    top = rows_of([replace(query, hits={}) for query in scored])[1]["top  of the list"]
     assert (top.setting, measured(top)) == (2, [1, 4, 4])
 
 
@@ -79,8 +77,7 @@ def test_a_diagnosis_and_its_report_speak_of_sentences():
     assert "snippet" not in str(found)
     page = report.html(found, scored)
     assert "sentences" in page
-    text = re.sub(r"<style>.*?</style>|<[^>]*>", " ", page, flags=re.DOTALL)
-    assert "snippet" not in text
+    assert "snippet" not in re.sub(r"<style>.*?</style>|<[^>]*>", " ", page, flags=re.DOTALL)
 
 
 def test_scores_of_whole_snippets_and_of_sentences_are_not_mixed():
@@ -100,8 +97,7 @@ def test_scores_of_whole_snippets_and_of_sentences_are_not_mixed():
 
 
 def test_calibrations_of_sentences_are_compared():
-    differences = compare(CALIBRATION.at(0.7), CALIBRATION, scored_of())
-    assert differences["query-recall"].estimate == -0.5
+    assert compare(CALIBRATION.at(0.7), CALIBRATION, scored_of())["query-recall"].estimate == -0.5
 
 
 def test_a_monitor_and_a_log_take_decisions_about_sentences(tmp_path, caplog):

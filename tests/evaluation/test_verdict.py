@@ -94,8 +94,7 @@ def grouped(**groups):
 
 
 def test_by_group_the_worst_group_is_corrected_for_the_number_of_groups():
-    two = grouped(a=NINETY_NINE, b=NINETY_NINE)
-    calibration = calibrated(two, guarantee="all", by_group=True)
+    calibration = calibrated(grouped(a=NINETY_NINE, b=NINETY_NINE), guarantee="all", by_group=True)
     e = evaluate(calibration, covered(50, 41, group="a") + covered(50, 46, group="b"))
     alone = betabinom(50, 90, 10).cdf(41)
     assert e.by_group["a"].verdict.p_value == pytest.approx(alone, rel=1e-9)
@@ -172,8 +171,7 @@ def test_the_number_that_tells_rules_5_points_less_out_with_probability_80_perce
 ):
     def power(m):
         kept = np.arange(m + 1)
-        out = kept[binom(m, 0.95 - alpha).sf(kept - 1) < 0.05]
-        return binom(m, 1 - alpha).sf(out[0] - 1)
+        return binom(m, 1 - alpha).sf(kept[binom(m, 0.95 - alpha).sf(kept - 1) < 0.05][0] - 1)
 
     assert power(needed - 20) < 0.8 <= power(needed)
     for n in (40, 400):  # in calibrations

@@ -35,8 +35,7 @@ def reply(body):
     """Answer with the place of the snippet that a question needs, if the prompt has its text."""
     text = body["messages"][-1]["content"]
     question = next(question for question in NEEDED if question in text)
-    words = " ".join(NEEDED[question].split())
-    known = words[:60] in " ".join(re.sub(r"\\n", " ", text).split())
+    known = " ".join(NEEDED[question].split())[:60] in " ".join(re.sub(r"\\n", " ", text).split())
     return f"number {[s.text for s in snippets()].index(NEEDED[question])}" if known else "unknown"
 
 
@@ -159,8 +158,7 @@ def test_a_chain_is_given_what_a_filter_without_a_prefix_returns():
 
 def test_filters_are_compared_by_what_a_chain_answers(server, calibrations):
     new = in_langchain(server, [query.query for query in judged()[60:]])
-    keep = ConformalFilter.of(calibrations[in_langchain])
-    found = evaluate_answers({"by answers": keep}, *new)
+    found = evaluate_answers({"by answers": ConformalFilter.of(calibrations[in_langchain])}, *new)
     assert found.measures["by answers"]["snippets"].mean() < 8
     assert found.estimates["by answers"]["unchanged"].estimate > 0.6
 

@@ -112,8 +112,7 @@ class Iterating:
 @pytest.mark.parametrize("of", COMPONENTS)
 async def test_an_iterator_is_filtered_like_a_list(of):
     iterating = type("Iterating", (Iterating, type(of)), {})()
-    made = iterating.made(TEXTS, filter=filter_at(LOOKUP))
-    assert await iterating.kept(made, TEXTS) == KEPT
+    assert await iterating.kept(iterating.made(TEXTS, filter=filter_at(LOOKUP)), TEXTS) == KEPT
 
 
 class TestTheRetrieverStandardsOfLangChain(RetrieversIntegrationTests):
@@ -314,8 +313,7 @@ async def test_a_reranker_of_llama_index_is_a_scorer_and_drops_what_it_does_not_
     scorer = as_scorer(Reranker(top_n=top_n))
     assert (scorer.name, scorer.relative_to_query) == ("reranker(length)", True)
     ours = ConformalPostprocessor(filter=filter_at(scorer, -3.0))
-    given = [*map(node, ("aa", "aaaa", " ", "none", "aa"))]
-    assert texts_of(await both(ours, given)) == kept
+    assert texts_of(await both(ours, [*map(node, ("aa", "aaaa", " ", "none", "aa"))])) == kept
     with pytest.raises(ValueError, match="as_scorer"):
         as_scorer(Reranker(model="unknown"))
 

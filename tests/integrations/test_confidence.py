@@ -93,8 +93,7 @@ async def in_chain(llm, flag, group=None, **options):
     made = confidence_runnable(llm, flag, **{"max_new_tokens": 5, **options})
     given = GIVEN | ({} if group is None else {"group": group})
     message = made.invoke(given)
-    context = [Document(text) for text in CHUNKS]
-    assert await made.ainvoke(given | {"context": context}) == message
+    assert await made.ainvoke(given | {"context": [Document(text) for text in CHUNKS]}) == message
     return message.text, message.response_metadata["factuality"]
 
 
@@ -127,8 +126,7 @@ def folder(tmp_path_factory, model):
 @pytest.fixture(scope="module")
 def kept_flag(folder, flag):
     classifier = dataclasses.replace(flag.classifier, model=portable(folder))
-    calibration = dataclasses.replace(flag.calibration, scorer=classifier.name)
-    return FactualityFlag(classifier, calibration)
+    return FactualityFlag(classifier, dataclasses.replace(flag.calibration, scorer=classifier.name))
 
 
 async def test_a_model_that_a_framework_loaded_can_be_used(folder, kept_flag, expected):

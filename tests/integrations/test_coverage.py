@@ -36,8 +36,7 @@ def by_words(query):
 
 def in_langchain():
     both = {"dense": langchain_retriever(K), "words": RunnableLambda(by_words)}
-    hybrid = langchain_conformal.HybridRetriever(both)
-    return langchain_conformal.judge_retriever(hybrid, judged())
+    return langchain_conformal.judge_retriever(langchain_conformal.HybridRetriever(both), judged())
 
 
 def in_llama_index():

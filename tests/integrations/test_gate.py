@@ -133,8 +133,7 @@ def test_a_query_without_a_score_passes(of):
 async def test_the_group_of_a_query_has_its_own_threshold(of):
     given = tenths(group="easy") + [judged(i / 100, group="hard") for i in range(1, 10)]
     gate = calibrate_gate(given, scorer=LAST, alpha=0.2, by_group=True)
-    keep = filter_at(SCORER, group_of=lambda query: query.split()[0])
-    made = gated(of, filter=keep, gate=gate)
+    made = gated(of, filter=filter_at(SCORER, group_of=lambda query: query.split()[0]), gate=gate)
     assert await of.kept(made, TEXTS, "easy 0.3") == ["near", "middle"]
     assert await of.kept(made, TEXTS, "hard 0.3") == []
     with pytest.warns(UserWarning, match="group"):
@@ -292,8 +291,7 @@ async def test_a_silent_query_has_its_event_like_every_other(of, tmp_path, handl
     events = [*read_log(log.path)]
     assert [event["gate"]["decision"] for event in events] == ["silent", "speaks", "silent"]
     assert [event["gate"]["p_value"] for event in events] == [0.2, 0.8, 0.2]
-    checksum = made.gate.calibration.checksum
-    assert {event["gate"]["calibration"] for event in events} == {checksum}
+    assert {event["gate"]["calibration"] for event in events} == {made.gate.calibration.checksum}
     assert [event["kept"] for event in events] == [[], [0, 2], []]
     assert [len(one) for one in kept] == [0, 2, 0]
     assert {tuple(event["scores"]) for event in events} == {(0.1, 0.9, 0.4)}
@@ -346,8 +344,7 @@ async def test_a_query_engine_answers_what_is_set_without_asking_the_llm(models,
     response = engine().query(SILENT)
     assert (str(response), response.source_nodes) == ("Empty Response", [])
     assert str(await engine().aquery(SILENT)) == "Empty Response"
-    streamed = engine(streaming=True).query(SILENT)
-    assert "".join(streamed.response_gen) == "Empty Response"
+    assert "".join(engine(streaming=True).query(SILENT).response_gen) == "Empty Response"
     synthesizer = get_response_synthesizer(llm=models()[1])
     synthesizer._empty_response = NONE
     assert str(engine(response_synthesizer=synthesizer).query(SILENT)) == NONE

@@ -223,8 +223,7 @@ async def test_both_keep_the_same_snippets(framework):
         (RankScorer("bm25"), 0, ["3"]),
         (RetrievalScorer("bm25"), -5.0, ["3", "4"]),
     ):
-        hybrid = hybrid_in(framework)
-        assert await framework.kept(hybrid, filter_at(scorer, threshold)) == kept
+        assert await framework.kept(hybrid_in(framework), filter_at(scorer, threshold)) == kept
 
 
 def test_judged_queries_have_the_hits_names_and_depth_of_all(framework):

@@ -101,8 +101,7 @@ def test_a_snippet_that_a_reranker_does_not_return_scores_infinity():
     scores = scorer.score(snippets()[3].text, snippets()[:5])
     assert [math.isfinite(score) for score in scores] == [False, False, False, True, False]
     assert sorted(scores)[1:] == [math.inf] * 4
-    judged = judge_retriever(langchain_retriever(), halves()[0])
-    calibration = calibrate(judged, scorer, alpha=0.01)
+    calibration = calibrate(judge_retriever(langchain_retriever(), halves()[0]), scorer, alpha=0.01)
     assert calibration.threshold() == math.inf
 
 

@@ -76,7 +76,6 @@ def test_the_default_calibration_works_with_what_a_package_requires(module, comp
         if not installed & {canonicalize_name(name) for name in names}
     } - {"langchain_conformal", "llama_index", "conformal_retrievers"}
     assert {"torch", "transformers", "rank_bm25", "regex"} & others
-    tests = str(ROOT / "tests")
-    code = CODE.format(others=others, module=module, component=component, tests=tests)
+    code = CODE.format(others=others, module=module, component=component, tests=str(ROOT / "tests"))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

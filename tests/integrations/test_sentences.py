@@ -141,8 +141,7 @@ def test_both_handlers_log_the_same_decision_about_sentences(tmp_path, handled):
     assert event["split"] == NAME
     # 3, 2, 1 and 2 sentences, and a blank document.
     assert (event["k"], event["kept"], event["unscorable"]) == (9, [0, 2, 5, 7, 8], [7, 8])
-    kept = {[*TEXTS][one["document"]]: one["ranges"] for one in event["kept_ranges"]}
-    assert kept == RANGES
+    assert {[*TEXTS][one["document"]]: one["ranges"] for one in event["kept_ranges"]} == RANGES
     assert not any(text.strip() and text[:14] in json.dumps(event) for text in TEXTS.values())
 
 

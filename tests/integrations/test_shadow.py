@@ -74,8 +74,7 @@ def pairs(found):
 @each_component
 @pytest.mark.parametrize("options", [{}, {"alpha": 0.2}, STRICT])
 async def test_everything_is_returned_in_order_with_whether_it_would_be_kept(of, options):
-    texts = [*TEXTS, "odd"]
-    found = await asked(of, texts, CALIBRATION, scorer=SCORER, shadow=True, **options)
+    found = await asked(of, [*TEXTS, "odd"], CALIBRATION, scorer=SCORER, shadow=True, **options)
     assert found == [("far", False), ("near", True), ("middle", True), ("odd", True)]
 
 
@@ -105,16 +104,14 @@ def test_langchains_metadata_have_the_scores_of_what_would_be_dropped_too():
 
 
 def hybrid_in(of):
-    dense = of.retriever(lambda query: of.given(["a", "b"]))
-    return of.package.HybridRetriever({"dense": dense})
+    return of.package.HybridRetriever({"dense": of.retriever(lambda query: of.given(["a", "b"]))})
 
 
 async def test_documents_of_a_hybrid_retriever_all_come_back():
     rank = RankScorer("dense")
     first = calibration_at(rank, 0.0)
     options = {"scorer": rank, "shadow": True}
-    hybrid = hybrid_in(RETRIEVER)
-    made = ConformalRetriever.from_calibration(first, retriever=hybrid, **options)
+    made = ConformalRetriever.from_calibration(first, retriever=hybrid_in(RETRIEVER), **options)
     expected = [("a", True), ("b", False)]
     assert pairs(made.invoke("q")) == pairs(await made.ainvoke("q")) == expected
 

@@ -87,8 +87,7 @@ class Asked:
 
     def opened(self, path, retriever):
         if self.framework == "langchain":
-            kind = self.package.ConformalRetriever
-            return kind.from_calibration(path, retriever=retriever)
+            return self.package.ConformalRetriever.from_calibration(path, retriever=retriever)
         return self.package.ConformalPostprocessor.from_calibration(path)
 
     def kept(self, path, query, hybrid=False, **options):

@@ -35,8 +35,7 @@ def number_of(judging, place):
 
 def mark(judging, place, marks, done=True):
     number = number_of(judging, place)
-    version = judging.question(number)["version"]
-    return judging.mark(number, marks, done=done, version=version)
+    return judging.mark(number, marks, done=done, version=judging.question(number)["version"])
 
 
 # --- what a person sees ---------------------------------------------------------------------------
@@ -143,8 +142,7 @@ def test_a_question_with_an_unsure_snippet_is_left_out_and_counted(begin, out):
 
 
 def test_a_question_without_snippets_is_asked_for_and_written(begin, out):
-    judging = begin([*queries(1), JudgedQuery("Nothing?", [], [], missed=2)])
-    mark(judging, 1, [])
+    mark(begin([*queries(1), JudgedQuery("Nothing?", [], [], missed=2)]), 1, [])
     assert read_jsonl(out) == [JudgedQuery("Nothing?", [], [], missed=2)]
 
 
@@ -158,8 +156,7 @@ def test_a_question_in_which_something_is_relevant_is_answerable(begin, out):
 
 @pytest.mark.parametrize(("marked", "missed"), [([], None), ([1], 0)])
 def test_that_nothing_is_missed_is_unknown_where_nothing_was_marked(marked, missed, begin, out):
-    judging = begin([replace(q, missed=0) for q in queries(1, marked=marked)])
-    finish(judging)
+    finish(begin([replace(q, missed=0) for q in queries(1, marked=marked)]))
     assert read_jsonl(out)[0].missed == missed
 
 
@@ -236,8 +233,7 @@ def test_a_file_that_was_edited_is_not_written_over(out):
 
 
 def test_marks_are_on_the_disk_and_not_only_handed_to_the_system(begin):
-    judging = begin(queries())
-    assert judging.journal._file.execute("PRAGMA synchronous").fetchone() == (3,)  # EXTRA
+    assert begin(queries()).journal._file.execute("PRAGMA synchronous").fetchone() == (3,)  # EXTRA
 
 
 def test_a_folder_that_does_not_exist_is_named_with_a_remedy(tmp_path):

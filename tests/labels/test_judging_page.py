@@ -103,8 +103,7 @@ def test_a_reloaded_page_goes_on_where_it_was(browser, page):
 
 def test_foreign_text_is_shown_as_text_and_nothing_scrolls_sideways(browser, page):
     query = JudgedQuery(FOREIGN, [FOREIGN, "b " * 2000, "c"], [True, False, False], id="q")
-    named = replace(query, snippets=[replace(s, document=FOREIGN) for s in query.snippets])
-    page([named])
+    page([replace(query, snippets=[replace(s, document=FOREIGN) for s in query.snippets])])
     assert browser.js(QUESTION) == FOREIGN
     assert browser.js("document.querySelector('.text').textContent") == FOREIGN
     assert browser.js("document.querySelectorAll('img, li script, h1 script').length") == 0

@@ -95,8 +95,7 @@ async def test_no_more_than_concurrency_requests_run_at_a_time(concurrency):
 async def test_calls_of_one_model_share_one_bound(native):
     busy = Busy()
     llm = LLM(busy.complete, "busy", busy.acomplete if native else None)
-    calls = [aask(llm, REQUESTS[:5], concurrency=3) for _ in range(20)]
-    await asyncio.gather(*calls)
+    await asyncio.gather(*[aask(llm, REQUESTS[:5], concurrency=3) for _ in range(20)])
     assert busy.asked == 100
     assert 1 < busy.most <= 3
     with ThreadPoolExecutor(20) as threads:

@@ -122,8 +122,7 @@ def test_whatever_a_model_returns_or_raises_leaves_its_request_unanswered(result
 
 def test_a_filtered_prompt_is_refused_and_a_reply_without_its_end_is_cut_off():
     assert wire.outcome_of(wrapped(StatusError(400, "content_filter"))).finish == "refusal"
-    cut_off = type("LengthFinishReasonError", (Exception,), {})
-    assert wire.outcome_of(cut_off()).finish == "length"
+    assert wire.outcome_of(type("LengthFinishReasonError", (Exception,), {})()).finish == "length"
 
 
 # --- names of frameworks' models ------------------------------------------------------------------

@@ -139,6 +139,8 @@ def test_a_calibration_of_another_subject_or_classifier_is_refused(flag):
     other = dataclasses.replace(CLASSIFIER, coefficients=np.array([0.0, 2.0, 0.0]))
     with pytest.raises(CalibrationMismatch, match="calibrat"):
         FactualityFlag(other, flag.calibration)
+    with pytest.raises(TypeError, match=r"give lookback_ratios\(attention\)"):
+        flag("attention")
 
 
 # --- files, evaluation ----------------------------------------------------------------------------

@@ -258,8 +258,7 @@ def test_a_file_of_other_lines_is_not_a_log(tmp_path, line):
     ids=str,
 )
 def test_a_foreign_line_is_an_error_with_file_line_and_field(log, changed, field):
-    filtered = decided([0.1, math.nan, math.inf, -math.inf])
-    event = {**event_of(filtered), "group": "a", "gate": GATE}
+    event = {**event_of(decided([0.1, math.nan, math.inf, -math.inf])), "group": "a", "gate": GATE}
     log.append(event)
     assert next(read_log(log.path)) == event
     log.append({**event, **changed})

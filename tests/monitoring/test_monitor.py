@@ -127,8 +127,7 @@ def test_losses_follow_the_guarantee_and_count_missed():
 @pytest.mark.parametrize("guarantee", ["all", "any"])
 def test_the_loss_of_whole_queries_exceeds_what_is_tolerated_with_half_the_level(guarantee, delta):
     """The k-th of 60 keeps less than 1 - u of new queries iff k of 60 uniform numbers are below."""
-    rng = np.random.default_rng(67)
-    calibration = calibration_of(rng, 60, guarantee=guarantee, delta=delta)
+    calibration = calibration_of(np.random.default_rng(67), 60, guarantee=guarantee, delta=delta)
     k = 55 if delta is None else tolerance_rank(60, 0.1, 0.2)
     tolerated = Monitor(calibration, 0.1)._tolerated
     assert binom.sf(k - 1, 60, 1 - tolerated) == pytest.approx(0.05, rel=1e-6)
@@ -155,8 +154,7 @@ def test_the_alarm_of_harm_goes_off_at_2_by_level_and_not_before():
     calibration = calibrated(range(40))
     monitor = Monitor(calibration, 0.05)
     order = in_hashed_order([None] * 40)
-    losses = np.array([float(i > calibration.threshold()) for i in order])
-    u = 1 - betting_lower(1 - losses, 0.025)
+    u = 1 - betting_lower(1 - np.array([float(i > calibration.threshold()) for i in order]), 0.025)
     between = 0
     for n in range(1, 40):
         status = monitor.observe_judged(ScoredQuery([-1.0, 1e9], [True, True]))

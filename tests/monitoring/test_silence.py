@@ -43,8 +43,7 @@ def test_the_monitor_counts_what_events_count_and_drift_is_about_what_passes(fil
         observer.observe(event_of(one))
     n_silent = sum(one.gated.silent for one in found)
     assert 0 < n_silent < 60
-    passed = [one.scores.min() for one in found if not one.gated.silent]
-    assert monitor._state.live == passed
+    assert monitor._state.live == [one.scores.min() for one in found if not one.gated.silent]
     counts = status.counts
     assert observer.counts[calibration.checksum] == counts
     assert (counts.queries, counts.silent) == (60, n_silent)
@@ -165,8 +164,7 @@ def test_a_log_behind_a_gate_is_diagnosed(filtering, tmp_path):
     for i, one in enumerate(found):
         log.append(event_of(one, query=f"q{i}"))
     d = diagnose(calibration, logged_queries([log.path], calibration).queries)
-    silent = [one.gated.silent for one in found]
-    assert d.evaluation.silent.estimate == np.mean(silent)
+    assert d.evaluation.silent.estimate == np.mean([one.gated.silent for one in found])
     passed = [one.m1 for one in found if not one.gated.silent]
     assert d.evaluation.m1.estimate == pytest.approx(sum(passed) / 100)
     assert d.comparison.n_new == len(passed)

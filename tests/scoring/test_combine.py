@@ -32,8 +32,7 @@ def lookup(name="lookup", **scores):
 )
 def test_a_z_score_is_the_distance_from_the_mean_of_finite_scores(scores, expected):
     scorer = QueryZScore(LookupScorer(dict(zip("abcd", scores, strict=False))))
-    z = scorer.score("q", ABCD[: len(scores)])
-    np.testing.assert_allclose(z, expected, rtol=1e-15, atol=0)
+    np.testing.assert_allclose(scorer.score("q", ABCD[: len(scores)]), expected, rtol=1e-15, atol=0)
 
 
 any_float = st.floats(allow_nan=False, allow_infinity=False)
@@ -57,8 +56,7 @@ def combinations(one, other):
 
 def test_a_combination_has_the_names_of_its_parts_and_is_relative_to_the_query_if_one_is():
     one, other, relative = lookup("one"), lookup("other"), QueryZScore(lookup())
-    names = [scorer.name for scorer in combinations(one, other)]
-    assert names == ["zscore(one)", "one + other"]
+    assert [scorer.name for scorer in combinations(one, other)] == ["zscore(one)", "one + other"]
     assert [relative_to_query(s) for s in combinations(one, other)] == [True, False]
     assert all(map(relative_to_query, combinations(one, relative)))
     assert all(map(relative_to_query, combinations(relative, one)))

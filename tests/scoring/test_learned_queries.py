@@ -222,8 +222,7 @@ def test_a_retriever_that_found_nothing_speaks_against_an_answer():
     row = query_features(LEARNED.sources, asked.query, [], as_snippets(dense))
     assert np.isnan(row).sum() == 4  # best, last, fall and best elsewhere by bm25
     filled = named(HYBRID, in_units(columns(HYBRID), LEARNED.units, row))
-    of_bm25 = [filled[f"{feature} by bm25"] for feature in ("best", "last", "fall")]
-    assert of_bm25 == [AWAY, AWAY, 0]
+    assert [filled[f"{feature} by bm25"] for feature in ("best", "last", "fall")] == [AWAY, AWAY, 0]
 
 
 def test_it_is_unknown_if_a_part_does_not_know():

@@ -58,8 +58,7 @@ async def test_blank_snippets_are_not_sent_and_equal_ones_once(llm_server, model
         assert math.isnan(await both(scorer, nothing))
     assert llm_server.bodies == []
     assert await both(scorer, ["a mountain", " ", "a mountain"]) == pytest.approx(0.8)
-    sent = [s["text"] for s in fields_of(llm_server.bodies[0])["snippets"]]
-    assert sent == ["a mountain"]
+    assert [s["text"] for s in fields_of(llm_server.bodies[0])["snippets"]] == ["a mountain"]
 
 
 def test_the_queries_of_a_calibration_are_asked_about_at_the_same_time(llm_server, model):

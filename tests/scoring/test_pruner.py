@@ -38,8 +38,7 @@ def test_a_score_is_one_minus_the_probability_of_the_sentence_in_its_document():
 def test_the_documents_of_a_query_are_one_call_in_which_each_has_its_sentences_in_order():
     model, (a, b) = OpenProvenceStandIn(), of("a", "Red.", "White.")
     (c,) = of("b", "Wine.")
-    scorer = ProvenceScorer(model, "p")
-    assert scorer.score(QUESTION, [a, c, b, "Alone.", "Alone."]).shape == (5,)
+    assert ProvenceScorer(model, "p").score(QUESTION, [a, c, b, "Alone.", "Alone."]).shape == (5,)
     assert model.calls == [[["Red. ", "White. "], ["Wine. "], ["Alone. "], ["Alone. "]]]
 
 

@@ -98,5 +98,4 @@ def test_the_number_of_queries_that_shows_a_difference_of_25_points():
         needed, least = two_sample_test(np.arange(60.0), np.arange(10.0), passed).needed()
         assert (shows(60, needed, level), shows(60, needed - 1, level)) == (True, False)
         assert (shows(least, 1e9, level), shows(least - 1, 1e9, level)) == (True, False)
-    few = two_sample_test(np.arange(20.0), np.arange(10.0), None)
-    assert few.needed()[0] == math.inf
+    assert two_sample_test(np.arange(20.0), np.arange(10.0), None).needed()[0] == math.inf

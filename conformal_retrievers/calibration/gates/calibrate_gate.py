@@ -104,6 +104,7 @@ def calibrate_gate(
     The threshold is the k-th smallest score of n answerable queries, k = ⌈(n + 1)(1 − α)⌉.
     """
     exact_alpha(alpha)
+    checks.warn_if_large(alpha=alpha, delta=delta)
     checks.check_flags(by_group=by_group)
     given = judged_queries(answerable, "answerable")
     check_copies(given)
@@ -170,7 +171,10 @@ def by_source(
     given: Sequence[JudgedQuery],
     unanswerable: Iterable[JudgedQuery] | Mapping[str, Iterable[JudgedQuery]],
 ) -> dict[str, list[JudgedQuery]]:
-    """Return unanswerable queries by source; raise ValueError for one with a relevant snippet."""
+    """Return unanswerable queries by source.
+
+    Raises ValueError for one with a relevant snippet, for copies, and if none is retrieved yet.
+    """
     named = unanswerable if isinstance(unanswerable, Mapping) else {"unanswerable": unanswerable}
     sources = {JUDGED: [query for query in given if not query.answerable]}
     for name, queries in named.items():
@@ -179,6 +183,7 @@ def by_source(
         if not name or (not listed and isinstance(unanswerable, Mapping)):
             raise ValueError(say("empty source", name=name, n=len(listed)))
         sources.setdefault(name, []).extend(listed)
+    sources = {name: queries for name, queries in sources.items() if queries}
     answers = {
         query_digest(query.query): {
             s.text for s, r in zip(query.snippets, query.relevant, strict=True) if r
@@ -187,13 +192,16 @@ def by_source(
     }
     for name, queries in sources.items():
         checks.check_unique_ids(query.id for query in queries)
+        where = f"unanswerable[{name!r}]: "
+        check_copies(queries, where)
+        check_not_only_relevant(queries, where)
         for query in queries:
             known = answers.get(query_digest(query.query), set())
             if known & {snippet.text for snippet in query.snippets}:
                 raise ValueError(say("still answered", name=name, query=query))
             if any(query.relevant):
                 raise ValueError(say("answered", name=name, query=query))
-    return {name: queries for name, queries in sources.items() if queries}
+    return sources
 
 
 def _all(given: Sequence[JudgedQuery], sources: Queries) -> list[JudgedQuery]:

@@ -131,6 +131,7 @@ class Gate:
         The score is unknown if one of the retrievers that it reads failed, or for a list that is
         shorter than those of the calibration, if it compares the snippets.
         """
+        checks.check_query(query)
         if lacks(self.scorer, given := as_snippets(snippets)):
             return self.decide(math.nan, group)
         return self._meant(score_query(self.scorer, query, given), given, group)
@@ -139,6 +140,7 @@ class Gate:
         self, query: str, snippets: Sequence[Snippet], group: str | None = None
     ) -> Gated:
         """Decide without blocking the event loop."""
+        checks.check_query(query)
         if lacks(self.scorer, given := as_snippets(snippets)):
             return self.decide(math.nan, group)
         return self._meant(await ascore_query(self.scorer, query, given), given, group)

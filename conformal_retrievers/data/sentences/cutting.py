@@ -166,8 +166,7 @@ def passages(sentences: Sentences, keeps: ArrayLike) -> list[Passage]:
         own, kept = kept[: len(ranges)], kept[len(ranges) :]
         if own.any():
             text = sentences.documents[number].text
-            parts = _runs(ranges, own.tolist())
-            runs = tuple(_indented(text, run) for run in parts)
+            runs = tuple(_indented(text, run) for run in _runs(ranges, own.tolist()))
             runs = (Range(0, len(text)),) if own.all() else runs
             kept_passages.append(Passage(number, _joined(text, runs), runs))
     return kept_passages

@@ -14,7 +14,7 @@ import re
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from difflib import SequenceMatcher
+from difflib import SequenceMatcher, get_close_matches
 from itertools import chain
 
 from conformal_retrievers.data.checks import all_of
@@ -64,13 +64,16 @@ def _report(judged: Sequence[JudgedQuery]) -> None:
     named = {piece.document for query in judged for piece in query.evidence}
     known = {name for query in judged for s in query.snippets for name in (s.id, s.document)}
     unknown = sorted(named - known)
-    if len(named) >= LEAST and len(unknown) > len(named) * MANY:
+    enough = len(named) >= LEAST
+    if unknown and len(unknown) > (len(named) * MANY if enough else len(named) - 1):
+        near = get_close_matches(unknown[0], filter(None, known), 1)
+        nearest = f" (nearest: {near[0]!r:.60})" if near else ""
         message = (
             f"evidence names {len(unknown)} of {len(named)} documents that were retrieved for no "
-            f"query, such as {unknown[0]!r:.60}. Check that they are ids of what is retrieved, or "
-            "the documents that it was cut from"
+            f"query, such as {unknown[0]!r:.60}{nearest}. Check that they are ids of what is "
+            "retrieved, or the documents that it was cut from"
         )
-        if known and len(unknown) == len(named):
+        if known and enough and len(unknown) == len(named):
             raise ValueError(message)
         warnings.warn(f"{message}; as it is, they count as missed", stacklevel=3)
 

@@ -39,8 +39,7 @@ def draw(judged: Sequence[JudgedQuery], share: float | None, seed: int) -> Sampl
         raise ValueError("the queries have no snippets to judge; retrieve some for each query")
     marked = any(any(query.relevant) for query in judged)
     if share is None:
-        few = max(len(query.snippets) for query in judged) <= FEW
-        share = 1.0 if few or not marked else SHARE
+        share = 1.0 if max(len(query.snippets) for query in judged) <= FEW or not marked else SHARE
     exact = exact_share(share)
     if exact < 1 and not marked:
         raise ValueError(

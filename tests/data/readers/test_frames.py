@@ -92,8 +92,7 @@ def test_columns_may_be_named_and_numbers_have_a_threshold():
     named = named.assign(grade=[3, 1, 2])
     with pytest.raises(ValueError, match=r"row 0: relevant is 3\..*min_score"):
         read(named.assign(grade=[3.0, 1, 2]), query="question", relevant="grade")
-    found = read(named, query="question", relevant="grade", min_score=2)
-    assert found == EXPECTED
+    assert read(named, query="question", relevant="grade", min_score=2) == EXPECTED
 
 
 def test_qrels_as_a_frame_are_ids_of_relevant_snippets():

@@ -94,8 +94,7 @@ def test_runs_are_judged_by_feedback_on_each_document(sent, tmp_path):
 
 def test_runs_are_judged_by_the_examples_that_they_refer_to(sent, tmp_path):
     [run] = sent(Fixed())
-    outputs = {"answer": "Ann", "documents": ["Ann did.", "No."]}
-    reference = example({"question": "Who?"}, outputs)
+    reference = example({"question": "Who?"}, {"answer": "Ann", "documents": ["Ann did.", "No."]})
     run.reference_example_id = reference.id
     fields = {"id": str(run.id), "missed": 1}
     expected = JudgedQuery("Who?", SNIPPETS, [True, False, False], **fields)
