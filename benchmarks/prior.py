@@ -56,7 +56,6 @@ from conformal_retrievers import JudgedQuery
 from conformal_retrievers.data import read_beir
 from conformal_retrievers.data.beir import read_corpus, read_texts
 from conformal_retrievers.data.copies import without_copies
-from conformal_retrievers.data.sentences.split import NAME
 from conformal_retrievers.data.unanswerable import without_relevant
 from conformal_retrievers.scoring import BestScore, FunctionScorer
 from conformal_retrievers.scoring.bm25 import BM25Scorer
@@ -230,8 +229,6 @@ def coefficients(
     files = [PACKAGE / f"{name}.py" for name in ("feedback", "features", "layout", "regression")]
     files.append(PACKAGE.parent / "overlap.py")
     code = "".join(path.read_text() for path in files) + repr((MOST, RIDGE, CHOICES))
-    if item == "sentences":
-        code += NAME
     if item == "queries":
         code += (PACKAGE / "query_features.py").read_text()
     of_item = {"snippets": LICENCES, "sentences": OF_SENTENCES, "queries": OF_QUERIES}[item]

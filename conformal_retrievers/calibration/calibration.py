@@ -87,7 +87,7 @@ class Calibration(Thresholds):
         checks.check_scored(queries, subject)
         checks.check_type(Calibration | None, "gate.calibration", gate=gate)
         checks.check_silenced(queries, gate is not None)
-        checks.warn_if_reversed(reduced)
+        checks.warn_if_reversed(reduced.ordered, reduced.pairs, subject)
         unknown = np.isnan(queries.missed) & bool(count_missed)  # which is refused
         known = (queries.sizes > 0) | (queries.missed > 0) | unknown
         return cls(

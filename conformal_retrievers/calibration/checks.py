@@ -1,7 +1,6 @@
 """What may enter a calibration or a filter: every check is made here, once."""
 
 import json
-import math
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -187,11 +186,10 @@ def check_groups(queries: ScoredQueries, by_group: bool, subject: Subject) -> No
         raise ValueError(say("no group", unit=subject.unit, which=which))
 
 
-def warn_if_reversed(reduced: Reduced) -> None:
-    """Warn if relevant snippets score higher than irrelevant ones, pooled over queries."""
-    area = reduced.ordered / reduced.pairs if reduced.pairs else math.nan
-    if area < 0.5:
-        warnings.warn(say("reversed", area=area), stacklevel=3)
+def warn_if_reversed(ordered: float, pairs: int, subject: Subject) -> None:
+    """Warn if fewer than half of all pairs of a good and a bad item are ordered by their scores."""
+    if 2 * ordered < pairs:
+        warnings.warn(subject.says("reversed", area=ordered / pairs), stacklevel=3)
 
 
 def with_retrieval(

@@ -18,6 +18,7 @@ from conformal_retrievers.calibration.subjects import CLAIMS, OnUnscorable
 from conformal_retrievers.claims.answers import AnnotatedAnswer, answer_scores
 from conformal_retrievers.data.checks import all_of
 from conformal_retrievers.data.columns import ScoredQueries
+from conformal_retrievers.theory.intervals import ordered_pairs
 from conformal_retrievers.theory.ranks import exact_share
 
 
@@ -73,7 +74,9 @@ def calibrate_claims(
             f"none of {len(given)} answers can be used: {without_claims} have no claims and "
             f"{len(unannotated)} have an unannotated claim. Annotate the claims of some"
         )
-    n_unscorable = int(np.isnan(np.concatenate([a.relevance for a in used])).sum())
+    relevance = np.concatenate([a.relevance for a in used])
+    factual = np.array([f is True for a in used for f in a.factual], dtype=bool)
+    checks.warn_if_reversed(*ordered_pairs(relevance[~factual], relevance[factual]), CLAIMS)
     for name, answer in zip(names, given, strict=True) if on_unscorable == "raise" else ():
         false = np.array([factual is not True for factual in answer.factual], dtype=bool)
         lost = np.flatnonzero(np.isnan(answer.relevance) & false)
@@ -95,7 +98,7 @@ def calibrate_claims(
             "share": float(share),
             "unannotated": [*unannotated],
             "n_without_claims": without_claims,
-            "n_unscorable": n_unscorable,
+            "n_unscorable": int(np.isnan(relevance).sum()),
         },
     )
 

@@ -40,8 +40,7 @@ class Recorder:
     def __init__(
         self, tokens: Sequence[PromptTokens], prompt: int, *, last_row_alone: bool
     ) -> None:
-        n_segments = max(len(own.lengths) for own in tokens)
-        member = torch.zeros(len(tokens), prompt, n_segments)
+        member = torch.zeros(len(tokens), prompt, max(len(own.lengths) for own in tokens))
         for i, own in enumerate(tokens):
             places = torch.arange(prompt - len(own.ids), prompt)
             lengths = torch.tensor(own.lengths[own.segments], dtype=torch.float32)

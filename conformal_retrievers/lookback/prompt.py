@@ -62,10 +62,9 @@ def prompt_tokens(number: int, prompt: RagPrompt, tokenizer: Any) -> PromptToken
         return_offsets_mapping=True,
         verbose=False,
     )
-    offsets = np.array(encoded["offset_mapping"], dtype=np.int64)
     # A special token has the offsets (0, 0): it belongs to the segment of the token before it.
     # Spaces that a tokenizer trims have the offsets (end, end).
-    last = np.maximum.accumulate(offsets[:, 1] - 1)
+    last = np.maximum.accumulate(np.array(encoded["offset_mapping"], dtype=np.int64)[:, 1] - 1)
     segments = np.searchsorted(starts, last, side="right")
     lengths = np.bincount(segments, minlength=len(prompt.snippets) + 2)
     without = np.flatnonzero(lengths[1:-1] == 0)

@@ -110,7 +110,7 @@ def test_left_out_in_turn_at_least_k_answers_keep_only_factual_claims(answers, a
         assert right == below
 
 
-@pytest.mark.filterwarnings("ignore:alpha is")
+@pytest.mark.filterwarnings("ignore:alpha is", "ignore:claims that are not")
 @given(ANSWERS, ALPHAS)
 def test_a_claim_is_kept_iff_its_p_value_is_at_most_alpha(answers, alpha):
     calibration = calibration_of(answers, alpha, on_unscorable="drop")
@@ -175,6 +175,8 @@ def test_invalid_answers_and_arguments_are_refused(make, message):
         make()
     with pytest.warns(UserWarning, match="alpha is 0.9, .* give alpha=0.1"):
         calibration_of(alpha=0.9)
+    with pytest.warns(UserWarning, match="not factual have higher.*AUC 0.00"):
+        calibration_of([answer([0.9, 0.1], "-+")] * 9)
     with pytest.warns(UserWarning, match="delta is 0.8, .* give delta=0.2"):
         calibration_of(delta=0.8, alpha=0.5)
     for answers in ("answers.jsonl", FIVE[0]):
