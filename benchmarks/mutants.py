@@ -399,7 +399,7 @@ MUTANTS = {
     ],
     "calibration/checks.py": [
         ("if about not in expected:", "if False:", "a calibration of another subject is used"),
-        ("if 2 * ordered < pairs:", "if 2 * ordered > pairs:", "a warning of scores in the right order"),
+        ("if 2 * ordered < pairs:", "if 2 * ordered > pairs:", "a warning of scores in order"),
         (
             'if guarantee != "all" or count_missed or not single:',
             'if guarantee != "all" or count_missed:',

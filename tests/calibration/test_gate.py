@@ -50,8 +50,7 @@ def test_the_threshold_is_the_kth_smallest_score_of_the_answerable_queries():
 def test_leaving_one_out_each_in_turn_silences_at_most_alpha_of_them(scores, alpha):
     silent = 0
     for i, left_out in enumerate(scores):
-        gate = gate_of([*scores[:i], *scores[i + 1 :]], alpha=alpha)
-        silent += gate.decide(left_out).silent
+        silent += gate_of([*scores[:i], *scores[i + 1 :]], alpha=alpha).decide(left_out).silent
     allowed = len(scores) * Fraction(str(alpha))
     assert silent <= allowed
     if len(set(scores)) == len(scores):  # without ties, exactly as many as alpha allows

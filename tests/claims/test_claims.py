@@ -281,8 +281,7 @@ def test_factuality_and_its_cost_by_hand():
     ids=["calibration", "relevance", "groups"],
 )
 def test_nothing_is_tested_if_no_claim_is_kept(alpha, options, new):
-    given = GROUPED if options else FIVE
-    measured = evaluate_claims(calibration_of(given, alpha, **options), new)
+    measured = evaluate_claims(calibration_of(GROUPED if options else FIVE, alpha, **options), new)
     assert (measured.factuality.estimate, measured.empty.estimate) == (1, 1)
     assert (measured.untested, measured.fails) == (True, False)
     assert "not tested" in str(measured)

@@ -70,8 +70,7 @@ def test_a_difference_of_too_few_queries_or_of_none_has_no_interval():
     found = compare(at(0.5), at(0.4), queries)["removal"]
     assert (found.estimate, math.isnan(found.low), math.isnan(found.needed)) == (0, True, True)
     assert str(found) == "+0.0 % [no difference on these queries]"
-    nothing = [ScoredQuery([0.1], [False])] * 3
-    difference = compare(at(0.5), at(0.2), nothing)["query-recall"]
+    difference = compare(at(0.5), at(0.2), [ScoredQuery([0.1], [False])] * 3)["query-recall"]
     assert all(map(math.isnan, difference))
     queries = [ScoredQuery([0.1], [True])] + [ScoredQuery([0.1], [False])] * 9
     difference = compare(at(0.5), at(0.05), queries)["query-recall"]
@@ -100,8 +99,7 @@ def test_with_many_queries_the_interval_is_the_normal_one(level, z):
     se = np.sqrt(d.estimate * (1 - d.estimate) / 1000)  # a query differs by 1 or by 0
     assert d.high - d.low == pytest.approx(2 * z * se, rel=0.08)
     # Of 2 points with the power 0.8 at 5 %: the quantiles 1.96 and 0.84.
-    expected = 1000 * ((1.960 + 0.842) * se / 0.02) ** 2
-    assert d.needed == pytest.approx(expected, rel=0.15)
+    assert d.needed == pytest.approx(1000 * ((1.960 + 0.842) * se / 0.02) ** 2, rel=0.15)
     assert f"2 points: {d.needed:,.0f} queries" in str(d)
 
 

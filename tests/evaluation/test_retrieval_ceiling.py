@@ -11,8 +11,7 @@ from conformal_retrievers.data.hits import HitColumns
 
 
 def calibrated(k=None, alpha=0.2, **options):
-    retrieval = None if k is None else {"k": k}
-    return drawn.calibrated([0.5] * 9, alpha, retrieval=retrieval, **options)
+    return drawn.calibrated([0.5] * 9, alpha, retrieval=None if k is None else {"k": k}, **options)
 
 
 def found_at(*places, n=6, missed=0):

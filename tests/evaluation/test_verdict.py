@@ -142,8 +142,7 @@ def test_a_guarantee_that_holds_fails_in_at_most_5_of_100():
     for _ in range(400):
         calibration, new = calibrated(queries(60)), queries(80)
         for guarantee in GUARANTEES:
-            verdict = evaluate(calibration.guaranteeing(guarantee), new).verdict
-            alarms[guarantee] += verdict.fails
+            alarms[guarantee] += evaluate(calibration.guaranteeing(guarantee), new).verdict.fails
     for number in alarms.values():
         assert binomtest(number, 400, 0.05, alternative="greater").pvalue > 1e-4
 
@@ -213,8 +212,7 @@ def test_after_a_small_calibration_no_number_of_queries_contradicts_5_points_les
 def test_the_group_that_lacks_most_is_too_small_to_tell():
     one, other = (np.linspace(0, 0.5, n) for n in (399, 999))
     by_group = calibrated(grouped(a=one, b=other), by_group=True)
-    new = covered(400, 370, group="a") + covered(12, 12, group="b")
-    verdict = evaluate(by_group, new).verdict
+    verdict = evaluate(by_group, covered(400, 370, group="a") + covered(12, 12, group="b")).verdict
     assert (verdict.group, verdict.n, verdict.tests) == ("a", 12, 2)
     assert verdict.needed == 380  # at 0.025, for two groups
     assert "in one group" in verdict.shortage

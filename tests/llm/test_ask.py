@@ -62,8 +62,7 @@ class Busy:
 async def both(llm, requests, **options):
     """Return what `ask` and `aask` return, which must be the same."""
     answers = ask(llm, requests, **options)
-    other = await aask(llm, requests, **options)
-    assert list(map(str, answers)) == list(map(str, other))
+    assert list(map(str, answers)) == list(map(str, await aask(llm, requests, **options)))
     return answers
 
 

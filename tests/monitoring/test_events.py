@@ -82,8 +82,7 @@ def compressor():
 @pytest.mark.parametrize("ask", [CHAIN.ask, CHAIN.aask])
 async def test_a_compressor_with_handlers_is_a_run_with_one_event(compressor, ask):
     seen, collector = Seen(), RunCollectorCallbackHandler()
-    found = await finished(ask(compressor, TEXTS, callbacks=[seen, collector]))
-    assert texts_of(found) == KEPT
+    assert texts_of(await finished(ask(compressor, TEXTS, callbacks=[seen, collector]))) == KEPT
     ((name, data, run_id),) = seen.events
     assert name == "conformal_filter"
     assert json.loads(json.dumps(data)) == data

@@ -66,6 +66,5 @@ async def test_asynchronous_scores_are_the_synchronous_ones():
     one = lookup(a=0.5, b=math.nan, c=0.1, d=0.6)
     other = lookup(a=0.5, b=0.3, c=0.2, d=0.1)
     for scorer in combinations(one, other):
-        awaited = await scorer.ascore("q", ABCD)
-        np.testing.assert_array_equal(awaited, scorer.score("q", ABCD))
+        np.testing.assert_array_equal(await scorer.ascore("q", ABCD), scorer.score("q", ABCD))
         assert scorer.score("q", []).tolist() == []

@@ -135,8 +135,7 @@ def test_thresholds_and_p_values_stay_exact_beyond_64_bits():
     assert masses.new > 2**63
     steps = ranks.p_value_steps(masses)
     for i in range(0, len(sizes) + 1, 97):
-        exact = (1 + sum(Fraction(1, size) for size in sizes[i:])) / 48
-        assert steps[i] == float(exact)
+        assert steps[i] == float((1 + sum(Fraction(1, size) for size in sizes[i:])) / 48)
     # The first 24 queries have a mass of 24 = (1 − α) · 48.
     assert ranks.mass_threshold(np.arange(len(sizes)), masses, 0.5) == sum(range(25)) - 1
 

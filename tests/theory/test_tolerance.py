@@ -85,8 +85,7 @@ def wealth_by_hand(losses, alpha, delta):
     n, wealth, most = len(losses), 1.0, 1.0
     total, squares, variance = 0.5, 0.25, 0.25
     for i, loss in enumerate(losses, start=1):
-        bet = min(1.0, math.sqrt(2 * math.log(1 / delta) / (n * variance)))
-        wealth *= 1 + bet * (alpha - loss)
+        wealth *= 1 + min(1.0, math.sqrt(2 * math.log(1 / delta) / (n * variance))) * (alpha - loss)
         most = max(most, wealth)
         total += loss
         squares += (loss - total / (i + 1)) ** 2
