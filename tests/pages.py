@@ -25,11 +25,10 @@ def asked(name, pages, relevant, **fields):
             start = len(" ".join(f"The number is {n}." for n in pages[i][:place])) + (place > 0)
             length = len(f"The number is {pages[i][place]}.")
             evidence.append(Evidence(f"{name}-{i}", start, start + length))
-    marked = [i in relevant for i in range(len(pages))]
     return JudgedQuery(
         f"Which number of {name}?",
         with_hits(documents),
-        marked,
+        [i in relevant for i in range(len(pages))],
         id=name,
         evidence=evidence,
         **fields,

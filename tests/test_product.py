@@ -121,9 +121,8 @@ def calibrated_with(scorer, *, sentences, gate, **options):
         fit, judged, unanswered = (by_sentence(q, "sentences") for q in (fit, judged, unanswered))
     if gate:
         by_scores = BestScore(RetrievalScorer("dense"))
-        by_group = options["by_group"]
         options["gate"] = calibrate_gate(
-            judged, unanswered, by_scores, alpha=ALPHA / 3, by_group=by_group
+            judged, unanswered, by_scores, alpha=ALPHA / 3, by_group=options["by_group"]
         )
     return calibrate(judged, SCORERS[scorer](fit), alpha=ALPHA, **options), judged
 

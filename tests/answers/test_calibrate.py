@@ -218,9 +218,8 @@ def test_only_answered_questions_with_snippets_need_all_of_them():
             f"{chain(question, snippets)} {asked.count(question) * (question == queries[2].query)}"
         )
 
-    calibration = calibrate_answers(queries, answer, alpha=0.5, scorer=SCORER)
     assert "14.3 % of the questions need all their snippets. 28.6 % need none: the answer will" in (
-        calibration.statement
+        calibrate_answers(queries, answer, alpha=0.5, scorer=SCORER).statement
     )
 
 

@@ -265,10 +265,9 @@ def test_the_statement_of_flags():
     ],
 )
 def test_too_few_answers_have_the_effect_of_their_subject(subject, effect, unit):
-    too_few = answers(subject, 2)
     assert (
         f"none, so {effect}: at least 3 {unit} are needed, and 2 calibrate: 1 too few"
-        in lines(too_few)[1]
+        in lines(answers(subject, 2))[1]
     )
     grouped = lines(replace(answers(subject), by_group=True))[1]
     assert f"In any other group, {effect}" in grouped

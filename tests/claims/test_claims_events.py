@@ -67,11 +67,10 @@ def test_events_are_plain_json_without_texts_of_claims():
     filtered = answer_filter("red", "low", "lost", "endless")("q", "Some words.", [])
     event = claims_event_of(filtered, query="q")
     assert json.loads(json.dumps(event, allow_nan=False)) == event
-    calibration = filtered.claims.calibration
     assert {name: value for name, value in event.items() if name != "time"} == {
         "event": "conformal_claims",
         "version": 1,
-        "calibration": calibration.checksum,
+        "calibration": filtered.claims.calibration.checksum,
         "scorer": "lookup",
         "alpha": 0.4,
         "share": 1.0,

@@ -174,13 +174,12 @@ def beir(tmp_path_factory):
     """The queries of judged.jsonl in the BEIR layout. The corpus holds all their snippets."""
     queries = judged_queries(200)
     pairs = [(q, s) for q in queries for s in q.snippets]
-    found = [(q.id, s.id, s.hits[0].rank, s.retrieval_score) for q, s in pairs]
     return write_beir(
         tmp_path_factory.mktemp("beir"),
         {s.id: s.text for _, s in pairs},
         {q.id: q.query for q in queries},
         [(q.id, q.snippets[0].id, 1) for q in queries],
-        {"run": found},
+        {"run": [(q.id, s.id, s.hits[0].rank, s.retrieval_score) for q, s in pairs]},
     )
 
 

@@ -93,8 +93,7 @@ def test_a_filter_compares_with_itself_behind_a_gate_and_with_one_without(gate, 
     behind, plain = score_queries(LAST, queries, gate=gate), score_queries(LAST, queries)
     without = calibrate(drawn(np.random.default_rng(4), 200, "own"), LAST, alpha=0.2)
     assert compare(calibration, calibration.at(0.15), behind)["silent"].estimate == 0
-    more = compare(calibration, without, behind, plain)
-    assert more["removal"].estimate == pytest.approx(
+    assert compare(calibration, without, behind, plain)["removal"].estimate == pytest.approx(
         evaluate(calibration, behind).removal.estimate - evaluate(without, plain).removal.estimate
     )
 

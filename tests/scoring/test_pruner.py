@@ -99,10 +99,9 @@ def test_a_document_with_other_sentences_than_were_given_is_unscorable(sentences
 
 
 def test_a_probability_that_is_not_finite_is_unscorable():
-    found = [0.25, math.nan, math.inf, -math.inf]
     model = Returns(
         kept_sentences=[[f"{i} " for i in range(4)]],
-        sentence_probabilities=[np.array(found, np.float32)],
+        sentence_probabilities=[np.array([0.25, math.nan, math.inf, -math.inf], np.float32)],
     )
     scores = ProvenceScorer(model, "p").score(QUESTION, of("a", *"0123"))
     np.testing.assert_array_equal(scores, [0.75, math.nan, math.nan, math.nan])
