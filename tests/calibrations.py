@@ -56,7 +56,6 @@ def judged(draw, *, ties=True, missed=False, groups=False, most=9):
     n = sum(sizes)
     values = st.integers(0, 5) if ties else st.integers(-(10**6), 10**6)
     flat = draw(st.lists(values, min_size=n, max_size=n, unique=not ties))
-    ends = np.cumsum(sizes).tolist()
     return [
         relevant(
             *sorted(flat[end - size : end]),
@@ -64,7 +63,7 @@ def judged(draw, *, ties=True, missed=False, groups=False, most=9):
             group=draw(st.sampled_from("gh")) if groups else None,
             id=f"{place}",
         )
-        for place, (size, end) in enumerate(zip(sizes, ends, strict=True))
+        for place, (size, end) in enumerate(zip(sizes, np.cumsum(sizes).tolist(), strict=True))
     ]
 
 

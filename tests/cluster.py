@@ -13,13 +13,12 @@ from conformal_retrievers.llm.openai import openai_llm
 
 def line(i: int) -> dict[str, object]:
     """Return judged query i, with i % 4 + 1 snippets of which one or none is relevant."""
-    n = i % 4 + 1
     rows = [
         {
             "text": f"{i}.{j} " + "x" * ((7 * i + 3 * j) % 11 + 6 * (j != i % 3)),
             "relevant": j == i % 3,
         }
-        for j in range(n)
+        for j in range(i % 4 + 1)
     ]
     return {"id": f"q{i}", "query": f"query {i}", "missed": 0, "snippets": rows}
 

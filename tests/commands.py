@@ -42,10 +42,9 @@ def judged_queries(n, *, shift=0.0, groups=("a", "b"), start=0):
     rng = np.random.default_rng(start + 1)
 
     def found(i):
-        similarities = rng.normal([2 - shift, 0, 0, 0, 0]).tolist()
         snippets = [
             Snippet(f"text {i} {j}", id=f"{i}-{j}", retrieval_score=similarity)
-            for j, similarity in enumerate(similarities)
+            for j, similarity in enumerate(rng.normal([2 - shift, 0, 0, 0, 0]).tolist())
         ]
         return with_hits(sorted(snippets, key=lambda s: -s.retrieval_score), "toy")
 

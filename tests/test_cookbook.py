@@ -18,10 +18,9 @@ FIT = re.compile(r"\bfit=[0-9a-f]+")  # the hash of a fit, down to its last digi
 
 def outputs(path: Path) -> list[list[tuple[str, str]]]:
     """Return the outputs of each code cell: kind, and text where it is text."""
-    cells = nbformat.read(path, as_version=4).cells
     return [
         [(o.get("name", o.output_type), o.get("text", "")) for o in cell.outputs]
-        for cell in cells
+        for cell in nbformat.read(path, as_version=4).cells
         if cell.cell_type == "code"
     ]
 

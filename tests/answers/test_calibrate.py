@@ -158,10 +158,9 @@ def test_the_default_score_is_the_prior_alone_and_needs_nothing_in_the_filter(tm
     rng = np.random.default_rng(16)
     queries = []
     for i in range(40):
-        scores = np.sort(rng.normal(size=10))[::-1].tolist()
         snippets = [
             Snippet(f"{digest(i, j)[:8]} place {j}", hits=[Hit("dense", j, score)])
-            for j, score in enumerate(scores)
+            for j, score in enumerate(np.sort(rng.normal(size=10))[::-1].tolist())
         ]
         queries.append(JudgedQuery(f"thing {digest(i)[:8]}", snippets, [False] * 10, id=f"q{i}"))
     places = {query.query: int(rng.integers(3)) for query in queries}

@@ -11,8 +11,7 @@ from conformal_retrievers.calibration.planning import coverage_of, plan, smalles
 
 @every_guarantee
 def test_the_planned_number_is_enough_to_calibrate_and_one_less_is_not(guarantee):
-    n = plan(0.15, guarantee=guarantee).feasible
-    queries = [relevant(float(i)) for i in range(n)]
+    queries = [relevant(float(i)) for i in range(plan(0.15, guarantee=guarantee).feasible)]
     assert math.isfinite(calibration_of(queries, 0.15, guarantee).threshold())
     assert calibration_of(queries[1:], 0.15, guarantee).threshold() == math.inf
     if guarantee != "snippet":

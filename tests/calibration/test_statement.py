@@ -27,10 +27,9 @@ def lines(calibration):
 
 def two_groups(**options):
     """Return a calibration of 40 queries of group g and 40 of h, and 3 of group tiny."""
-    groups = ["g", "h"] * 40 + ["tiny"] * 3
     queries = [
         relevant(i / 100, i / 100 + 0.5, id=f"{i}", group=group, missed=int(i % 20 == 0))
-        for i, group in enumerate(groups)
+        for i, group in enumerate(["g", "h"] * 40 + ["tiny"] * 3)
     ]
     return calibration_of(queries, **options)
 

@@ -21,7 +21,6 @@ quiet = pytest.mark.filterwarnings("ignore:relevant snippets score higher")
 @st.composite
 def scored(draw, most=12):
     """Queries with any scores, groups and missed snippets, one of which has a relevant one."""
-    sizes = draw(st.lists(st.integers(0, 5), min_size=1, max_size=most))
     queries = [
         ScoredQuery(
             draw(st.lists(SCORES, min_size=size, max_size=size)),
@@ -30,15 +29,14 @@ def scored(draw, most=12):
             group=draw(st.sampled_from("gh")),
             missed=draw(st.integers(0, 2)),
         )
-        for place, size in enumerate(sizes)
+        for place, size in enumerate(draw(st.lists(st.integers(0, 5), min_size=1, max_size=most)))
     ]
     assume(any((query.relevant & ~np.isnan(query.scores)).any() for query in queries))
     return queries
 
 
 def parts_of(queries, cuts):
-    ends = [0, *sorted(cuts), len(queries)]
-    return [queries[start:end] for start, end in pairwise(ends)]
+    return [queries[start:end] for start, end in pairwise([0, *sorted(cuts), len(queries)])]
 
 
 def file_of(calibration):

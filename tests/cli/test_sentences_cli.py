@@ -72,8 +72,7 @@ def test_a_log_of_sentences_is_diagnosed(files):
 
 
 def test_judgements_without_evidence_are_refused(files, tmp_path):
-    lines = (files / "judged.jsonl").read_text("utf-8").splitlines()
-    rows = [json.loads(line) for line in lines]
+    rows = [json.loads(line) for line in (files / "judged.jsonl").read_text("utf-8").splitlines()]
     for row in rows:
         del row["evidence"]
     (tmp_path / "whole.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")

@@ -109,8 +109,7 @@ def test_all_chunks_of_a_relevant_document_are_relevant(judged, ids, values, rel
 
 def test_a_value_never_becomes_the_id_that_evidence_names():
     judged = JudgedQuery("q", [Snippet("t", id="page")], [True], evidence=[("page", 0, 5)])
-    again = judged.retrieved_as(found("1"), values=["page"])
-    assert [s.id for s in again.snippets] == ["1"]
+    assert [s.id for s in judged.retrieved_as(found("1"), values=["page"]).snippets] == ["1"]
     assert judged.retrieved_as([Snippet("t", id="1")]).snippets[0].id == "page"
 
 

@@ -188,8 +188,7 @@ def test_what_has_no_letter_is_no_sentence():
 def test_a_long_sentence_is_cut_between_lines_else_words_else_characters_as_seen():
     lines = "\n".join(["word " * 60 + "end"] * 5)
     assert [len(p) for p in cut(lines)] == [3 * 303 + 2, 2 * 303 + 1]
-    words = cut("word " * 500)
-    assert [len(p) for p in words] == [999, 999, 499]
+    assert [len(p) for p in cut("word " * 500)] == [999, 999, 499]
     assert [len(p) for p in cut("文" * 1500)] == [1000, 500]
     family = "👨‍👩‍👧‍👦"
     assert [len(p) % len(family) for p in cut(family * 300)] == [0, 0, 0]

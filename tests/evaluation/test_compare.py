@@ -93,8 +93,7 @@ def test_invalid_arguments_are_refused():
 
 @pytest.mark.parametrize(("level", "z"), [(0.95, 1.96), (0.8, 1.28)])
 def test_with_many_queries_the_interval_is_the_normal_one(level, z):
-    rng = np.random.default_rng(6)
-    queries = [ScoredQuery([score], [True]) for score in rng.random(1000)]
+    queries = [ScoredQuery([score], [True]) for score in np.random.default_rng(6).random(1000)]
     d = compare(at(0.8), at(0.6), queries, level=level)["query-recall"]
     se = np.sqrt(d.estimate * (1 - d.estimate) / 1000)  # a query differs by 1 or by 0
     assert d.high - d.low == pytest.approx(2 * z * se, rel=0.08)

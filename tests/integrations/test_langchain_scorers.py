@@ -31,13 +31,12 @@ class BM25Reranker(BaseDocumentCompressor):
     def compress_documents(self, documents, query, callbacks=None):
         self.calls += 1
         relevance = -np.asarray(bm25().score(query, [Snippet(d.page_content) for d in documents]))
-        order = np.argsort(-relevance, kind="stable")[: self.top_n]
         return [
             Document(
                 documents[i].page_content,
                 metadata={**documents[i].metadata, "relevance_score": np.float32(relevance[i])},
             )
-            for i in order
+            for i in np.argsort(-relevance, kind="stable")[: self.top_n]
         ]
 
     async def acompress_documents(self, documents, query, callbacks=None):

@@ -116,8 +116,7 @@ def test_a_long_value_is_cut_in_the_error(row, tmp_path):
 
 
 def test_a_whole_number_as_an_id_is_exact():
-    ids = [2**63 + 1, 10**400, 7.0, "b"]
-    [query] = read([ROW | {"id": id} for id in ids])
+    [query] = read([ROW | {"id": id} for id in [2**63 + 1, 10**400, 7.0, "b"]])
     assert [snippet.id for snippet in query.snippets] == [str(2**63 + 1), f"1{'0' * 400}", "7", "b"]
 
 
