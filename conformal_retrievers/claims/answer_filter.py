@@ -81,7 +81,7 @@ class AnswerFilter:
 
     def __post_init__(self) -> None:
         if not isinstance(self.filter, ClaimFilter):
-            raise TypeError(f"filter is a {type(self.filter).__name__}; give a ClaimFilter")
+            raise TypeError(f"filter is {self.filter!r:.60}; give a ClaimFilter")
         for name, llm in (("llm", self.llm), ("merge_with", self.merge_with or self.llm)):
             check_llm(llm, name)
 
