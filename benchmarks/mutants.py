@@ -399,7 +399,7 @@ MUTANTS = {
     ],
     "calibration/checks.py": [
         ("if about not in expected:", "if False:", "a calibration of another subject is used"),
-        ("if 2 * ordered < pairs:", "if 2 * ordered > pairs:", "a warning of scores in order"),
+        ("2 * ordered < pairs - 2", "2 * ordered > pairs - 2", "a warning of scores in order"),
         (
             'if guarantee != "all" or count_missed or not single:',
             'if guarantee != "all" or count_missed:',
@@ -673,8 +673,8 @@ MUTANTS = {
             "no luck of the calibration",
         ),
         (
-            "c.alpha, c.delta), n, ",
-            "c.alpha, c.delta) + 1, n, ",
+            "binomial_lower(k, n, ",
+            "binomial_lower(k + 1, n, ",
             "a rank too many in what whole queries lose",
         ),
     ],
@@ -790,7 +790,11 @@ MUTANTS = {
             "return c.relevant + np.nan_to_num(c.missed)",
             "recall of 100 % where missed snippets are unknown",
         ),
-        ("    check_unique_ids(queries.ids.tolist())\n", "", "a query that counts many times"),
+        (
+            "    checks.check_unique_ids(queries.ids.tolist())\n",
+            "",
+            "a query that counts many times",
+        ),
     ],
     "evaluation/findings.py": [
         (

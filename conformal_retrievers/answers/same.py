@@ -21,9 +21,9 @@ from conformal_retrievers.llm.reply import VERDICT
 Same: TypeAlias = Callable[[str, str, str], bool]  # of a question, an answer and a reference
 ABBREVIATION = re.compile(r"\b(?:[^\W\d_]\.){2,}")  # U.S.
 WITHIN = re.compile(r"['’`]|(?<=\d),(?=\d{3}\b)")  # what joins: don't, 1,000
-# Vowel signs of Hindi or Thai, which `\w` has not, and C++, A+ and the blood group A-, at the end.
-MARKS = "".join(c for c in map(chr, range(0x300, 0x1200)) if category(c)[0] == "M")
-LETTERS = rf"(?:\w[{MARKS}]*)+(?:[+#]+|-(?!\w))?"
+# Vowel signs of Hindi, Thai and Khmer, which `\w` has not; C++; the blood groups AB- and AB+.
+MARKS = "".join(c for c in map(chr, range(0x300, 0x1900)) if category(c)[0] == "M")
+LETTERS = rf"\b\w{{1,2}}-(?![\w-])|(?:\w[{MARKS}]*)+[+#]*"
 WORD = re.compile(rf"(?<!\w)[-−]\d[\d.,:/]*\b|\d+(?:[.,:/]\d+)*\w*|{LETTERS}|[^\w\s]")
 # Before a word: in plan A, and in the answer A, it is none.
 ARTICLE = re.compile(r"(?<![\w-])(?:a|[Aa]n|[Tt]he|THE)\s+(?=\w)")

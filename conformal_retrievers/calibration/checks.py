@@ -43,7 +43,8 @@ def check_subject(calibration: object, *expected: Subject) -> None:
     """Raise TypeError unless it is a calibration, `CalibrationMismatch` for another subject."""
     about: Any = getattr(calibration, "subject", None)
     if not isinstance(about, Subject):
-        raise TypeError(say("no calibration", given=calibration))
+        more = "; evaluate_gate measures a gate" if hasattr(calibration, "calibration") else ""
+        raise TypeError(say("no calibration", given=calibration, more=more))
     if about not in expected:
         names = " or ".join(subject.name for subject in expected)
         facts = {"subject": about, "names": names, "needed": expected[0]}
@@ -186,9 +187,9 @@ def check_groups(queries: ScoredQueries, by_group: bool, subject: Subject) -> No
         raise ValueError(say("no group", unit=subject.unit, which=which))
 
 
-def warn_if_reversed(ordered: float, pairs: int, subject: Subject) -> None:
+def warn_if_reversed(ordered: float, pairs: int, subject: Subject, margin: float = 0.0) -> None:
     """Warn if fewer than half of all pairs of a good and a bad item are ordered by their scores."""
-    if 2 * ordered < pairs:
+    if 2 * ordered < pairs - 2 * margin:
         warnings.warn(subject.says("reversed", area=ordered / pairs), stacklevel=3)
 
 

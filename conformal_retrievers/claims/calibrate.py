@@ -6,6 +6,7 @@ Mohri and Hashimoto 2024 (arXiv 2402.10978, theorem 4.1). Conformal-RAG (arXiv 2
 keeps R(c) ≥ q, and so the false claim itself if relevances tie.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
@@ -61,7 +62,6 @@ def calibrate_claims(
         answers for delta.
     """
     exact_share(share)
-    checks.warn_if_large(alpha=alpha, delta=delta)
     checks.check_flags(by_group=by_group)
     checks.check_on_unscorable(on_unscorable, CLAIMS)
     given = all_of(AnnotatedAnswer, answers, "answers")
@@ -76,7 +76,9 @@ def calibrate_claims(
         )
     relevance = np.concatenate([a.relevance for a in used])
     factual = np.array([f is True for a in used for f in a.factual], dtype=bool)
-    checks.warn_if_reversed(*ordered_pairs(relevance[~factual], relevance[factual]), CLAIMS)
+    ordered, pairs = ordered_pairs(relevance[~factual], relevance[factual])
+    margin = math.sqrt(pairs * (len(factual) + 1) / 3)  # two standard errors (Mann and Whitney)
+    checks.warn_if_reversed(ordered, pairs, CLAIMS, margin)
     for name, answer in zip(names, given, strict=True) if on_unscorable == "raise" else ():
         false = np.array([factual is not True for factual in answer.factual], dtype=bool)
         lost = np.flatnonzero(np.isnan(answer.relevance) & false)
@@ -85,7 +87,7 @@ def calibrate_claims(
                 f"{name}: relevance[{lost[0]}] is nan, but the claim may not be factual. Score it "
                 "again, leave the answer out, or give on_unscorable='drop'"
             )
-    return Calibration(
+    calibration = Calibration(
         alpha,
         "all",
         scorer,
@@ -101,6 +103,8 @@ def calibrate_claims(
             "n_unscorable": int(np.isnan(relevance).sum()),
         },
     )
+    checks.warn_if_large(alpha=calibration.alpha, delta=calibration.delta)
+    return calibration
 
 
 def share_of(calibration: Calibration) -> Fraction:

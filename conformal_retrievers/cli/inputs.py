@@ -84,7 +84,8 @@ def named_files(given: Iterable[str], option: str, folder: Path = Path()) -> dic
     named: dict[str, str] = {}
     for path in given:
         name, equals, file = path.partition("=")
-        if not equals or Path(path).exists() or (folder / path).exists() or "/" in name:
+        exists = Path(path).exists() or (folder / path).exists()
+        if not equals or exists or "/" in name:
             name, file = run_name(path), path
         if not name or not file:
             raise typer.BadParameter(f"{path!r}; give NAME=FILE, or FILE", param_hint=option)

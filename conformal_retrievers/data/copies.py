@@ -113,13 +113,13 @@ def without_copies(judged: Sequence[JudgedQuery]) -> tuple[list[JudgedQuery], st
     return kept, exact_text, near_text
 
 
-def check_copies(judged: Sequence[JudgedQuery], where: str = "") -> None:
+def check_copies(judged: Sequence[JudgedQuery]) -> None:
     """Raise ValueError for copies, and warn of near copies."""
     _, copies, near = without_copies(judged)
     if copies:
         raise ValueError(
-            f"{where}{copies}. The guarantee needs independent queries: keep one of each, as "
-            "read(path) does"
+            f"{copies}. The guarantee needs independent queries: keep one of each, as read(path) "
+            "does"
         )
     if near:
         warnings.warn(near, stacklevel=3)

@@ -89,8 +89,7 @@ def write_envelope(
     path: str | Path, fields: Mapping[str, Any], kind: Kind, *, rows: str | None = None
 ) -> None:
     """Write the `envelope_text` of a kind as `write_whole` does, which raises OSError."""
-    about = {"format": kind.format, "version": kind.version}
-    text = envelope_text({**about, **fields}, rows=rows)
+    text = envelope_text({"format": kind.format, "version": kind.version, **fields}, rows=rows)
     write_whole(path, text.encode("utf-8"), what=kind.what)
 
 

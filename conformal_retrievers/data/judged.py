@@ -63,7 +63,7 @@ def check_retrieved(judged: Sequence[JudgedQuery]) -> None:
             )
 
 
-def check_not_only_relevant(judged: Sequence[JudgedQuery], where: str = "") -> None:
+def check_not_only_relevant(judged: Sequence[JudgedQuery]) -> None:
     """Raise ValueError if no query has snippets, or most have relevant ones alone, as they are
     before they are retrieved. Warns if each of many snippets is relevant.
 
@@ -71,8 +71,7 @@ def check_not_only_relevant(judged: Sequence[JudgedQuery], where: str = "") -> N
     was asked for.
     """
     if not any(query.snippets or retrieved(query) for query in judged):
-        text = f"none of the {len(judged)} judged queries is retrieved yet"
-        raise ValueError(f"{where}{text}; {REMEDY}")
+        raise ValueError(f"none of the {len(judged)} judged queries is retrieved yet; {REMEDY}")
     some = [query for query in judged if query.snippets]
     only = sum(all(query.relevant) and not retrieved(query) for query in some)
     if 2 * only > len(some):

@@ -13,15 +13,8 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_subject
 from conformal_retrievers.calibration.subjects import RETRIEVED
 from conformal_retrievers.data.text import labelled
+from conformal_retrievers.evaluation import measures
 from conformal_retrievers.evaluation.bootstrap import n_to_tell, resampled, spans
-from conformal_retrievers.evaluation.measures import (
-    MEASURES,
-    Given,
-    checked,
-    counts,
-    keeps,
-    measured,
-)
 from conformal_retrievers.theory.intervals import check_level, in_percent
 
 OTHER = "scored_by_other"
@@ -63,8 +56,8 @@ class Differences(dict[str, Difference]):
 def compare(
     one: Calibration,
     other: Calibration,
-    scored: Given,
-    scored_by_other: Given | None = None,
+    scored: measures.Given,
+    scored_by_other: measures.Given | None = None,
     *,
     level: float = 0.95,
 ) -> Differences:
@@ -92,17 +85,18 @@ def compare(
     if scored_by_other is None and one.scorer != other.scorer:
         scorers = f"{one.scorer!r} and {other.scorer!r}"
         raise ValueError(f"the scorers differ, {scorers}; give scored_by_other too")
-    queries = checked(scored, one)
-    again = checked(queries if scored_by_other is None else scored_by_other, other, OTHER)
+    queries = measures.checked(scored, one)
+    again = measures.checked(queries if scored_by_other is None else scored_by_other, other, OTHER)
     same = queries.ids.tolist() == again.ids.tolist()
     if not same or not np.array_equal(queries.offsets, again.offsets):
         raise ValueError(f"{OTHER} has other queries than scored; give the same, in order")
     for calibration in (one, other):
         calibration.held_out(queries.ids.tolist())
-    ours = counts(queries, keeps(queries, one))
-    theirs = counts(again, keeps(again, other))
-    names = [name for name in measured(ours) if name in measured(theirs)]
-    parts = [column for c in (ours, theirs) for name in names for column in MEASURES[name](c)]
+    ours = measures.counts(queries, measures.keeps(queries, one))
+    theirs = measures.counts(again, measures.keeps(again, other))
+    names = [name for name in measures.measured(ours) if name in measures.measured(theirs)]
+    columns_of = [measures.MEASURES[name] for name in names]
+    parts = [column for c in (ours, theirs) for columns in columns_of for column in columns(c)]
     table = np.stack(parts, axis=1)  # (K, 2 calibrations × measures × 2)
     estimates = _differences(table.sum(axis=0)[None])[0]
     drawn = _differences(resampled(table))

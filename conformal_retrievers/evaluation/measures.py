@@ -25,21 +25,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibrate import score_as_calibrated
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.checks import (
-    CalibrationMismatch,
-    check_silenced,
-    check_split,
-    check_unique_ids,
-)
 from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.scorer import needed_scorers
 from conformal_retrievers.calibration.subjects import at_most
 from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.column_checks import Objects
 from conformal_retrievers.data.columns import ScoredQueries, places_by_group
-from conformal_retrievers.data.copies import check_copies
 from conformal_retrievers.data.hits import HitColumns
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.data.retrieval import may_be_one
@@ -79,7 +73,7 @@ class QueryCounts(NamedTuple):
         if len(given) == 1:
             return given[0]
         whole = cls._make(map(np.concatenate, zip(*given, strict=True)))
-        check_unique_ids(whole.ids.tolist())
+        checks.check_unique_ids(whole.ids.tolist())
         return whole
 
     def at(self, places: NDArray[np.intp]) -> QueryCounts:
@@ -103,9 +97,9 @@ def checked(given: Given, calibration: Calibration, name: str = "scored") -> Sco
     queries = ScoredQueries.of(_scored(given, calibration), name)
     if not len(queries):
         raise ValueError(f"{name} is empty; give at least one query")
-    check_unique_ids(queries.ids.tolist())
-    check_split(calibration.split, queries.split, name)
-    check_silenced(queries, calibration.silences)
+    checks.check_unique_ids(queries.ids.tolist())
+    checks.check_split(calibration.split, queries.split, name)
+    checks.check_silenced(queries, calibration.silences)
     return queries
 
 
@@ -130,10 +124,10 @@ def _scored(given: Iterable[Any], calibration: Calibration) -> Iterable[ScoredQu
     if not queries or isinstance(queries[0], ScoredQuery):
         return queries
     queries = judged_queries(queries)
-    check_copies(queries)
-    check_split(calibration.split, queries[0].split, "judged")
+    for split in {query.split for query in queries if query.snippets}:
+        checks.check_split(calibration.split, split, "judged")
     if needed := needed_scorers(calibration):
-        raise CalibrationMismatch(say("scorer needed", names=", ".join(map(repr, needed))))
+        raise checks.CalibrationMismatch(say("scorer needed", names=", ".join(map(repr, needed))))
     warn_if_retrieved_otherwise(queries, calibration)
     return score_as_calibrated(calibration, queries)
 

@@ -128,7 +128,6 @@ def calibrate_flag(
     `calibrate`; `ConsistencyLabels.labels` are such labels. Raises ValueError if an answer occurs
     twice, has no token or was fitted on, none is inconsistent, or there are too few for delta.
     """
-    checks.warn_if_large(alpha=alpha, delta=delta)
     checks.check_flags(by_group=by_group)
     given = all_of(JudgedRatios, answers, "answers")
     check_digests(given, {"fit the classifier": classifier.fitted_on})
@@ -156,6 +155,7 @@ def calibrate_flag(
         labels=checks.json_copy("labels", labels),
         details={"answers": [*sorted(answer.ratios.digest for answer in given)]},
     )
+    checks.warn_if_large(alpha=calibration.alpha, delta=calibration.delta)
     return FactualityFlag(classifier, calibration)
 
 

@@ -134,7 +134,8 @@ class Monitor:
         follows_beta = c.guarantee != "query-recall" and not c.silences
         if follows_beta and c.threshold() < math.inf:
             n = c.n_units[None]
-            return 1 - binomial_lower(tolerance_rank(n, c.alpha, c.delta), n, self._state.level / 2)
+            k = tolerance_rank(n, c.alpha, c.delta)
+            return 1 - binomial_lower(k, n, self._state.level / 2)
         # The bets are made in an order that does not depend on the scores.
         order = in_hashed_order(c.queries.ids.tolist())
         losses = [lost for i in order if (lost := self._loss(c.queries[i])) is not None]

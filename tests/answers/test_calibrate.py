@@ -275,7 +275,7 @@ def test_what_can_be_refused_is_refused_before_anything_is_asked():
 
 
 def test_too_few_questions_are_said_to_be_too_few():
-    with pytest.warns(UserWarning, match="To keep 0.9, give alpha=0.1"):
+    with pytest.warns(UserWarning, match="To guarantee 0.9, give alpha=0.1"):
         calibrate_answers(pairs(3), Chain(1), alpha=0.9, scorer=SCORER)
     calibration = calibrate_answers(pairs(3), Chain(1), alpha=0.1, scorer=SCORER)
     assert not calibration.out_of_reach

@@ -400,6 +400,8 @@ def test_a_comparison_without_a_verdict_leaves_the_question_out():
         ("ls -a", "ls", False, True),
         ("THE DANUBE", "Danube", True, True),
         ("AB-", "AB", False, False),
+        ("It is Paris--the capital; short- and long-term", "Paris", False, True),
+        ("ไม่", "ไม้", False, False),
         ("की", "कि", False, False),
     ],
 )

@@ -173,6 +173,9 @@ def test_answers_without_claims_or_annotation_are_not_used_and_are_named():
 def test_invalid_answers_and_arguments_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_what_looks_the_wrong_way_round_is_warned_of_and_what_is_no_answer_is_refused():
     with pytest.warns(UserWarning, match="alpha is 0.9, .* give alpha=0.1"):
         calibration_of(alpha=0.9)
     with pytest.warns(UserWarning, match="not factual have higher.*AUC 0.00"):

@@ -161,7 +161,7 @@ SENTENCES = [
     ["Это предложение.", "А это?", "Да!"],
     ["A family 👨‍👩‍👧‍👦 of four.", "Flags 🇩🇪🇫🇷!", "Élève e\u0301le\u0300ve.", "So."],
     ["The variant H2A.Z is in.", "It is so."],
-    ["Call System.Net.Http in os.path.", "It needs >=2.7, !=3.0.*, !=3.1.*.", "So."],
+    ["Call System.Net.Http in os.path.", "It needs >=2.7, !=3.0.*, !=3.1.*.", "So it is."],
     ["He came.", '"Go," she said.', "(And so on)."],
     ['A 5" disk.', '"No matter," he said.', "It is."],
     ["It is c.d here.", "He met Dr. Smith.", "(So)!", "No."],
@@ -179,6 +179,14 @@ def test_sentences_of_many_scripts_are_found(sentences):
 def test_a_blank_line_ends_a_sentence_that_has_no_end():
     for blank in ("\n\n", "\r\n\r\n", "\r\r", "\n \t\n", "\n\n\n"):
         assert cut(f"No end{blank}one. Two") == ["No end", "one.", "Two"]
+
+
+def test_a_sentence_may_end_without_white_space():
+    assert cut("It works well.Then it fails in 2010.The end.") == [
+        "It works well.",
+        "Then it fails in 2010.",
+        "The end.",
+    ]
 
 
 def test_what_has_no_letter_is_no_sentence():

@@ -11,6 +11,7 @@ A question that is on both sides, once with its answers and once without, is in 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -30,8 +31,8 @@ from conformal_retrievers.calibration.subjects import QUERIES
 from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.checks import check_names
 from conformal_retrievers.data.columns import IN_ONE_WAY, ScoredQueries, the_same
-from conformal_retrievers.data.copies import check_copies
-from conformal_retrievers.data.judged import check_not_only_relevant
+from conformal_retrievers.data.copies import check_copies, without_copies
+from conformal_retrievers.data.judged import check_not_only_relevant, retrieved
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.scoring.hit_features import sources_of
 from conformal_retrievers.scoring.learned.queries import LearnedQueryScorer, fitted_queries
@@ -104,7 +105,6 @@ def calibrate_gate(
     The threshold is the k-th smallest score of n answerable queries, k = ⌈(n + 1)(1 − α)⌉.
     """
     exact_alpha(alpha)
-    checks.warn_if_large(alpha=alpha, delta=delta)
     checks.check_flags(by_group=by_group)
     given = judged_queries(answerable, "answerable")
     check_copies(given)
@@ -140,7 +140,8 @@ def calibrate_gate(
         labels=checks.json_copy("labels", labels),
     )
     # Before anything is paid for: refuses what would be refused afterwards.
-    made("none yet", ScoredQueries.of_units(np.zeros(len(known)), known))
+    unscored = made("none yet", ScoredQueries.of_units(np.zeros(len(known)), known))
+    checks.warn_if_large(alpha=unscored.alpha, delta=unscored.delta)
     own, choice = scorer, None
     if not isinstance(own, QueryScorer):
         own, choice = _learned(given, sources, fit, scorer)
@@ -173,7 +174,8 @@ def by_source(
 ) -> dict[str, list[JudgedQuery]]:
     """Return unanswerable queries by source.
 
-    Raises ValueError for one with a relevant snippet, for copies, and if none is retrieved yet.
+    Raises ValueError for one with a relevant snippet, and for one without snippets, retriever and
+    k where answerable ones have them. Warns of copies.
     """
     named = unanswerable if isinstance(unanswerable, Mapping) else {"unanswerable": unanswerable}
     sources = {JUDGED: [query for query in given if not query.answerable]}
@@ -190,17 +192,20 @@ def by_source(
         }
         for query in given
     }
+    known_k = any(query.k or query.retriever for query in given)
     for name, queries in sources.items():
         checks.check_unique_ids(query.id for query in queries)
-        where = f"unanswerable[{name!r}]: "
-        check_copies(queries, where)
-        check_not_only_relevant(queries, where)
+        _, copies, _ = without_copies(queries)
+        if copies:
+            warnings.warn(say("copies", name=name, copies=copies), stacklevel=3)
         for query in queries:
             known = answers.get(query_digest(query.query), set())
             if known & {snippet.text for snippet in query.snippets}:
                 raise ValueError(say("still answered", name=name, query=query))
             if any(query.relevant):
                 raise ValueError(say("answered", name=name, query=query))
+            if known_k and not query.snippets and not retrieved(query):
+                raise ValueError(say("never retrieved", name=name, query=query))
     return sources
 
 

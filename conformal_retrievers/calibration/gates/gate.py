@@ -165,11 +165,12 @@ class Gate:
         `in_front.py`).
         """
         c, own = self.calibration, answerable_in(self.calibration)
+        scores = query_scores(self.scorer, judged).tolist()
         return [
             score > c.threshold_without_one(query.group)
             if query_digest(query.query) in own
             else self.decide(score, query.group).silent
-            for score, query in zip(query_scores(self.scorer, judged).tolist(), judged, strict=True)
+            for score, query in zip(scores, judged, strict=True)
         ]
 
 

@@ -75,7 +75,8 @@ def snippet_of(record: Record, name: str, given: Any) -> Snippet:
 def with_metadata(metadata: Record, text: str, id: str | None, score: float | None) -> Snippet:
     """Return a document as a snippet, whose metadata may have its source and its place there."""
     start = metadata.get("start_index")
-    return Snippet(text, id, metadata.name("source"), start if type(start) is int else None, score)
+    position = start if type(start) is int else None
+    return Snippet(text, id, metadata.name("source"), position, score)
 
 
 def judged_by(

@@ -65,8 +65,8 @@ def _report(judged: Sequence[JudgedQuery]) -> None:
     known = {name for query in judged for s in query.snippets for name in (s.id, s.document)}
     unknown = sorted(named - known)
     enough = len(named) >= LEAST
-    if unknown and len(unknown) > (len(named) * MANY if enough else len(named) - 1):
-        near = get_close_matches(unknown[0], filter(None, known), 1)
+    if unknown and len(unknown) > (len(named) * MANY if enough else max(1, len(named) - 1)):
+        near = get_close_matches(unknown[0], [*filter(None, known)][:5000], 1)
         nearest = f" (nearest: {near[0]!r:.60})" if near else ""
         message = (
             f"evidence names {len(unknown)} of {len(named)} documents that were retrieved for no "

@@ -58,7 +58,10 @@ def pieces_in(text: str, size: int) -> Iterator[tuple[int, int]]:
 
 _WINDOW, _CONTEXT = 1000, 50  # sentencex takes quadratic time for text without spaces
 _LETTER = regex.compile(r"\p{L}")
-_INSIDE_WORD = regex.compile(r"(?<=[\p{L}\p{N}]\.)(?=[\p{L}\p{N}_*])")  # "os.path", "3.0.*"
+# "os.path", "3.0.*", "H2A.Z", "System.Net"; but texts may lack the space after "well.Then".
+_INSIDE_WORD = regex.compile(
+    r"(?<=[\p{L}\p{N}]\.)(?=[\p{Ll}\p{N}_*])|(?<=\p{Lu}\.)(?=\p{L})|(?<=\p{Lu}\p{L}*\.)(?=\p{Lu})"
+)
 _OPENING = regex.compile(r"""(?<=\s)[\p{Ps}\p{Pi}"']+\Z""")  # of the next sentence
 
 
