@@ -43,7 +43,7 @@ def check_subject(calibration: object, *expected: Subject) -> None:
     """Raise TypeError unless it is a calibration, `CalibrationMismatch` for another subject."""
     about: Any = getattr(calibration, "subject", None)
     if not isinstance(about, Subject):
-        more = "; evaluate_gate measures a gate" if hasattr(calibration, "calibration") else ""
+        more = say("measured elsewhere") if hasattr(calibration, "calibration") else ""
         raise TypeError(say("no calibration", given=calibration, more=more))
     if about not in expected:
         names = " or ".join(subject.name for subject in expected)

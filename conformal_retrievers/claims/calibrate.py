@@ -60,6 +60,12 @@ def calibrate_claims(
     ValueError
         For an argument out of range, a repeated id, a missing group, no usable answer, or too few
         answers for delta.
+
+    Warns
+    -----
+    UserWarning
+        If alpha or delta is above 0.5, and if factual claims have the lower relevances, by more
+        than chance.
     """
     exact_share(share)
     checks.check_flags(by_group=by_group)

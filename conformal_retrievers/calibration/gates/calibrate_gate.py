@@ -97,8 +97,14 @@ def calibrate_gate(
     ------
     ValueError
         For an argument out of range, no answerable query, too few for delta, an unanswerable query
-        with a relevant snippet, queries of different retrievers or depths, or not retrieved yet, or
-        one that the scorer was fitted on.
+        with a relevant snippet, copies among the answerable ones, queries of different retrievers
+        or depths, or not retrieved yet, or one that the scorer was fitted on.
+
+    Warns
+    -----
+    UserWarning
+        If alpha or delta is above 0.5, which looks like a share that is to hold, and for copies
+        among unanswerable queries.
 
     Notes
     -----

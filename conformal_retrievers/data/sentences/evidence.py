@@ -45,8 +45,8 @@ def by_sentence(judged: Iterable[JudgedQuery], split: Split) -> list[JudgedQuery
     Raises ValueError for a query with relevant snippets and no evidence; for evidence that is not
     in the text it names, or is in a document whose retrieved snippets have no position; if ten
     documents or more are named, and none was retrieved; for a query that was cut in another way, or
-    is not retrieved yet. Warns if over a third of the documents that evidence names were retrieved
-    for no query.
+    is not retrieved yet. Warns if over a third of the documents that evidence names, or all of two
+    to nine, were retrieved for no query.
     """
     cuts, queries = splitter(split), all_of(JudgedQuery, judged, "judged")
     check_retrieved(queries)
