@@ -35,7 +35,7 @@ def check_type(kind: Any, remedy: str, **given: object) -> None:
 def warn_if_large(**risks: float | None) -> None:
     """Warn of an alpha or a delta above 0.5, which looks like a share that is to hold."""
     for name, risk in risks.items():
-        if risk is not None and 0.5 < risk < 1:
+        if risk is not None and risk > 0.5:
             warnings.warn(say(f"large {name}", risk=risk, other=1 - risk), stacklevel=3)
 
 
@@ -188,7 +188,10 @@ def check_groups(queries: ScoredQueries, by_group: bool, subject: Subject) -> No
 
 
 def warn_if_reversed(ordered: float, pairs: int, subject: Subject, margin: float = 0.0) -> None:
-    """Warn if fewer than half of all pairs of a good and a bad item are ordered by their scores."""
+    """Warn if fewer than half of all pairs of a good and a bad item are ordered by their scores.
+
+    `margin` is how many fewer, so that chance alone rarely warns.
+    """
     if 2 * ordered < pairs - 2 * margin:
         warnings.warn(subject.says("reversed", area=ordered / pairs), stacklevel=3)
 

@@ -182,6 +182,8 @@ def test_copies_among_unanswerable_queries_and_a_large_alpha_are_warned_of():
         calibrate_gate(ANSWERABLE, (), FIRST, alpha=0.9)
     without_k = [judged(f"q{i}", i, (1.0,), (9.0,), retriever=None) for i in range(20)]
     calibrate_gate(without_k, {"x": [NEVER]}, FIRST, alpha=0.1)  # it may have found nothing
+    by_hand = replace(OTHER[0], retriever=None)
+    calibrate_gate(ANSWERABLE, {"x": [by_hand]}, FIRST, alpha=0.1)
 
 
 def test_a_gate_is_not_calibrated_as_a_filter_is_and_needs_a_scorer_of_its_own():

@@ -1,5 +1,6 @@
 """Claims: an answer's score, the calibration, the filter, and its evaluation."""
 
+import asyncio
 import math
 
 import numpy as np
@@ -18,6 +19,7 @@ from conformal_retrievers.claims import (
     answer_scores,
     calibrate_claims,
     evaluate_claims,
+    write_answers,
 )
 from conformal_retrievers.theory.ranks import conformal_rank, exact_share
 
@@ -182,9 +184,14 @@ def test_what_looks_the_wrong_way_round_is_warned_of_and_what_is_no_answer_is_re
         calibration_of([answer([0.9, 0.1], "-+")] * 9)
     with pytest.warns(UserWarning, match="delta is 0.8, .* give delta=0.2"):
         calibration_of(delta=0.8, alpha=0.5)
+    calibration_of([answer([0.9, 0.1], "-+")] * 3)  # by chance
+    with pytest.raises(ValueError, match="query is ''"):
+        asyncio.run(ClaimFilter(LookupScorer({}), calibration_of()).acall("", [], []))
     for answers in ("answers.jsonl", FIVE[0]):
         with pytest.raises(TypeError, match="answers"):
             evaluate_claims(calibration_of(), answers)
+        with pytest.raises(TypeError, match="answers"):
+            write_answers(answers, "never written")
 
 
 # --- the filter -----------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 from pages import NAME, NUMBER, asked
 
 from conformal_retrievers import CalibrationMismatch, Monitor, ScoredQuery, calibrate, score_queries
-from conformal_retrievers.data import Hit, by_sentence
+from conformal_retrievers.data import Hit, JudgedQuery, by_sentence
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.evaluation import compare, diagnose, evaluate, report
 from conformal_retrievers.evaluation.equal_recall import FILTER, equal_recall
@@ -94,6 +94,8 @@ def test_scores_of_whole_snippets_and_of_sentences_are_not_mixed():
                 use(calibration, scored)
     with pytest.raises(ValueError, match="split"):
         evaluate(CALIBRATION, [*whole, *scored_of()])
+    with pytest.raises(CalibrationMismatch, match="split"):  # before anything is scored
+        evaluate(CALIBRATION, [JudgedQuery("q", ["a"], [True])])
 
 
 def test_calibrations_of_sentences_are_compared():

@@ -141,6 +141,8 @@ def test_a_calibration_of_another_subject_or_classifier_is_refused(flag):
         FactualityFlag(other, flag.calibration)
     with pytest.raises(TypeError, match=r"give lookback_ratios\(attention\)"):
         flag("attention")
+    with pytest.warns(UserWarning, match="alpha is 0.9, the risk"):
+        flag_of(ANSWERS, alpha=0.9)
 
 
 # --- files, evaluation ----------------------------------------------------------------------------
