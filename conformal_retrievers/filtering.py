@@ -114,8 +114,13 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         return cls(scorer, calibration, **options)
 
     def at(self, alpha: float) -> Self:
-        """Return the same filter at another alpha, see `Calibration.at`; it is remembered."""
-        return self._twin(alpha, lambda: {"calibration": self.calibration.at(alpha)})
+        """Return the same filter at another alpha, see `Calibration.at`; it is remembered.
+
+        Warns of an alpha above 0.5, which looks like the share to be kept.
+        """
+        twin = self._twin(alpha, lambda: {"calibration": self.calibration.at(alpha)})
+        checks.warn_if_large(alpha=alpha)
+        return twin
 
     def with_gate(self, gate: Gate | None) -> Self:
         """Return the same filter with a gate in front, or with its own for None; it is remembered.

@@ -198,6 +198,7 @@ def open_filter(
         calibration = Calibration.load(calibration)
     if alpha is not None:
         calibration = calibration.at(alpha)
+        checks.warn_if_large(alpha=alpha)
     if callable(scorers) and not isinstance(scorers, Scorer):
         gate = options.get("gate")
         of_gate = needed_scorers(Calibration.load(gate)) if isinstance(gate, str | Path) else []

@@ -103,13 +103,16 @@ def test_if_no_sentence_passes_or_has_a_score_the_options_say_what_happens():
 
 def test_another_alpha_keeps_the_options_and_is_remembered():
     conformal = filter_of(neighbours=1, on_empty="keep_best", on_unscorable="raise")
-    other = conformal.at(0.6)
-    assert other is conformal.at(0.6)
+    other = conformal.at(0.5)
+    assert other is conformal.at(0.5)
     assert isinstance(other, SentenceFilter)
-    assert other.calibration.alpha == 0.6
+    assert other.calibration.alpha == 0.5
     for name in ("scorer", "splitter", "neighbours", "on_empty", "on_unscorable"):
         assert getattr(other, name) == getattr(conformal, name)
     assert conformal.calibration.alpha == 0.4
+    for risky in (conformal.at, lambda a: open_filter(calibrated_whole(), NUMBER, alpha=a)):
+        with pytest.warns(UserWarning, match="alpha is 0.9, .* give alpha=0.1"):
+            risky(0.9)
     assert isinstance(ConformalFilter(NUMBER, calibrated_whole()).at(0.5), ConformalFilter)
 
 

@@ -12,8 +12,8 @@ fit part is too small to tell, this is found on the calibration part, and change
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import JsonValue
@@ -139,36 +139,55 @@ def choose(
     if guarantee == "snippet":
         own = _absolute(sources)
         return own, Choice(chosen=own.name, given=names)
-    fit, enough = parts.fit, sum(any(query.relevant) for query in parts.fit) >= COMPARED
+    fit, enough = parts.fit, _enough(parts.fit)
     asked = fit if enough or not given else [*fit, *parts.calibration]
     for query in with_bar(asked, "Fitting the score") if progress and asked else asked:
         for part in given:
             score_snippets(part, query.query, query.retrieved)
     learned = fitted(sources, given, fit, item)
-    scored = dict(_scored(sources, given, fit, fit if enough else parts.calibration, item))
-    costs = {name: float(kept(queries, alpha).mean()) for name, queries in scored.items()}
-    top = [name for name, n in costs.items() if name.startswith("top k of") and n < np.inf]
-    better = [name for name in top if _better(scored[name], scored[LEARNED], alpha)]
+    on = fit if enough else parts.calibration
     choice = Choice(
         chosen=learned.name,
         given=names,
-        alpha=alpha if costs else None,
-        costs={name: costs[name] for name in ([LEARNED, *top] if costs else ())},
-        best=min(better, key=costs.__getitem__, default=LEARNED) if costs else None,
-        adds={
-            name: Added(with_it=costs[LEARNED], without=costs[f"without {name}"])
-            for name in names
-            if f"without {name}" in costs
-        },
         on="fit" if enough else "calibration",
         n_fit=len(fit),
         fit_ids=[query.id for query in fit if query.id is not None],
         fit_digests=[query_digest(query.query) for query in fit],
     )
-    return learned, choice
+    if not _enough(on):
+        return learned, choice
+    compared = _compared(sources, given, fit, on, item)
+    return learned, choice.model_copy(update=_costs(compared, alpha))
+
+
+def _enough(queries: Judged) -> bool:
+    return sum(any(query.relevant) for query in queries) >= COMPARED
+
+
+class Compared(NamedTuple):
+    """Queries of one part, scored by what is learned and by what it is compared with."""
+
+    learned: list[ScoredQuery]
+    without: dict[str, list[ScoredQuery]]  # each given scorer
+    top: dict[str, list[ScoredQuery]]  # k of each retriever, and of their fusion
 
 
 LEARNED = "learned"  # the name of its cost
+
+
+def _costs(compared: Compared, alpha: float) -> dict[str, Any]:
+    """Return what of `Choice` says how many snippets each score keeps of a query."""
+
+    def cost(queries: Sequence[ScoredQuery]) -> float:
+        return float(kept(queries, alpha).mean())
+
+    own = cost(compared.learned)
+    tops = {name: n for name, queries in compared.top.items() if (n := cost(queries)) < np.inf}
+    better = [name for name in tops if _better(compared.top[name], compared.learned, alpha)]
+    best = min(better, key=tops.__getitem__, default=LEARNED)
+    without = {name: cost(queries) for name, queries in compared.without.items()}
+    adds = {name: Added(with_it=own, without=n) for name, n in without.items()}
+    return {"alpha": alpha, "costs": {LEARNED: own, **tops}, "best": best, "adds": adds}
 
 
 def _better(top: Sequence[ScoredQuery], own: Sequence[ScoredQuery], alpha: float) -> bool:
@@ -216,35 +235,40 @@ def _absolute(sources: Sources) -> Scorer:
 # --- what it keeps --------------------------------------------------------------------------------
 
 
-def _scored(
+def _compared(
     sources: Sources, given: Sequence[Scorer], fit: Judged, on: Judged, item: Item
-) -> Iterator[tuple[str, list[ScoredQuery]]]:
-    """Yield the scores of queries of one part, if enough of them have a relevant snippet.
+) -> Compared:
+    """Return queries of one part, scored.
 
     By what is learned with all scorers, and without each, in the fit part by cross-validation, and
     by a top k of each retriever and of their fusion; +inf for what a retriever did not return.
     """
-    if sum(any(query.relevant) for query in on) < COMPARED:
-        return
-    yield LEARNED, _not_fitted_on(sources, given, fit, on, item)
+    without = {}
     for scorer in given:
         others = [other for other in given if other is not scorer]
         fewer = sources._replace(scorers=tuple(scorer.name for scorer in others))
         if fewer.names:
-            yield f"without {scorer.name}", _not_fitted_on(fewer, others, fit, on, item)
-    if item == "sentences":  # those of a document have one rank
-        return
-    retrievers = [name for name, _ in sources.retrievers]
-    ranked: dict[str, Scorer] = {name: RankScorer(name) for name in retrievers}
-    if len(retrievers) > 1:
-        ranked["the fusion"] = FusionScorer(retrievers)
+            without[scorer.name] = _not_fitted_on(fewer, others, fit, on, item)
+    top = {} if item == "sentences" else _top(sources, on)  # those of a document have one rank
+    return Compared(_not_fitted_on(sources, given, fit, on, item), without, top)
+
+
+def _top(sources: Sources, on: Judged) -> dict[str, list[ScoredQuery]]:
+    """Return queries scored by their places in the list of each retriever, and in the fusion."""
+    names = [name for name, _ in sources.retrievers]
     lists = [{*query.hits} for query in on if query.snippets]
-    relevant = [np.array(query.relevant) for query in on]
-    for name, scorer in ranked.items():
-        if name == "the fusion" or all(name in names for names in lists):
-            scores = (score_snippets(scorer, query.query, query.retrieved) for query in on)
-            ks = [np.where(s < np.inf, s.argsort(kind="stable").argsort(), np.inf) for s in scores]
-            yield f"top k of {name}", [*map(ScoredQuery, ks, relevant)]
+    complete = [name for name in names if all(name in hits for hits in lists)]
+    scorers: dict[str, Scorer] = {f"top k of {name}": RankScorer(name) for name in complete}
+    if len(names) > 1:
+        scorers["top k of the fusion"] = FusionScorer(names)
+    top: dict[str, list[ScoredQuery]] = {name: [] for name in scorers}
+    for name, scorer in scorers.items():
+        for query in on:
+            scores = score_snippets(scorer, query.query, query.retrieved)
+            place = scores.argsort(kind="stable").argsort()
+            ks = np.where(scores < np.inf, place, np.inf)
+            top[name].append(ScoredQuery(ks, np.array(query.relevant)))
+    return top
 
 
 def _not_fitted_on(

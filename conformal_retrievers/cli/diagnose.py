@@ -65,12 +65,14 @@ def diagnose(
     if as_json:
         numbers = {f.name: getattr(diagnosis, f.name) for f in fields(diagnosis)}
         del numbers["calibration"]
-        counted = {"left_out": new.left_out, "repeated": new.repeated}
+        counted = {"left_out": new.left_out, "repeated": new.log.repeated if new.log else 0}
         lead = {"verdict": diagnosis.paragraph, "equal_recall": diagnosis.evaluation.equal_recall}
         of_gate = {"gate": gate._asdict()} if gate else {}
-        in_shadow = {"shadow": new.savings._asdict()} if new.savings else {}
+        failed = {"failed_retrievers": new.log.failed} if new.log else {}
+        savings = new.log and new.log.savings
+        in_shadow = {"shadow": savings._asdict()} if savings else {}
         lost = {"dropped": dropped(tested, new.queries, new.judged)} if diagnosis.judged else {}
-        print_json({**counted, **in_shadow, **lead, **numbers, **lost, **of_gate})
+        print_json({**counted, **failed, **in_shadow, **lead, **numbers, **lost, **of_gate})
     else:
         _say(diagnosis, new)
         if gate is not None:
@@ -84,11 +86,13 @@ def diagnose(
 
 
 def _say(found: Diagnosis, new: inputs.New) -> None:
-    if new.savings:
-        say(f"{new.savings}\n")
+    if new.log and new.log.savings:
+        say(f"{new.log.savings}\n")
     measured, tested = found.evaluation, found.calibration
     say(f"Queries: {measured.n_queries:,}, with {measured.n_snippets:,} {tested.subject.item}s.")
     say(f"Left out: {new.left_out:,}.")
-    if new.repeated:
-        say(f"Repeated, and counted once: {new.repeated:,}.")
+    if new.log and new.log.repeated:
+        say(f"Repeated, and counted once, as filtered last: {new.log.repeated:,}.")
+    for name, n in new.log.failed.items() if new.log else ():
+        say(f"The retriever {name!r} failed in {n:,} events. What was retrieved then is kept.")
     say(f"\n{found}")

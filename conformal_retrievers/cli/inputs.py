@@ -6,11 +6,12 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import typer
 from pydantic import JsonValue
 
+from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.checks import check_split, check_subject
 from conformal_retrievers.calibration.gates.false_answers import questions_in
 from conformal_retrievers.calibration.gates.gate import gate_for
 from conformal_retrievers.calibration.scorer import scorer_for
@@ -26,7 +27,7 @@ from conformal_retrievers.data.sentences.evidence import by_sentence
 from conformal_retrievers.evaluation.measures import warn_if_retrieved_otherwise
 from conformal_retrievers.labels.record import read_labels
 from conformal_retrievers.monitoring.log import read_log
-from conformal_retrievers.monitoring.logged import Savings, logged
+from conformal_retrievers.monitoring.logged import Logged, logged
 from conformal_retrievers.scoring import score_queries
 from conformal_retrievers.scoring.scorer import fitted_on, query_digest
 
@@ -38,7 +39,7 @@ def load_calibration(path: Path, alpha: float | None, *about: Subject) -> Calibr
     if ".jsonl" in path.suffixes:
         raise ValueError(f"{path} is not a calibration; give its file, before any others")
     calibration = Calibration.load(path)
-    check_subject(calibration, *about)
+    checks.check_subject(calibration, *about)
     return calibration if alpha is None else calibration.at(alpha)
 
 
@@ -137,8 +138,7 @@ class New(NamedTuple):
     left_out: int
     reference: Sequence[ScoredQuery] | None = None  # those that it was made from, if all were given
     judged: Sequence[JudgedQuery] = ()  # the queries with their texts
-    repeated: int = 0  # events of a log whose query came before
-    savings: Savings | None = None  # of a filter in shadow, if a log has its events
+    log: Logged | None = None  # if they are of a log
 
 
 def new_queries(
@@ -191,7 +191,7 @@ def cut_as(calibration: Calibration, judged: Iterable[JudgedQuery]) -> list[Judg
         return list(judged)
     if calibration.split.startswith("sentences("):
         ours = splitter("sentences")
-        check_split(calibration.split, ours.name, "this version")
+        checks.check_split(calibration.split, ours.name, "this version")
         return by_sentence(judged, ours)
     queries = list(judged)
     if any(query.split != calibration.split for query in queries):
@@ -202,12 +202,16 @@ def cut_as(calibration: Calibration, judged: Iterable[JudgedQuery]) -> list[Judg
 def logged_queries(paths: Sequence[Path], calibration: Calibration) -> New:
     """Read the queries of logs that were filtered with a calibration, at any alpha.
 
-    A repeated query counts once, and one that the score was chosen on does not, if the log has
-    queries or their hashes. Raises ValueError if there is none.
+    A repeated query counts once, as it was filtered last, and one that the score was chosen on does
+    not, if the log has queries or their hashes. Warns of another depth. Raises ValueError if there
+    is no event.
     """
     new = logged(chain.from_iterable(map(read_log, dict.fromkeys(paths))), calibration)
     if not len(new.queries):
         name = "other events" if new.left_out else "no events"
         facts = {"n": new.left_out, "checksum": calibration.checksum[:12]}
         raise ValueError(say(name, logs=", ".join(map(str, paths)), **facts))
-    return New(new.queries, new.left_out, repeated=new.repeated, savings=new.savings)
+    if calibration.split is None:  # the depth counts what was retrieved
+        checks.warn_if_deeper(int(new.queries.sizes.max()), calibration.k)
+        checks.warn_if_shallow(int(np.median(new.queries.sizes)), calibration.fewest or 0)
+    return New(new.queries, new.left_out, log=new)

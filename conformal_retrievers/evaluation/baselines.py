@@ -17,20 +17,23 @@ from conformal_retrievers.data.hits import C, HitColumns
 from conformal_retrievers.evaluation.measures import documents, known_hits
 
 Array = NDArray[np.float64]
+TOP_K, THRESHOLD, FILTER = "top k", "threshold", "the filter"
+FUSION = "the fusion"  # the source of a top k
 SETTINGS = 200  # at most; recall is interpolated between them
 
 
 class Way(NamedTuple):
     """A way to choose: at setting g of G it passes the S snippets whose place is g or less."""
 
-    name: str  # "{k}" stands for the setting
+    rule: str  # TOP_K, THRESHOLD or FILTER
+    source: str  # what it goes by, such as the name of a retriever
     place: NDArray[np.intp]  # (S,); G for a snippet that no setting passes
     settings: Array  # (G,); if there are several, the first passes nothing
 
     @classmethod
-    def fixed(cls, name: str, kept: NDArray[np.bool_]) -> "Way":
-        """Return the way to choose that keeps a mask (S,) of snippets."""
-        return cls(name, np.where(kept, 0, 1), np.full(1, math.nan))
+    def of_filter(cls, kept: NDArray[np.bool_]) -> "Way":
+        """Return the way to choose of the filter, which keeps a mask (S,) of snippets."""
+        return cls(FILTER, "its score", np.where(kept, 0, 1), np.full(1, math.nan))
 
 
 def with_a_setting(queries: ScoredQueries) -> Iterator[Way]:
@@ -38,28 +41,29 @@ def with_a_setting(queries: ScoredQueries) -> Iterator[Way]:
     hits = known_hits(queries)
     for name, columns in hits.items():
         if np.isfinite(columns.ranks).any():
-            yield _top(f"top {{k}} of {name}", columns.ranks)
+            yield _top(name, columns.ranks)
     if len(hits) > 1:
-        yield _top("top {k} of the fusion", _fused_ranks(queries))
+        yield _top(FUSION, _fused_ranks(queries))
     if not hits:
-        yield _top("top {k} of the list", documents(queries).astype(np.float64))
+        yield _top("the list", documents(queries).astype(np.float64))
     for name, scores in _own_scores(queries).items():
-        way = threshold_on(scores, queries.relevant, f"threshold on {name}")
+        way = threshold_on(scores, queries.relevant, name)
         if len(way.settings):
             yield way._replace(settings=_sign(queries, hits[name]) * way.settings)
 
 
-def threshold_on(scores: Array, relevant: NDArray[np.bool_], name: str) -> Way:
+def threshold_on(scores: Array, relevant: NDArray[np.bool_], source: str) -> Way:
     """Return thresholds on scores (S,): those of relevant snippets; NaN is always passed."""
     settings = _thinned(np.unique(scores[relevant & np.isfinite(scores)]))
     place = np.where(np.isnan(scores), 0, np.searchsorted(settings, scores) + 1)
-    return Way(name, place, np.concatenate([settings[:1], settings]))
+    return Way(THRESHOLD, source, place, np.concatenate([settings[:1], settings]))
 
 
-def _top(name: str, ranks: Array) -> Way:
+def _top(source: str, ranks: Array) -> Way:
     """Return top k by ranks (S,), of k = 0 and each rank that occurs."""
     settings = _thinned(np.unique(ranks[np.isfinite(ranks)]))
-    return Way(name, np.searchsorted(settings, ranks) + 1, np.concatenate([[0.0], settings + 1]))
+    place = np.searchsorted(settings, ranks) + 1
+    return Way(TOP_K, source, place, np.concatenate([[0.0], settings + 1]))
 
 
 def _thinned(settings: Array) -> Array:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.fitting import SHARE
 from conformal_retrievers.calibration.subjects import ANSWERS
 from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.evaluation.evaluate import Evaluation
@@ -102,8 +103,9 @@ class Diagnosis:
         needed, reference = self.comparison.needed(self.level)
         if self.comparison.n_new >= needed:
             return ""
-        larger = f"a calibration on {reference} or more"
-        return say("few scores", at_least=f"{needed} queries" if needed < math.inf else larger)
+        more = f"{needed:,} queries like these, or " if needed <= 10 * reference else ""
+        judged = math.ceil(reference * SHARE / (SHARE - 1))
+        return say("few scores", more=more, reference=reference, judged=judged)
 
     @property
     def summary(self) -> str:

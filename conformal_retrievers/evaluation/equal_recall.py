@@ -22,7 +22,7 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.text import aligned, filled
-from conformal_retrievers.evaluation.baselines import Way, with_a_setting
+from conformal_retrievers.evaluation.baselines import FILTER, FUSION, TOP_K, Way, with_a_setting
 from conformal_retrievers.evaluation.bootstrap import FEWEST, n_to_tell, resampled, spans
 from conformal_retrievers.evaluation.measures import keeps, known_hits
 from conformal_retrievers.theory.intervals import Interval
@@ -31,7 +31,6 @@ Array = NDArray[np.float64]
 RESAMPLES = 1000
 MOST = 10_000  # queries that are resampled: more take minutes, and show no more
 MEASURES = ("recall", "snippets", "tokens")
-FILTER = "the filter"
 EQUAL = 1e-12  # recalls that differ by less are equal: they are sums in another order
 MANY = 100_000  # queries that a difference needs: from here on, the number is of no use
 say = wording(__package__)
@@ -77,17 +76,20 @@ class Row:
     and "tokens" if they were counted.
     """
 
-    name: str
+    rule: str  # "top k", "threshold" or "the filter"
+    source: str  # what the rule goes by, such as the name of a retriever
     measured: Mapping[str, Interval]
     more: Mapping[str, Interval]
-    setting: float | None  # the k or threshold that was chosen in hindsight
+    setting: float | None  # the k or threshold that was chosen in hindsight; None for none
     equal: bool  # whether its recall is that of the filter
     needed: float  # queries that show such a difference in snippets with probability 0.8, or NaN
 
     @property
-    def source(self) -> str:
-        """What the way chooses by, such as the retriever of a top k."""
-        return self.name.partition(" of ")[2]
+    def name(self) -> str:
+        """The rule with its source, and the k of a top k, or "all" where no k has the recall."""
+        if self.rule != TOP_K:
+            return self.rule if self.rule == FILTER else f"{self.rule} on {self.source}"
+        return f"{'all' if self.setting is None else f'top {self.setting:.1f}'} of {self.source}"
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ class EqualRecall:
     @property
     def filter(self) -> Row:
         """The row of the filter."""
-        return next(row for row in self.rows if row.name == FILTER)
+        return next(row for row in self.rows if row.rule == FILTER)
 
     @property
     def scales(self) -> list[Scale]:
@@ -123,7 +125,7 @@ class EqualRecall:
             "hindsight": True,
             "drawn": self.n_queries < self.drawn_from,
             "missed unknown": not self.end_to_end,
-            "known to all": any(row.name.endswith(" of the fusion") for row in self.rows),
+            "known to all": any(row.source == FUSION for row in self.rows),
             "no hits": not self.ranked,
             "whole documents": self.items == "sentences",
             "lower recall": not all(row.equal for row in self.rows),
@@ -140,7 +142,7 @@ class EqualRecall:
     @property
     def best_top_k(self) -> Row | None:
         """The top k that passes the fewest snippets at the recall of the filter; None for none."""
-        tops = (row for row in self.rows if row.equal and row.name.startswith("top "))
+        tops = (row for row in self.rows if row.equal and row.rule == TOP_K)
         return min(tops, key=lambda row: row.measured["snippets"].estimate, default=None)
 
     @property
@@ -230,18 +232,19 @@ def equal_recall(
     known, end_to_end = known_relevant(queries)
     if not known.any():
         return None
-    the_filter = Way.fixed(FILTER, keeps(queries, calibration))
+    the_filter = Way.of_filter(keeps(queries, calibration))
     ours, _, _ = at_recall(the_filter, queries, known, None)
     rows = []
     for way in (*with_a_setting(queries), the_filter):
         theirs, setting, equal = at_recall(way, queries, known, ours[:, 0])
         rows.append(
             Row(
-                name=_name(way, setting, reached=equal),
+                rule=way.rule,
+                source=way.source,
                 measured=estimates(theirs, level, len(known)),
                 more=estimates(theirs - ours, level, len(known)),
-                setting=None if math.isnan(setting) else setting,
-                equal=equal or way.name == FILTER,
+                setting=setting if equal else None,
+                equal=equal or way.rule == FILTER,
                 needed=n_to_tell((theirs - ours)[1:, 1], len(known), (theirs - ours)[0, 1]),
             )
         )
@@ -255,12 +258,6 @@ def equal_recall(
         level=level,
         items=calibration.subject.name,
     )
-
-
-def _name(way: Way, setting: float, *, reached: bool) -> str:
-    if way.name.startswith("top {k}"):
-        return way.name.replace("top {k}", f"top {setting:.1f}" if reached else "all", 1)
-    return way.name
 
 
 def known_relevant(queries: ScoredQueries) -> tuple[Array, bool]:

@@ -17,7 +17,7 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.subjects import CLAIMS, FLAGS, QUERIES, RETRIEVED, Scores
 from conformal_retrievers.evaluation import measures
 from conformal_retrievers.evaluation.diagnosis import Diagnosis
-from conformal_retrievers.evaluation.equal_recall import FILTER, EqualRecall
+from conformal_retrievers.evaluation.equal_recall import EqualRecall
 from conformal_retrievers.evaluation.evaluate import Evaluation
 from conformal_retrievers.evaluation.evaluate_gate import GateEvaluation
 from conformal_retrievers.evaluation.per_query_counts import Observed, alphas_of
@@ -175,7 +175,7 @@ def equal_recall(axes: Any, table: EqualRecall) -> None:
         if not row.equal:
             names[i] += f", recall {percent(row.measured['recall'].estimate)}"
     costs = [np.array(row.measured[scale.measure]) / scale.unit for row in table.rows]
-    colors = [BLUE if row.name == FILTER else GREY for row in table.rows]
+    colors = [BLUE if row is table.filter else GREY for row in table.rows]
     _dots(axes, names, costs, colors)
     label = f"{table.head(scale)} per query, at {recall} recall or as named"
     axes.set(xlabel=label, xlim=(0, None))

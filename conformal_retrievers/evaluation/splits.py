@@ -6,7 +6,6 @@ divided by the root of their number is no standard error.
 """
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -150,18 +149,18 @@ def halves(
 
 
 def _rows(tables: Sequence[EqualRecall]) -> Iterator[Row]:
-    """Yield the mean of each row over the tables; k is part of the name of a top k."""
-    of_name: dict[str, list[Row]] = defaultdict(list)
+    """Yield the mean of each row over the tables."""
+    of_way: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in (row for table in tables for row in table.rows):
-        of_name[re.sub(r"^(top [0-9.]+|all) of ", "top {k} of ", row.name)].append(row)
-    for name, rows in of_name.items():
+        of_way[row.rule, row.source].append(row)
+    for (rule, source), rows in of_way.items():
         settings = [row.setting for row in rows if row.setting is not None]
-        setting = float(np.mean(settings)) if settings else None
         yield Row(
-            name=name.replace("top {k} ", f"top {setting or 0:.1f} ", 1),
+            rule,
+            source,
             measured=_means([row.measured for row in rows]),
             more=_means([row.more for row in rows]),
-            setting=setting,
+            setting=float(np.mean(settings)) if settings else None,
             equal=all(row.equal for row in rows),
             needed=math.nan,
         )

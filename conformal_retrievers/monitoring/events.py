@@ -161,6 +161,7 @@ class _SnippetsEvent(_Event):
     m2: Share
     split: str | None = None
     gate: _Gate | None = None
+    failed_retrievers: list[str] = []
     shadow: bool = False
     characters: list[Count] | None = None
 

@@ -1,5 +1,6 @@
 """The queries of a filter log, as scored queries that `diagnose` takes."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -42,23 +43,26 @@ class Savings(NamedTuple):
 
 
 class Logged(NamedTuple):
-    """The new queries of a log, each once."""
+    """The new queries of a log, each once, as it was filtered last."""
 
     queries: ScoredQueries
     left_out: int  # events of another calibration, and of queries that the score was chosen on
-    repeated: int  # events of a query that came before
-    savings: Savings | None = None  # where there are events of a filter in shadow
+    repeated: int  # events of a query that came again
+    failed: Mapping[str, int]  # events by the name of a retriever that failed
+    savings: Savings | None  # where there are events of a filter in shadow
 
 
 def logged(events: Iterable[Mapping[str, Any]], calibration: Calibration) -> Logged:
     """Return the queries of events that were filtered with a calibration, at any alpha.
 
-    A repeated query counts once, if the log has queries or their hashes; others are named by the
-    number of their event.
+    Of a query that is repeated in its group, the last event counts, since a question that is asked
+    often would outweigh others, and what changed shows last. If the log has neither queries nor
+    their hashes, each is named by the number of its event.
     """
     chosen_on = frozenset(calibration.choice.fit_digests if calibration.choice else ())
-    new: dict[str, tuple[NDArray[np.float64], str | None, bool | None]] = {}
+    new: dict[tuple[str, str | None], tuple[NDArray[np.float64], bool | None]] = {}
     left_out = repeated = 0
+    failed = Counter[str]()
     shadow: list[Mapping[str, Any]] = []
 
     @cache
@@ -76,21 +80,22 @@ def logged(events: Iterable[Mapping[str, Any]], calibration: Calibration) -> Log
             continue
         if event.get("characters") is not None:
             shadow.append(event)
-        scores, id = scores_of(event), visible(query or f"event {number}")
-        group = event.get("group")
+        failed.update(event.get("failed_retrievers", ()))
+        scores, group = scores_of(event), event.get("group")
         silenced = is_silent(event) if calibration.silences else None
         if silenced:  # all is dropped
             scores = np.full(len(scores), np.inf)
-        repeated += id in new
-        new.setdefault(id, (scores, group and visible(str(group)), silenced))
-    offsets = np.cumsum([0, *[len(scores) for scores, _, _ in new.values()]])
+        key = visible(query or f"event {number}"), group and visible(group)
+        repeated += key in new
+        new[key] = scores, silenced
+    offsets = np.cumsum([0, *[len(scores) for scores, _ in new.values()]])
     queries = ScoredQueries(
-        np.concatenate([np.empty(0), *[scores for scores, _, _ in new.values()]]),
+        np.concatenate([np.empty(0), *[scores for scores, _ in new.values()]]),
         np.zeros(offsets[-1], dtype=bool),
         offsets,
-        ids=new,
-        groups=[group for _, group, _ in new.values()],
+        ids=[id if group is None else f"{id} ({group})" for id, group in new],
+        groups=[group for _, group in new],
         split=calibration.split,
-        silenced=np.array([silent for _, _, silent in new.values()], dtype=np.float64),  # None: NaN
+        silenced=np.array([silent for _, silent in new.values()], dtype=np.float64),  # None: NaN
     )
-    return Logged(queries, left_out, repeated, Savings.of(shadow) if shadow else None)
+    return Logged(queries, left_out, repeated, failed, Savings.of(shadow) if shadow else None)

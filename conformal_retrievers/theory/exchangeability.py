@@ -55,15 +55,17 @@ class Comparison:
         """Return how many new queries show m1 that differ by 25 points, and how many in reference.
 
         A distance D has p ≤ q from √(N n/(N + n)) D ≥ K_q on, with the quantile K_q of Kolmogorov's
-        law, and q = 1 − level, or half that for two tests. The new ones are inf if the reference is
-        smaller than the second number.
+        law, and q = 1 − level, or half that for two tests. The new ones are inf if this reference
+        is too small for any number. Beside a reference of the second number, these new queries are
+        enough, or as many as there are in it.
         """
         from scipy.special import kolmogi
 
         q = (1 - level) / (1 if self.p_at_threshold is None else 2)
         least = (float(kolmogi(q)) / DISTANCE) ** 2
         room = 1 / least - 1 / self.n_reference
-        return math.ceil(1 / room) if room > 0 else math.inf, math.floor(least) + 1
+        reference = 1 / (1 / least - 1 / max(self.n_new, 2 * least))
+        return math.ceil(1 / room) if room > 0 else math.inf, math.ceil(reference)
 
 
 def two_sample_test(

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from textwrap import indent
@@ -24,7 +25,7 @@ from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet,
 from conformal_retrievers.data.retrieval import Hybrid, Retrieval
 from conformal_retrievers.evaluation.report import html
 from conformal_retrievers.monitoring import FilterLog, event_of
-from conformal_retrievers.scoring import RetrievalScorer, score_queries
+from conformal_retrievers.scoring import RankScorer, RetrievalScorer, score_queries
 from conformal_retrievers.scoring.scorer import query_digest
 
 SCORER = RetrievalScorer("toy", higher_is_better=True)
@@ -35,7 +36,7 @@ def test_try_measures_halves_of_the_judged_queries_against_top_k(tmp_path):
     asked = ("try", tmp_path / "judged.jsonl", "--alpha", "0.2", "--splits", "3")
     assert "not a standard error" in " ".join(run(*asked).stdout.split())
     found = as_json(*asked)
-    assert [row["name"] for row in found["rows"]][-1] == "the filter"
+    assert [row["rule"] for row in found["rows"]][-1] == "the filter"
     assert found["n_splits"] == 3
     assert "judge 98 or more" in error_of("try", tmp_path / "judged.jsonl", "--alpha", "0.02")
 
@@ -271,7 +272,7 @@ def test_evaluate_and_diagnose_lead_with_top_k_at_the_recall_of_the_filter(comma
     assert shown.index(table) < 500  # under a line on what is out of reach, or the verdict
     rows = as_json(*given)["equal_recall"]["rows"]
     top, *_, ours = (row for row in rows if row["equal"])
-    assert (top["name"].split()[0], ours["name"]) == ("top", "the filter")
+    assert (top["rule"], ours["rule"]) == ("top k", "the filter")
     assert top["measured"]["recall"] == pytest.approx(ours["measured"]["recall"])
 
 
@@ -378,8 +379,48 @@ def test_a_log_counts_a_query_that_comes_again_once_and_any_alpha(
     assert (measured["n_queries"], measured["n_snippets"], found["left_out"]) == (n, 10 * n, 0)
     assert found["repeated"] == 90 - n
     shown = run("diagnose", tmp_path / "c.json", "--log", log).stdout
-    assert (f"Repeated, and counted once: {90 - n}." in shown) == (n < 90)
+    assert (f"Repeated, and counted once, as filtered last: {90 - n}." in shown) == (n < 90)
     assert "ids" not in [finding["name"] for finding in found["findings"]]
+
+
+def test_of_a_repeated_query_the_last_event_of_each_group_counts(calibration, tmp_path):
+    conformal, log = ConformalFilter(LookupScorer({}, "s"), calibration), tmp_path / "log.jsonl"
+    scores = np.linspace(-2, 2, 10)
+    for failed, group, of_event in (
+        ([], "a", scores + 9),
+        (["bm25"], "a", np.append(scores, np.nan)),
+        (["bm25"], "b", scores),
+        ([], "a", scores),
+    ):
+        filtered = conformal.decide(of_event, group=group)
+        FilterLog(log).append(event_of(filtered, query="Again?", failed=failed))
+    found = as_json("diagnose", tmp_path / "c.json", "--log", log)
+    assert (found["evaluation"]["n_queries"], found["repeated"]) == (2, 2)
+    assert found["evaluation"]["unscorable"]["estimate"] == 0
+    assert found["failed_retrievers"] == {"bm25": 2}
+    shown = run("diagnose", tmp_path / "c.json", "--log", log).stdout
+    assert "The retriever 'bm25' failed in 2 events." in shown
+
+
+@pytest.mark.parametrize(
+    ("n", "told"),
+    [(4, "fewer than 5 snippets"), (5, None), (12, None), (13, "than k = 12")],
+)
+def test_lists_of_another_depth_in_a_log_are_warned_of(n, told, tmp_path):
+    judged = [
+        JudgedQuery(f"q{i}", with_hits([f"{i} {j}" for j in range(10)]), [True] + [False] * 9, k=12)
+        for i in range(12)
+    ]
+    calibration = calibrate(judged, RankScorer(), alpha=0.2)
+    calibration.save(tmp_path / "c.json")
+    conformal, log = ConformalFilter.of(calibration), FilterLog(tmp_path / "log.jsonl")
+    for i in range(3):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the filter's own, shown once
+            filtered = conformal(f"new {i}", with_hits([f"{j}" for j in range(n)]))
+        log.append(event_of(filtered, query=f"new {i}"))
+    said = run("diagnose", tmp_path / "c.json", "--log", log.path).stderr
+    assert (told in " ".join(said.split())) if told else not said
 
 
 def test_events_of_other_calibrations_are_left_out(calibration, tmp_path):

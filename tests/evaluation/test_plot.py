@@ -10,7 +10,7 @@ from matplotlib.colors import same_color
 from matplotlib.figure import Figure
 
 from conformal_retrievers.evaluation import diagnose, evaluate, evaluate_gate
-from conformal_retrievers.evaluation.equal_recall import FILTER
+from conformal_retrievers.evaluation.baselines import FILTER
 from conformal_retrievers.evaluation.plot import BLUE, GREY, LONGEST, plot
 
 

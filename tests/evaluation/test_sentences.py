@@ -10,7 +10,8 @@ from conformal_retrievers import CalibrationMismatch, Monitor, ScoredQuery, cali
 from conformal_retrievers.data import Hit, JudgedQuery, by_sentence
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.evaluation import compare, diagnose, evaluate, report
-from conformal_retrievers.evaluation.equal_recall import FILTER, equal_recall
+from conformal_retrievers.evaluation.baselines import FILTER
+from conformal_retrievers.evaluation.equal_recall import equal_recall
 from conformal_retrievers.monitoring import FilterLog, Observer, event_of, read_log
 from conformal_retrievers.sentence_filter import SentenceFilter
 

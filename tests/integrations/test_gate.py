@@ -154,13 +154,12 @@ async def test_copies_have_the_gate_and_may_get_another(of):
 
 
 async def test_the_filters_alpha_is_configurable_behind_a_gate():
-    three = Calibration.from_scores(
-        [ScoredQuery([s], [True]) for s in (0.1, 0.4, 0.9)], alpha=0.5, scorer=SCORER.name
-    )
-    made = gated(RETRIEVER, filter=ConformalFilter(SCORER, three))
+    scored = [ScoredQuery([s], [True]) for s in [0.1] * 5 + [0.4] * 3 + [0.9]]
+    calibration = Calibration.from_scores(scored, alpha=0.3, scorer=SCORER.name)
+    made = gated(RETRIEVER, filter=ConformalFilter(SCORER, calibration))
     configurable = made.configurable_fields(alpha=ConfigurableField(id="alpha"))
     queries = [SPEAKS, SILENT]
-    for alpha, kept in ((0.75, ["near"]), (0.5, ["near", "middle"]), (0.25, TEXTS)):
+    for alpha, kept in ((0.5, ["near"]), (0.3, ["near", "middle"]), (0.1, TEXTS)):
         config = {"configurable": {"alpha": alpha}}
         bound = configurable.with_config(config)
         for found in (
