@@ -1,7 +1,5 @@
 """The filter of snippets. It has no state per query: one serves any number of threads and tasks."""
 
-from __future__ import annotations
-
 import logging
 import warnings
 from abc import ABC, abstractmethod
@@ -27,6 +25,7 @@ from conformal_retrievers.calibration.gates.gate import (
 )
 from conformal_retrievers.calibration.statement import why_none
 from conformal_retrievers.calibration.subjects import ANSWERS, FILTERED, SNIPPETS, OnUnscorable
+from conformal_retrievers.calibration.wording import say
 from conformal_retrievers.data.checks import as_flag
 from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
 from conformal_retrievers.data.sentences.cutting import Splitter
@@ -233,7 +232,7 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         filtered = replace(filtered, shadow=True) if self.shadow else filtered
         s, item = filtered.scores, self.calibration.subject.item
         if (filtered.gated is None) != (self.gate is None):
-            raise ValueError(checks.say("gated", gated=filtered.gated, gate=self.gate))
+            raise ValueError(say("gated", gated=filtered.gated, gate=self.gate))
         self.calibration.warn_if_unknown(filtered.group, f"all {item}s are kept")
         if filtered.silenced:
             return replace(filtered, keeps=np.zeros(len(s), dtype=bool))
@@ -252,7 +251,7 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         best = int(np.argmin(s))  # none is NaN here: it would have been kept
         if self.on_empty == "raise":
             facts = {"n": len(s), "item": item, "lowest": s[best], "threshold": filtered.threshold}
-            raise NothingKept(checks.say("none kept", **facts), filtered)
+            raise NothingKept(say("none kept", **facts), filtered)
         if self.calibration.subject == ANSWERS:  # whose kept sets do not part equal scores
             return replace(filtered, keeps=s == s[best])
         return replace(filtered, keeps=np.arange(len(s)) == best)

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.checks import say
 from conformal_retrievers.calibration.gates.gate import Gated
+from conformal_retrievers.calibration.wording import say
 
 
 class Refused(Exception):

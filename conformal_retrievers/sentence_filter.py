@@ -7,8 +7,6 @@ All sentences of all documents of a query are scored together. Neighbours only a
 stands. Like any filter, it has no state per query.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial

@@ -1,7 +1,5 @@
 """Asking a chain about many questions: with a bound, a cache, references and comparisons."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
@@ -14,7 +12,8 @@ from typing import Any, TypeAlias, TypedDict, TypeVar
 import numpy as np
 
 from conformal_retrievers.answers.same import Same, has_answer, llm_same, same_text
-from conformal_retrievers.calibration.checks import check_type, say
+from conformal_retrievers.calibration.checks import check_type
+from conformal_retrievers.calibration.wording import say
 from conformal_retrievers.data.checks import check_count, check_names
 from conformal_retrievers.data.copies import check_copies
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
@@ -32,7 +31,6 @@ EMPTY, TENTH = 3, 0.1  # so many, and such a share, that fail without snippets
 Answer: TypeAlias = Callable[[str, Sequence[Snippet]], str | Awaitable[str]]
 Expected: TypeAlias = Mapping[str, str | Sequence[str]]  # reference answers, by question or id
 References: TypeAlias = tuple[str, ...]  # of which one suffices
-Contexts: TypeAlias = Mapping[Any, Sequence[Snippet]]  # of a question, by any key
 
 
 class AskOptions(TypedDict, total=False):
@@ -139,7 +137,7 @@ class Asked:
         return False
 
     def of_each(
-        self, ask: Callable[[int, str], T], contexts: Sequence[Contexts]
+        self, ask: Callable[[int, str], T], contexts: Sequence[Iterable[Sequence[Snippet]]]
     ) -> tuple[list[T], dict[str, str]]:
         """Return what `ask` makes of each question and its first answer, and why some failed.
 
@@ -150,31 +148,22 @@ class Asked:
         self._announce(contexts)
         answered: list[int] = []
         causes: list[Exception] = []  # why the others failed
-        enough = min(ENOUGH, len(self.queries))
 
         def attempted(i: int) -> T | Exception:
             query = self.queries[i]
             try:
                 outcome = ask(i, self(query.query, query.snippets, first=True))
-                answered.append(i)
-                return outcome
             except Misuse:
                 self._stopped.set()
                 raise
             except Exception as error:
                 causes.append(error)
-                empty = [cause for cause in causes if isinstance(cause, EmptyContext)]
-                if self._stopped.is_set():
-                    return error
-                share = len(empty) / (len(answered) + len(causes))
-                if len(empty) >= EMPTY and share > TENTH:  # those that need no snippet, above all
-                    text = f"{len(empty)} questions failed: {empty[0]}"
-                elif len(causes) >= enough and not answered:
-                    text = f"all of the first {enough} questions failed: {causes[0]!r}"
-                else:
-                    return error
-                self._stopped.set()
-                raise ValueError(text) from error
+                if not self._stopped.is_set() and (why := self._hopeless(causes, len(answered))):
+                    self._stopped.set()
+                    raise ValueError(why) from error
+                return error
+            answered.append(i)
+            return outcome
 
         background_loop()  # now, before several threads ask for it
         title = "Answering" if self.progress else None
@@ -190,14 +179,24 @@ class Asked:
             logger.warning(text, len(failed), len(outcomes), [*failed.values()][-1], again)
         return [of_one for of_one in outcomes if not isinstance(of_one, Exception)], failed
 
-    def _announce(self, contexts: Sequence[Contexts]) -> None:
+    def _hopeless(self, causes: Sequence[Exception], answered: int) -> str:
+        """Return why no more questions are asked, from why some failed; "" to ask more."""
+        empty = [cause for cause in causes if isinstance(cause, EmptyContext)]
+        if len(empty) >= EMPTY and len(empty) > TENTH * (len(causes) + answered):
+            return f"{len(empty)} questions failed: {empty[0]}"  # that need no snippet, above all
+        enough = min(ENOUGH, len(self.queries))
+        if len(causes) >= enough and not answered:
+            return f"all of the first {enough} questions failed: {causes[0]!r}"
+        return ""
+
+    def _announce(self, contexts: Sequence[Iterable[Sequence[Snippet]]]) -> None:
         """Say how many calls and tokens it takes at most, to ask about each context.
 
         An LLM that compares answers is asked about each, with the one from all snippets and with
         each reference.
         """
         every: list[Sequence[Snippet]] = [query.snippets for query in self.queries]
-        every += [context for by_key in contexts for context in by_key.values()]
+        every += [context for of_question in contexts for context in of_question]
         most = 1 + max(map(len, self.references), default=0)
         calls = len(every) * (1 + most * isinstance(self.same, llm_same))
         facts = {"n": len(self.queries), "calls": calls, "tokens": int(sum(map(tokens_of, every)))}

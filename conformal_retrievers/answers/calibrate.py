@@ -21,6 +21,7 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.file_schema import Choice
 from conformal_retrievers.calibration.fitting import provenance_with
 from conformal_retrievers.calibration.subjects import ANSWERS
+from conformal_retrievers.calibration.wording import say
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.scoring.hits import RankScorer
@@ -91,7 +92,7 @@ def calibrate_scans(
     wrong = [scan for scan in scans.scans if scan.wrong]
     used = [scan for scan in scans.scans if count_wrong or not scan.wrong]
     if len(wrong) == len(scans.scans):
-        raise ValueError(checks.say("right in none", n=len(wrong)))
+        raise ValueError(say("right in none", n=len(wrong)))
     choice = None
     if getattr(scans.scorer, "prior", None) and not getattr(scans.scorer, "fitted_on", None):
         choice = Choice(chosen=scans.scorer.name, given=[])

@@ -33,7 +33,6 @@ class plain_chain:  # noqa: N801, it is called as a function is
     llm: LLM
     # With the fields $snippets and $question.
     prompt: Prompt = field(default_factory=lambda: Prompt.load("answer"))
-    max_tokens: int | None = None
 
     def __post_init__(self) -> None:
         check_llm(self.llm)
@@ -41,14 +40,13 @@ class plain_chain:  # noqa: N801, it is called as a function is
 
     @property
     def name(self) -> str:
-        """The model, the hash of the prompt, and the bound on the reply."""
-        bound = "" if self.max_tokens is None else f", max_tokens={self.max_tokens}"
-        return f"{self.llm.name}, prompt={self.prompt.hash}{bound}"
+        """The model and the hash of the prompt."""
+        return f"{self.llm.name}, prompt={self.prompt.hash}"
 
     def __call__(self, question: str, snippets: Sequence[Snippet]) -> str:
         """Return the reply of the LLM."""
         values = {"snippets": [snippet.text for snippet in snippets], "question": question}
-        reply = self.llm.complete(self.prompt.request(values, max_tokens=self.max_tokens))
+        reply = self.llm.complete(self.prompt.request(values))
         if reply.finish not in ("stop", "length"):
             raise RuntimeError(f"{self.llm.name} gave no answer: {failure_of(reply)}")
         return reply.text.strip()

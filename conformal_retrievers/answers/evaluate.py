@@ -5,8 +5,6 @@ Each way to cut the context is paired with the others by question. Intervals of 
 "all snippets" is asked twice: what it changes, the chain changes itself.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import time
@@ -157,10 +155,10 @@ def evaluate_answers(
     ids = [*(query.id for query in asked.queries), *(query.query for query in asked.queries)]
     verified = [filter.calibration.held_out(ids) for filter in filters.values()]
     ways = _contexts(filters, asked.queries)
-    contexts = [dict(zip(ways, values, strict=True)) for values in zip(*ways.values(), strict=True)]
+    contexts = [*zip(*ways.values(), strict=True)]  # of each question
 
     def measured(i: int, first: str) -> list[dict[str, float]]:
-        own = [(tuple((s.id, s.text) for s in c), c) for c in contexts[i].values()]
+        own = [(tuple((s.id, s.text) for s in c), c) for c in contexts[i]]
         # Each context is asked about once.
         known = {snippets: _measures(asked, i, c, first) for snippets, c in dict(own).items()}
         return [known[snippets] for snippets, _ in own]

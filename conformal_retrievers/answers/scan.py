@@ -13,8 +13,6 @@ snippets is asked for twice: the first is compared with, or says whether the que
 rightly, and the second is that of the level v_m. So a chain that contradicts itself has N = +inf.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -187,7 +185,7 @@ def scans_of(asked: Asked, scorer: Scorer | None) -> Scans:
                 break
         return Scan(query, scores[i], first, references, tuple(levels), wrong)
 
-    scans, failed = asked.of_each(scanned, contexts)
+    scans, failed = asked.of_each(scanned, [levels.values() for levels in contexts])
     return Scans(tuple(scans), scorer, asked.compared_by, asked.name, right, failed)
 
 

@@ -8,11 +8,9 @@ import numpy as np
 from conformal_retrievers.calibration.file_schema import AnswerDetails
 from conformal_retrievers.calibration.subjects import ANSWERS
 from conformal_retrievers.calibration.thresholds import Thresholds
-from conformal_retrievers.calibration.wording import wording
+from conformal_retrievers.calibration.wording import say
 from conformal_retrievers.data.text import visible
 from conformal_retrievers.theory.intervals import percent
-
-say = wording(__package__)
 
 
 def terms(c: Thresholds) -> dict[str, str]:

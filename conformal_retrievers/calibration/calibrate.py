@@ -1,7 +1,5 @@
 """From judged queries to a calibration: `calibrate`."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +24,7 @@ from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.scorer import scorer_for
 from conformal_retrievers.calibration.statement import why_none
 from conformal_retrievers.calibration.subjects import OnUnscorable
-from conformal_retrievers.calibration.wording import wording
+from conformal_retrievers.calibration.wording import say
 from conformal_retrievers.data.copies import check_copies
 from conformal_retrievers.data.judged import check_not_only_relevant
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
@@ -40,8 +38,6 @@ from conformal_retrievers.scoring.scorer import (
     score_queries,
 )
 from conformal_retrievers.scoring.shared_scores import shared_in
-
-say = wording(__package__)
 
 
 def calibrate(

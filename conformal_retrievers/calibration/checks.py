@@ -11,14 +11,12 @@ from pydantic import JsonValue
 
 from conformal_retrievers.calibration.subjects import SENTENCES, Subject
 from conformal_retrievers.calibration.sufficient_statistics import Reduced
-from conformal_retrievers.calibration.wording import wording
+from conformal_retrievers.calibration.wording import say
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.judged import retrieved
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.data.retrieval import as_json, as_retriever
 from conformal_retrievers.scoring.scorer import Scorer
-
-say = wording(__package__)
 
 
 class CalibrationMismatch(ValueError):

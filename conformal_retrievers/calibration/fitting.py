@@ -9,8 +9,6 @@ fit part is found by cross-validation, and stands in the statement beside what a
 fit part is too small to tell, this is found on the calibration part, and changes nothing there.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,7 +19,7 @@ from pydantic import JsonValue
 from conformal_retrievers.calibration.file_schema import Added, Choice
 from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.thresholds import Thresholds
-from conformal_retrievers.calibration.wording import wording
+from conformal_retrievers.calibration.wording import say
 from conformal_retrievers.data.checks import check_names
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.extras import with_bar
@@ -40,7 +38,6 @@ from conformal_retrievers.scoring.scorer import (
     score_snippets,
 )
 
-say = wording(__package__)
 Judged = Sequence[JudgedQuery]
 FEWEST = 20  # judged queries with a relevant snippet, of which some fit
 SHARE = 4  # the fit part is one of so many

@@ -20,13 +20,12 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformal_retrievers.calibration.wording import wording
+from conformal_retrievers.calibration.wording import say
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.theory import ranks, tolerance
 from conformal_retrievers.theory.ranks import Masses
 
-say = wording(__package__)
 Guarantee = Literal["query-recall", "snippet", "all", "any"]
 
 

@@ -9,10 +9,8 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from conformal_retrievers.calibration.wording import wording
+from conformal_retrievers.calibration.wording import say
 from conformal_retrievers.theory.intervals import Interval, percent
-
-say = wording(__package__)
 
 
 def judged_by(labels: Mapping[str, JsonValue], items: str) -> Iterator[str]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from conformal_retrievers.calibration.fitting import FEWEST, n_that_fit
 from conformal_retrievers.calibration.guarantees import Guarantee, check_guarantee, n_needed
-from conformal_retrievers.calibration.wording import wording
+from conformal_retrievers.calibration.wording import say
 from conformal_retrievers.data.text import aligned, filled
 from conformal_retrievers.theory.intervals import Interval, in_percent, percent
 from conformal_retrievers.theory.ranks import exact_alpha
@@ -25,7 +25,6 @@ from conformal_retrievers.theory.tolerance import tolerance_rank
 SPREAD = 0.8  # of calibrations: one in ten is below, one in ten above
 SIZES = (20, 50, 100, 200, 500, 1000)
 DELTA = 0.1  # whose cost is stated if none is given
-say = wording(__package__)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.checks import CalibrationMismatch, check_same_scorer, say
+from conformal_retrievers.calibration.checks import CalibrationMismatch, check_same_scorer
+from conformal_retrievers.calibration.wording import say
 from conformal_retrievers.llm.ask import LLM
 from conformal_retrievers.scoring.llm_verdict import LLMVerdict
 from conformal_retrievers.scoring.query_scorer import QueryScorer

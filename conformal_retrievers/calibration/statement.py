@@ -17,13 +17,11 @@ from conformal_retrievers.calibration.label_provenance import judged_by
 from conformal_retrievers.calibration.planning import coverage_of, smallest_alpha
 from conformal_retrievers.calibration.subjects import ANSWERS, FILTERED, QUERIES, RETRIEVED
 from conformal_retrievers.calibration.thresholds import Thresholds
-from conformal_retrievers.calibration.wording import wording
+from conformal_retrievers.calibration.wording import say
 from conformal_retrievers.data.text import plural
 from conformal_retrievers.scoring.learned.score import weights_in
 from conformal_retrievers.theory.intervals import percent
 from conformal_retrievers.theory.ranks import exact_alpha
-
-say = wording(__package__)
 
 
 def statement(calibration: Thresholds) -> str:

@@ -20,7 +20,7 @@ from pydantic import JsonValue
 from conformal_retrievers.calibration import checks, guarantees, subjects
 from conformal_retrievers.calibration.file_schema import Choice
 from conformal_retrievers.calibration.gates.in_front import check_behind
-from conformal_retrievers.calibration.wording import wording
+from conformal_retrievers.calibration.wording import say
 from conformal_retrievers.data.columns import ScoredQueries, places_by_group
 from conformal_retrievers.data.queries import JudgedQuery, as_scores
 from conformal_retrievers.data.retrieval import Retriever, as_retriever
@@ -29,8 +29,6 @@ from conformal_retrievers.theory.intervals import effective_n
 from conformal_retrievers.theory.ranks import exact_alpha
 from conformal_retrievers.theory.tolerance import tolerance_rank
 from conformal_retrievers.version import __version__
-
-say = wording(__package__)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

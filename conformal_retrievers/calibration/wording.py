@@ -30,3 +30,6 @@ def wording(package: str) -> Callable[..., str]:
         return sentences[name].format(**facts)
 
     return say
+
+
+say = wording(__package__)

@@ -1,7 +1,5 @@
 """What may enter as data: texts, names, judgements, flags, counts, hits; errors name the field."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
 from typing import Any, TypeVar

@@ -3,8 +3,6 @@
 Errors are ValueError or TypeError and name the column.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """What a retriever returns: snippets, made of texts or of the documents of a framework."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property

@@ -7,15 +7,14 @@ from typing import Literal
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.fitting import SHARE
 from conformal_retrievers.calibration.subjects import ANSWERS
-from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.evaluation.evaluate import Evaluation
 from conformal_retrievers.evaluation.measures import guaranteed
 from conformal_retrievers.evaluation.power import n_to_rule_out, shortfall
+from conformal_retrievers.evaluation.wording import say
 from conformal_retrievers.theory.exchangeability import Comparison
 from conformal_retrievers.theory.intervals import Interval, percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
-say = wording(__package__)
 Band = tuple[float, float]
 Severity = Literal["problem", "notice", "fine"]
 

@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.text import aligned, filled
 from conformal_retrievers.evaluation.baselines import FILTER, FUSION, TOP_K, Way, with_a_setting
 from conformal_retrievers.evaluation.bootstrap import FEWEST, n_to_tell, resampled, spans
 from conformal_retrievers.evaluation.measures import keeps, known_hits
+from conformal_retrievers.evaluation.wording import say
 from conformal_retrievers.theory.intervals import Interval
 
 Array = NDArray[np.float64]
@@ -33,7 +33,6 @@ MOST = 10_000  # queries that are resampled: more take minutes, and show no more
 MEASURES = ("recall", "snippets", "tokens")
 EQUAL = 1e-12  # recalls that differ by less are equal: they are sums in another order
 MANY = 100_000  # queries that a difference needs: from here on, the number is of no use
-say = wording(__package__)
 
 
 class Scale(NamedTuple):

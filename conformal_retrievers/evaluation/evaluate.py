@@ -17,7 +17,6 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_subject
 from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.subjects import ANSWERS, RETRIEVED, Subject
-from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.data.text import filled, labelled
@@ -26,10 +25,10 @@ from conformal_retrievers.evaluation import verdict as verdicts
 from conformal_retrievers.evaluation.equal_recall import EqualRecall, equal_recall
 from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.verdict import Verdict
+from conformal_retrievers.evaluation.wording import say
 from conformal_retrievers.theory.intervals import check_level, percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
-say = wording(__package__)
 ATTRIBUTES = {  # of an evaluation, by the names of the measures, in the order of the table
     "recall@K": "recall_at_k",
     "removal": "removal",

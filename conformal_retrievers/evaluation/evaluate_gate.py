@@ -24,12 +24,12 @@ from conformal_retrievers.calibration.gates.calibrate_gate import JUDGED, by_sou
 from conformal_retrievers.calibration.gates.false_answers import questions_in
 from conformal_retrievers.calibration.gates.gate import Gate, Gated, check_gate
 from conformal_retrievers.calibration.subjects import QUERIES
-from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.data.text import WIDTH, aligned, filled, shortened, visible
 from conformal_retrievers.evaluation.measures import warn_if_retrieved_otherwise
 from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.verdict import UNVERIFIED, Verdict, verdict_on, worst_of
+from conformal_retrievers.evaluation.wording import say
 from conformal_retrievers.scoring.query_scorer import query_scores
 from conformal_retrievers.scoring.scorer import check_not_fitted_on, judged_queries, query_digest
 from conformal_retrievers.theory.intervals import check_level, percent
@@ -43,7 +43,6 @@ UNNAMED = "unanswerable"  # the source of a list without a name
 NOTHING = "nothing relevant retrieved"  # the source of queries whose answer was not retrieved
 WORST, SHOWN = 10, 3  # queries of each kind: how many are kept, and written
 SEPARATES = 0.5  # the share that it should be silent on at least
-say = wording(__package__)
 
 
 class Example(NamedTuple):

@@ -12,12 +12,12 @@ from dataclasses import replace
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.statement import why_none, why_none_kept
-from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.text import shortened
 from conformal_retrievers.evaluation import verdict as verdicts
 from conformal_retrievers.evaluation.diagnosis import MEANING, Diagnosis, Finding, Severity
 from conformal_retrievers.evaluation.evaluate import Evaluation
 from conformal_retrievers.evaluation.share import Share
+from conformal_retrievers.evaluation.wording import say
 from conformal_retrievers.theory.intervals import in_percent, percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
@@ -25,7 +25,6 @@ LITTLE_REMOVED = 0.05  # share removed up to which the filter hardly pays
 MANY_IRRELEVANT = 0.05  # share of queries that keep irrelevant snippets only
 MANY_TIES = 0.01  # share of scores that equal the threshold
 WEAK_AUC = 0.6
-say = wording(__package__)
 
 
 def findings(d: Diagnosis) -> tuple[Finding, ...]:

@@ -31,16 +31,15 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.scorer import needed_scorers
 from conformal_retrievers.calibration.subjects import at_most
-from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.column_checks import Objects
 from conformal_retrievers.data.columns import ScoredQueries, places_by_group
 from conformal_retrievers.data.hits import HitColumns
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.data.retrieval import may_be_one
 from conformal_retrievers.evaluation.share import Share
+from conformal_retrievers.evaluation.wording import say
 from conformal_retrievers.scoring.scorer import judged_queries
 
-say = wording(__package__)
 Given = Iterable[ScoredQuery | JudgedQuery]
 Column = NDArray[np.float64]
 Mask = NDArray[np.bool_]

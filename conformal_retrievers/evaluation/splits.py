@@ -17,13 +17,13 @@ from conformal_retrievers.calibration.checks import check_unique_ids
 from conformal_retrievers.calibration.fitting import FEWEST
 from conformal_retrievers.calibration.guarantees import n_needed
 from conformal_retrievers.calibration.scorer import scorer_for
-from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.checks import check_count
 from conformal_retrievers.data.copies import check_copies
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.evaluation.bootstrap import spans
 from conformal_retrievers.evaluation.equal_recall import EqualRecall, Row
 from conformal_retrievers.evaluation.evaluate import evaluate
+from conformal_retrievers.evaluation.wording import say
 from conformal_retrievers.extras import with_bar
 from conformal_retrievers.scoring.scorer import Scorer, judged_queries, score_queries
 from conformal_retrievers.scoring.shared_scores import shared_in
@@ -31,7 +31,6 @@ from conformal_retrievers.theory.intervals import Interval, percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
 SPREAD = 0.8  # the share of the splits between the ends of each estimate
-say = wording(__package__)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,13 +14,12 @@ from fractions import Fraction
 from typing import Any
 
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.evaluation import measures, power
 from conformal_retrievers.evaluation.share import Share
+from conformal_retrievers.evaluation.wording import say
 from conformal_retrievers.theory.intervals import percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
-say = wording(__package__)
 NOTHING_TESTED, OUT_OF_REACH = say("nothing tested"), say("out of reach")
 COVER_EACH, UNLUCKY, UNVERIFIED = say("cover each"), say("unlucky"), say("unverified")
 

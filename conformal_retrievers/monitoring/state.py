@@ -1,7 +1,5 @@
 """The state of a monitor: what its file has, and the bets."""
 
-from __future__ import annotations
-
 import bisect
 import hashlib
 import math

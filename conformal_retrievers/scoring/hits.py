@@ -7,8 +7,6 @@ that failed. `score` raises ValueError if there are no hits, or of several retri
 one of these has none while an unknown retriever has some, which is then another name for it.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

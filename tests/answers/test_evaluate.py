@@ -134,13 +134,12 @@ def test_a_plain_chain_puts_the_snippets_before_the_question():
         requests.append(request)
         return Reply(" Paris\n")
 
-    chain = plain_chain(LLM(complete, "toy"), max_tokens=9)
+    chain = plain_chain(LLM(complete, "toy"))
     query = scored([0.1, 0.2])
     assert chain(query.query, query.snippets) == "Paris"
     text = requests[0].user
     assert text.index("0.1 place 0") < text.index("0.2 place 1") < text.index("What is thing 0")
     assert chain.name.startswith("toy, prompt=")
-    assert chain.name.endswith("max_tokens=9")
     refusing = plain_chain(LLM(lambda request: Reply("no", "refusal"), "toy"))
     with pytest.raises(RuntimeError, match="toy gave no answer: refused"):
         refusing(query.query, query.snippets)

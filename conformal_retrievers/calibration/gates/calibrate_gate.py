@@ -9,8 +9,6 @@
 A question that is on both sides, once with its answers and once without, is in one part only.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
@@ -28,7 +26,7 @@ from conformal_retrievers.calibration.fitting import split as split_by_hash
 from conformal_retrievers.calibration.gates.gate import Gate
 from conformal_retrievers.calibration.guarantees import n_needed
 from conformal_retrievers.calibration.subjects import QUERIES
-from conformal_retrievers.calibration.wording import wording
+from conformal_retrievers.calibration.wording import say
 from conformal_retrievers.data.checks import check_names
 from conformal_retrievers.data.columns import IN_ONE_WAY, ScoredQueries, the_same
 from conformal_retrievers.data.copies import check_copies, without_copies
@@ -47,7 +45,6 @@ from conformal_retrievers.scoring.scorer import (
 )
 from conformal_retrievers.theory.ranks import exact_alpha
 
-say = wording("conformal_retrievers.calibration")
 SHARE = 3  # the fit part is one of so many
 JUDGED = "judged unanswerable"  # the source of queries with answerable=False among the others
 Queries = Mapping[str, Sequence[JudgedQuery]]  # unanswerable ones, by source

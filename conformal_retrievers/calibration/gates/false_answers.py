@@ -12,12 +12,10 @@ from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.file_schema import QueryDetails
 from conformal_retrievers.calibration.thresholds import Thresholds
-from conformal_retrievers.calibration.wording import wording
+from conformal_retrievers.calibration.wording import say
 from conformal_retrievers.theory.intervals import Interval, percent
 from conformal_retrievers.theory.ranks import exact_alpha
 from conformal_retrievers.theory.tolerance import binomial_interval
-
-say = wording("conformal_retrievers.calibration")
 
 
 class Source(NamedTuple):

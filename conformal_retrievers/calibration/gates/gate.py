@@ -23,7 +23,7 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.gates.in_front import answerable_in, check_same_retrieval
 from conformal_retrievers.calibration.scorer import query_scorer_for, scorer_for
 from conformal_retrievers.calibration.subjects import ANSWERS, FILTERED, QUERIES
-from conformal_retrievers.calibration.wording import wording
+from conformal_retrievers.calibration.wording import say
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, as_snippets
 from conformal_retrievers.data.snippets import Retrieved
 from conformal_retrievers.scoring.hits import lacks
@@ -37,7 +37,6 @@ from conformal_retrievers.scoring.scorer import Scorer, needs_length, query_dige
 from conformal_retrievers.theory.intervals import percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
-say = wording("conformal_retrievers.calibration")
 GateDecision = Literal["speaks", "silent"]
 
 

@@ -13,12 +13,10 @@ from typing import Any
 
 from conformal_retrievers.calibration.checks import CalibrationMismatch
 from conformal_retrievers.calibration.subjects import QUERIES
-from conformal_retrievers.calibration.wording import wording
+from conformal_retrievers.calibration.wording import say
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.scoring.scorer import query_digest
 from conformal_retrievers.theory.ranks import exact_alpha
-
-say = wording("conformal_retrievers.calibration")
 
 
 def check_behind(

@@ -22,8 +22,6 @@ what may be its title, its length, and how much it resembles those that look rel
 snippet is compared by the mean of its z-scores. No feature depends on the order of the snippets.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from itertools import compress

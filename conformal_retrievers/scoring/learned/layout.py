@@ -1,7 +1,5 @@
 """Where the snippets of a query stand in their documents."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -7,8 +7,6 @@ divided by R, and the standard deviations are not: with two and three retrievers
 coefficients is about the same, and their spread does not fall. One alone has numbers of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib.resources import files

@@ -18,8 +18,6 @@ score of the query, in standard deviations. Nothing else of the query counts: it
 give away the source of a question.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

@@ -7,8 +7,6 @@ deviations s. The sum is convex, and Newton's method goes to its one minimum. Wi
 the mean of the prior.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from conformal_retrievers.scoring.hit_features import Known, Values
