@@ -5,7 +5,7 @@ import json
 import logging
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypedDict, TypeVar
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 # What code raises that does not expect an empty context; a server that is down raises others.
 MISTAKES = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError)
 EMPTY, TENTH = 3, 0.1  # so many, and such a share, that fail without snippets
-Answer: TypeAlias = Callable[[str, Sequence[Snippet]], str | Awaitable[str]]
+Answer: TypeAlias = Callable[[str, Sequence[Snippet]], str | Coroutine[Any, Any, str]]
 Expected: TypeAlias = Mapping[str, str | Sequence[str]]  # reference answers, by question or id
 References: TypeAlias = tuple[str, ...]  # of which one suffices
 

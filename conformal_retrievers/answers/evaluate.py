@@ -169,6 +169,8 @@ def evaluate_answers(
         measures[name] = {key: np.array([row[key] for row in of_way], float) for key in of_way[0]}
         estimates[name] = {key: _mean(key, values, level) for key, values in measures[name].items()}
     same = name_of("same", asked.same or same_text)
+    if same != asked.compared_by:
+        same = f"{same} (unchanged) and {asked.compared_by} (right)"
     return AnswerEvaluation(measures, estimates, len(rows), same, level, all(verified), failed)
 
 

@@ -24,9 +24,10 @@ WITHIN = re.compile(r"['’`]|(?<=\d),(?=\d{3}\b)")  # what joins: don't, 1,000
 # Vowel signs of Hindi, Thai and Khmer, which `\w` has not; C++; the blood groups AB- and AB+.
 MARKS = "".join(c for c in map(chr, range(0x300, 0x1900)) if category(c)[0] == "M")
 LETTERS = rf"\b\w{{1,2}}-(?![\w-])|(?:\w[{MARKS}]*)+[+#]*"
-WORD = re.compile(rf"(?<!\w)[-−]\d[\d.,:/]*\b|\d+(?:[.,:/]\d+)*\w*|{LETTERS}|[^\w\s]")
+WORD = re.compile(rf"(?<!\w)-[$€£¥]?\d[\d.,:/]*\b|\d+(?:[.,:/]\d+)*\w*|{LETTERS}|[^\w\s]")
 # Before a word: in plan A, and in the answer A, it is none.
 ARTICLE = re.compile(r"(?<![\w-])(?:a|[Aa]n|[Tt]he|THE)\s+(?=\w)")
+EXPONENT = re.compile("(?=[²³¹⁰⁴-⁹])")  # which is normalised to a digit: 10³ is not 103
 FIRST_A = re.compile(r"(^|[.!?]\s)\s*A\s+(?=\w)")  # of a sentence
 SYMBOLS = {"Sm", "Sc", "So"}  # categories of ≤, €, ✓: what tells answers apart, as a word does
 CONTROLS = (  # a question, two answers, and whether they are the same
@@ -50,8 +51,9 @@ def words_of(answer: str, *, drop_first_a: bool = True) -> list[str]:
     >>> words_of("a plan A, ≤ 19,99 €")
     ['plan', 'a', '≤', '19,99', '€']
     """
-    text = FIRST_A.sub(r"\1 " if drop_first_a else r"\g<0>", normalize("NFKC", answer))
-    text = ARTICLE.sub(" ", text).lower().replace("−", "-")
+    text = normalize("NFKC", EXPONENT.sub(" ", answer))
+    text = FIRST_A.sub(r"\1 " if drop_first_a else r"\g<0>", text)
+    text = ARTICLE.sub(" ", text).lower().replace("−", "-").replace("–", "-")
     text = WITHIN.sub("", ABBREVIATION.sub(lambda found: found[0].replace(".", ""), text))
     words = WORD.findall(text)
     return [w for w in words if w[-1].isalnum() or len(w) > 1 or w == "%" or category(w) in SYMBOLS]

@@ -28,16 +28,18 @@ def why_none(c: Thresholds, group: str | None) -> str:
     """Return why too many questions of a group fail with all of their snippets."""
     d, scores = _details(c), c.units(group).scores
     failing = np.count_nonzero(scores == math.inf)
+    wrong = d.n_wrong * d.count_wrong
     causes = {
-        "the chain contradicts itself on the same snippets": d.n_contradicting > 0,
-        "the chain is wrong": d.count_wrong and d.n_wrong > 0,
-        "the scorer gives needed snippets a score of inf": failing
-        > d.n_contradicting + d.n_wrong * d.count_wrong,
+        "contradicts": d.n_contradicting > 0,
+        "is wrong": wrong > 0,
+        "scores inf": failing > d.n_contradicting + wrong,
     }
-    cause = " or ".join(name for name, holds in causes.items() if holds)
-    more = "give more questions, or " if failing <= c.alpha * len(scores) else ""
+    names = [name for name, holds in causes.items() if holds]
     facts = {"failing": failing, "n": len(scores), "alpha": c.alpha}
-    return say("fail with all", cause=cause, more=more, **facts)
+    facts["cause"] = " or ".join(say(f"cause {name}") for name in names)
+    facts["remedy"] = ", ".join(say(f"remedy {name}") for name in names)
+    more = "give more questions, " if failing <= c.alpha * len(scores) else ""
+    return say("fail with all", more=more, **facts)
 
 
 def basis(c: Thresholds) -> Iterator[str]:

@@ -105,6 +105,7 @@ def test_wrong_questions_count_if_asked():
     assert lost.out_of_reach
     assert lost.threshold() == math.inf
     assert "4 of 40 questions fail, because the chain is wrong, so that" in lost.statement
+    assert "To mend it, leave out count_wrong, or raise alpha" in lost.statement
     assert "In 10.0 % it is wrong with all snippets. These count as lost." in lost.statement
     theirs = calibrate_scans(scans, alpha=0.05)
     assert (theirs.n_queries, theirs.n_without_relevant, theirs.threshold()) == (36, 4, 0.2)

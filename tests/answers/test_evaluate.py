@@ -43,6 +43,7 @@ def test_what_the_filter_keeps_is_compared_with_a_top_k_of_as_many():
     expected = {query.query: "Paris" for query in new}
     found = evaluate_answers({"answers": conformal}, new, chain, expected=expected)
     whole, ours, top = found.measures
+    assert found.same == "same_text (unchanged) and has_answer (right)"
     assert [whole, ours, top[:4]] == ["all snippets", "answers", "top "]
     by_hand = [
         chain(q.query, [q.snippets[i] for i in conformal(q.query, q.snippets).kept]) == "Paris"

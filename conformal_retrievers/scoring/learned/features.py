@@ -13,8 +13,8 @@ hits have no scores,
 Mean and sd are those of the list. Where the scores of a collection fall exponentially, as they
 nearly do, the best k of 50 are log(50 / k) standard deviations above the mean of the 50, and
 spread as much. So a short list, as metadata filters give, has the z-scores that its snippets would
-have in a list of 50, and a threshold keeps its best. Scores on any affine scale, and similarities
-and distances of the same vectors, give the same features.
+have in a list of 50, and a threshold keeps its best. Scores on any affine scale give the same
+features, and so do a cosine and the distance 1 − cosine of the same vectors.
 
 The words of `overlap.py` that a snippet shares with the query, as a whole, in its first line and in
 what may be its title, its length, and how much it resembles those that look relevant

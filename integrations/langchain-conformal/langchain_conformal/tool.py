@@ -63,7 +63,8 @@ def search_tool(
     Parameters
     ----------
     filtered
-        The retriever with its filter, calibrated on questions as the agent asks them.
+        The retriever with its filter, calibrated on questions as the agent asks them; for a tenant,
+        one whose retriever has the tenant's filter.
     more_alpha
         The risk of both calls together, smaller than that of the filter.
     name, description
