@@ -62,8 +62,7 @@ def threshold_on(scores: Array, relevant: NDArray[np.bool_], source: str) -> Way
 def _top(source: str, ranks: Array) -> Way:
     """Return top k by ranks (S,), of k = 0 and each rank that occurs."""
     settings = _thinned(np.unique(ranks[np.isfinite(ranks)]))
-    place = np.searchsorted(settings, ranks) + 1
-    return Way(TOP_K, source, place, np.concatenate([[0.0], settings + 1]))
+    return Way(TOP_K, source, np.searchsorted(settings, ranks) + 1, np.append(0.0, settings + 1))
 
 
 def _thinned(settings: Array) -> Array:

@@ -173,10 +173,13 @@ class _ClaimsEvent(_Event):
 MODELS: Mapping[str, type[_Event]] = {EVENT: _SnippetsEvent, CLAIMS_EVENT: _ClaimsEvent}
 
 
-def check_event(event: Any, where: str) -> dict[str, Any]:
-    """Return an event as it is; raise ValueError with `where` and the field if it is invalid."""
+def check_event(event: Any, where: str) -> dict[str, Any] | None:
+    """Return an event as it is, None for what is no event of a filter.
+
+    Raises ValueError with `where` and the field if it is invalid.
+    """
     if not isinstance(event, dict) or event.get("event") not in [*MODELS]:
-        raise ValueError(f"{where}: field 'event' is not {EVENT!r}; give a filter log")
+        return None
     if event.get("version") != VERSION:
         raise ValueError(
             f"{where} has version {event.get('version')!r:.60}, but this library reads version "

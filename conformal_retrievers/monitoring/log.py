@@ -147,11 +147,12 @@ def read_log(path: str | Path, *, event: str = EVENT) -> Iterator[dict[str, Any]
 
     Rotated files have logrotate's names: `path` with .1, .2 … (the higher, the older) or a date
     such as -20260131 appended, with or without .gz. All are opened at the start. `event` selects
-    "conformal_filter" or "conformal_claims". Lines that are not JSON, such as one that a killed
-    process left incomplete, are skipped and counted in a UserWarning.
+    "conformal_filter" or "conformal_claims". Lines that are no event, such as one that a killed
+    process left incomplete, or what others write to the same stream, are skipped and counted in a
+    UserWarning.
 
-    Raises ValueError for a log without a valid line and, naming file, line and field, for JSON that
-    is not an event of a known version; FileNotFoundError if there is no log.
+    Raises ValueError for a log without an event and, naming file, line and field, for an event of
+    another version, or with a field that is invalid; FileNotFoundError if there is no log.
     """
     good, bad = 0, []
     with ExitStack() as stack:
@@ -163,17 +164,18 @@ def read_log(path: str | Path, *, event: str = EVENT) -> Iterator[dict[str, Any]
                 try:
                     row = json.loads(line)
                 except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
+                    row = None
+                if (checked := check_event(row, where)) is None:
                     bad.append(where)
                     continue
-                checked = check_event(row, where)
                 good += 1
                 if checked["event"] == event:
                     yield checked
     if bad and not good:
-        raise ValueError(f"{bad[0]} is not JSON, and neither is any other line; give a filter log")
+        raise ValueError(f"{bad[0]} is no event, and neither is any other line; give a filter log")
     if bad:
-        lines = "1 line that is" if len(bad) == 1 else f"{len(bad)} lines that are"
-        warnings.warn(f"skipped {lines} not JSON: {'; '.join(bad[:5])}", UserWarning, stacklevel=2)
+        text = f"skipped {len(bad)} of {good + len(bad)} lines, which are no events: "
+        warnings.warn(text + "; ".join(bad[:5]), UserWarning, stacklevel=2)
 
 
 def _files(path: Path) -> list[Path]:

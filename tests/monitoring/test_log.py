@@ -128,7 +128,7 @@ def written(path):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:skipped [123] lines?:UserWarning")
+@pytest.mark.filterwarnings("ignore:skipped [123] of:UserWarning")
 def test_of_eight_processes_three_are_killed_and_no_other_event_is_lost(tmp_path):
     """A killed process may leave its last line incomplete, and no other line."""
     path = tmp_path / "log.jsonl"
@@ -175,6 +175,17 @@ def test_a_torn_line_is_skipped_with_a_warning_and_the_next_event_begins_a_new_l
         assert len(list(read_log(log.path))) == 3
 
 
+def test_what_others_write_to_the_same_stream_is_skipped_with_a_warning(log, event):
+    log.append(event)
+    with log.path.open("a") as file:
+        file.write('{"event": "other", "k": 3}\n[1]\n{"level": "INFO"}\n')
+    with pytest.warns(UserWarning, match=r"skipped 3 of 4 lines, which are no events: .*line 2;"):
+        assert len([*read_log(log.path)]) == 1
+    log.path.write_text('{"event": "other"}\n')
+    with pytest.raises(ValueError, match="line 1 is no event, and neither is any other line; give"):
+        next(read_log(log.path))
+
+
 def test_an_event_is_written_again_if_another_process_was_killed_just_before(
     log, event, monkeypatch
 ):
@@ -190,7 +201,7 @@ def test_an_event_is_written_again_if_another_process_was_killed_just_before(
 
     monkeypatch.setattr(FilterLog, "_continues_a_line", killed_after)
     log.append({**event, "group": "new"})
-    with pytest.warns(UserWarning, match=r"skipped 1 line .*log\.jsonl, line 2$"):
+    with pytest.warns(UserWarning, match=r"skipped 1 of 3 lines, .*log\.jsonl, line 2$"):
         assert [row["group"] for row in read_log(log.path)] == [None, "new"]
 
 
@@ -239,7 +250,6 @@ def test_a_file_of_other_lines_is_not_a_log(tmp_path, line):
 @pytest.mark.parametrize(
     ("changed", "field"),
     [
-        ({"event": "other"}, "event"),
         ({"version": 2}, "version"),
         ({"scores": None}, "scores"),
         ({"scores": ["nan"]}, "scores"),
