@@ -255,7 +255,7 @@ def test_an_unknown_group_keeps_everything_and_is_warned_of_once():
             assert len(conformal.decide([9.0], group=group).kept) == 1
             assert len(conformal.at(0.2).decide([9.0], group=group).kept) == 1
     texts = [str(one.message).partition(" among 'a', 'few', so")[0] for one in shown]
-    assert texts == ["a query has a group that is not", "a query has no group (group_of= gives it)"]
+    assert texts == ["a query has a group that is not", "a query has no group"]
 
 
 async def test_a_query_is_checked_and_gives_its_group():

@@ -138,7 +138,7 @@ class Thresholds:
         """Warn if a query's group has no threshold; Python shows the same text once."""
         if self.by_group and self._key(group) not in self._units:
             known = ", ".join(map(repr, self.n_units))
-            which = "no group (group_of= gives it)" if group is None else "a group that is not"
+            which = "no group" if group is None else "a group that is not"
             warnings.warn(f"a query has {which} among {known}, so {effect}", stacklevel=1)
 
     def by_threshold(self, units: Iterable[Any]) -> dict[str | None, list[Any]]:

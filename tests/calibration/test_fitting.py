@@ -254,13 +254,18 @@ def test_a_top_k_that_keeps_fewer_on_ten_queries_by_chance_is_rarely_warned_of()
 
 
 def test_a_top_k_that_cannot_keep_enough_as_its_retriever_returns_too_few_is_left_out():
-    def cut(snippet):
-        some = (hit for hit in snippet.hits if hit.retriever == "bm25" or hit.rank < 1)
-        return replace(snippet, hits=tuple(some))
+    def cut(query, k):
+        snippets = [
+            replace(s, hits=[hit for hit in s.hits if hit.retriever == "bm25" or hit.rank < k])
+            for s in query.snippets
+        ]
+        return replace(query, snippets=snippets)
 
-    short = [replace(query, snippets=[*map(cut, query.snippets)]) for query in JUDGED]
-    costs = calibrate(short, alpha=0.1).choice.costs
-    assert [*costs] == ["learned", "top k of bm25", "top k of the fusion"]
+    short = [cut(query, 1) for query in JUDGED]
+    nothing = [cut(query, 0 if i % 2 else 99) for i, query in enumerate(JUDGED)]
+    for judged in (short, nothing):
+        costs = calibrate(judged, alpha=0.1).choice.costs
+        assert [*costs] == ["learned", "top k of bm25", "top k of the fusion"]
 
 
 def test_the_statement_says_how_much_one_retriever_counts_beside_another():

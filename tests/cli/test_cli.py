@@ -396,7 +396,7 @@ def test_of_a_repeated_query_the_last_event_of_each_group_counts(calibration, tm
         FilterLog(log).append(event_of(filtered, query="Again?", failed=failed))
     found = as_json("diagnose", tmp_path / "c.json", "--log", log)
     assert (found["evaluation"]["n_queries"], found["repeated"]) == (2, 2)
-    assert found["evaluation"]["unscorable"]["estimate"] == 0
+    assert found["evaluation"]["m1"]["estimate"] == 1  # of the first event, nothing was kept
     assert found["failed_retrievers"] == {"bm25": 2}
     shown = run("diagnose", tmp_path / "c.json", "--log", log).stdout
     assert "The retriever 'bm25' failed in 2 events." in shown
