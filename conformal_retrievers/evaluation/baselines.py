@@ -31,9 +31,9 @@ class Way(NamedTuple):
     settings: Array  # (G,); if there are several, the first passes nothing
 
     @classmethod
-    def of_filter(cls, kept: NDArray[np.bool_]) -> "Way":
-        """Return the way to choose of the filter, which keeps a mask (S,) of snippets."""
-        return cls(FILTER, "its score", np.where(kept, 0, 1), np.full(1, math.nan))
+    def fixed(cls, rule: str, kept: NDArray[np.bool_]) -> "Way":
+        """Return the way to choose that keeps a mask (S,) of snippets."""
+        return cls(rule, "its score", np.where(kept, 0, 1), np.full(1, math.nan))
 
 
 def with_a_setting(queries: ScoredQueries) -> Iterator[Way]:

@@ -231,7 +231,7 @@ def equal_recall(
     known, end_to_end = known_relevant(queries)
     if not known.any():
         return None
-    the_filter = Way.of_filter(keeps(queries, calibration))
+    the_filter = Way.fixed(FILTER, keeps(queries, calibration))
     ours, _, _ = at_recall(the_filter, queries, known, None)
     rows = []
     for way in (*with_a_setting(queries), the_filter):
