@@ -174,7 +174,7 @@ MODELS: Mapping[str, type[_Event]] = {EVENT: _SnippetsEvent, CLAIMS_EVENT: _Clai
 
 
 def check_event(event: Any, where: str) -> dict[str, Any] | None:
-    """Return an event as it is, None for what is no event of a filter.
+    """Return an event as it is, or None if no filter wrote it.
 
     Raises ValueError with `where` and the field if it is invalid.
     """

@@ -175,7 +175,8 @@ async def test_the_filters_alpha_is_configurable_behind_a_gate():
 
 
 async def test_a_postprocessor_shows_its_gate_without_models():
-    made, gate = gated(POSTPROCESSOR), gate_of()
+    gate = gate_of()  # another one may be made in the next second
+    made = gated(POSTPROCESSOR, gate=gate)
     shown = made.model_dump(exclude={"callback_manager"})
     assert shown["gate"] == {"scorer": "last word", "calibration": gate.calibration.checksum}
     assert gated(POSTPROCESSOR, gate=None).model_dump()["gate"] is None
