@@ -47,6 +47,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.arguments import parser_of
 from conformal_retrievers import (
     Calibration,
     ConformalFilter,
@@ -98,11 +99,7 @@ def main() -> None:
 
 
 def parsed_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="benchmarks.answers",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("benchmarks.answers", __doc__)
     parser.add_argument("--data", type=Path, default=os.environ.get("CONFORMAL_DATA"))
     parser.add_argument("--cache", type=Path, default=Path("cache"), help="keeps embeddings")
     parser.add_argument("--set", default="nq-open")

@@ -46,6 +46,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.arguments import parser_of
 from conformal_retrievers import __version__
 from conformal_retrievers.claims import AnnotatedAnswer, calibrate_claims, claim_relevance
 
@@ -95,11 +96,7 @@ def main() -> None:
 
 
 def parsed_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="benchmarks.claims",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("benchmarks.claims", __doc__)
     data = os.environ.get("CONFORMAL_DATA")
     parser.add_argument(
         "--data",

@@ -29,7 +29,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import math
-import os
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
@@ -44,6 +43,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.arguments import add_cache, add_data, parser_of
 from benchmarks.halvings import encoded
 from conformal_retrievers import (
     JudgedQuery,
@@ -101,26 +101,13 @@ def main() -> None:
 
 
 def parsed_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="benchmarks.default",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    data = os.environ.get("CONFORMAL_DATA")
-    parser.add_argument(
-        "--data",
-        type=Path,
-        default=data,
-        required=data is None,
-        help="folder that holds the data sets, one folder each; default: $CONFORMAL_DATA",
-    )
+    parser = parser_of("benchmarks.default", __doc__)
+    add_data(parser)
     parser.add_argument("--sets", nargs="*", default=[*SETS], help="folders in it, also your own")
     parser.add_argument("--sizes", nargs="*", type=int, default=[*SIZES], help="0: half of a set")
     parser.add_argument("--halvings", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--cache", type=Path, help="folder that keeps embeddings; default: a temporary one"
-    )
+    add_cache(parser)
     parser.add_argument(
         "--prior-of", type=Path, help="as --model; the prior is made of this model, too"
     )

@@ -29,7 +29,6 @@ a cosine of 0.3.
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -43,6 +42,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.arguments import add_cache, add_data, parser_of
 from benchmarks.default import cosines, united
 from conformal_retrievers import JudgedQuery, Snippet, __version__
 from conformal_retrievers.calibration.gates.calibrate_gate import calibrate_gate
@@ -87,13 +87,12 @@ def main() -> None:
 
 
 def parsed_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="benchmarks.gate", description=__doc__.splitlines()[0])
-    data = os.environ.get("CONFORMAL_DATA")
-    parser.add_argument("--data", type=Path, default=data, required=data is None)
+    parser = parser_of("benchmarks.gate", __doc__)
+    add_data(parser)
     parser.add_argument("--sets", nargs="+", default=SETS, help="folders in it, also your own")
     parser.add_argument("--deals", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--cache", type=Path, help="folder that keeps embeddings")
+    add_cache(parser)
     parser.add_argument("--write", action="store_true", help=f"also write {RESULTS.name}")
     return parser.parse_args()
 

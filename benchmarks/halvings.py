@@ -23,7 +23,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import math
-import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +35,7 @@ from rich.console import Console
 from rich.table import Table
 from sentence_transformers import SentenceTransformer
 
+from benchmarks.arguments import add_cache, add_data, parser_of
 from conformal_retrievers import (
     Calibration,
     EmbeddingScorer,
@@ -69,26 +69,13 @@ def main() -> None:
 
 
 def parsed_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="benchmarks.halvings",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    data = os.environ.get("CONFORMAL_DATA")
-    parser.add_argument(
-        "--data",
-        type=Path,
-        default=data,
-        required=data is None,
-        help="folder that holds the data sets, one folder each; default: $CONFORMAL_DATA",
-    )
+    parser = parser_of("benchmarks.halvings", __doc__)
+    add_data(parser)
     parser.add_argument("--sets", nargs="+", default=SETS, help="folders in it, also your own")
     parser.add_argument("--scores", nargs="+", default=["bm25", "minilm"], choices=SCORERS)
     parser.add_argument("--halvings", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--cache", type=Path, help="folder that keeps embeddings; default: a temporary one"
-    )
+    add_cache(parser)
     parser.add_argument("--write", action="store_true", help=f"also write {RESULTS.name}")
     return parser.parse_args()
 

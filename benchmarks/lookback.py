@@ -38,6 +38,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from benchmarks.arguments import parser_of
 from conformal_retrievers.lookback.classifier import FactualityClassifier
 from conformal_retrievers.lookback.flag import calibrate_flag
 from conformal_retrievers.lookback.model import LocalModel
@@ -374,11 +375,7 @@ def measured(way, context, device):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="benchmarks.lookback",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("benchmarks.lookback", __doc__)
     parser.add_argument("--steps", type=int, default=2500)
     parser.add_argument("--answers", type=int, default=4000)
     parser.add_argument("--seed", type=int, default=0)

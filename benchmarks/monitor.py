@@ -17,7 +17,6 @@ the median number of queries from the shift to the alarm.
 
 from __future__ import annotations
 
-import argparse
 import bisect
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +28,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import kstest
 
+from benchmarks.arguments import parser_of
 from conformal_retrievers import Calibration, Monitor, ScoredQuery
 
 LEVEL = 0.05
@@ -40,11 +40,7 @@ RULES = ("online ranks", "fixed ranks", "repeated KS", "snippets", "harm")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="benchmarks.monitor",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("benchmarks.monitor", __doc__)
     parser.add_argument("--runs", type=int, default=300)
     parser.add_argument("--write", action="store_true", help=f"also write {RESULTS.name}")
     arguments = parser.parse_args()

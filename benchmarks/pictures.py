@@ -10,7 +10,6 @@ python -m benchmarks.pictures coverage
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
+from benchmarks.arguments import parser_of
 from benchmarks.reproduction import RESULTS
 from conformal_retrievers.evaluation.plot import BLUE, GREEN, GREY, RED, STYLE
 
@@ -39,11 +39,7 @@ SHOWN_KS = (3, 5, 10)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="benchmarks.pictures",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("benchmarks.pictures", __doc__)
     parser.add_argument("what", nargs="+", choices=[*PICTURES, "tables"])
     results = json.loads(RESULTS.read_text(encoding="utf-8"))
     for what in parser.parse_args().what:

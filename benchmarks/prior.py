@@ -36,7 +36,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -48,6 +47,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import sentences
+from benchmarks.arguments import add_cache, add_data, parser_of
 from benchmarks.default import candidates_in, cosines, united, write_run
 from benchmarks.gate import K, first, foreign
 from benchmarks.halvings import encoded
@@ -127,22 +127,9 @@ def main() -> None:
 
 
 def parsed_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="benchmarks.prior",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    data = os.environ.get("CONFORMAL_DATA")
-    parser.add_argument(
-        "--data",
-        type=Path,
-        default=data,
-        required=data is None,
-        help="folder that holds the data sets, one folder each; default: $CONFORMAL_DATA",
-    )
-    parser.add_argument(
-        "--cache", type=Path, help="folder that keeps embeddings; default: a temporary one"
-    )
+    parser = parser_of("benchmarks.prior", __doc__)
+    add_data(parser)
+    add_cache(parser)
     parser.add_argument("--without", nargs="*", default=[], help="sets that do not enter")
     parser.add_argument("--write", action="store_true", help="write the files of the package")
     return parser.parse_args()

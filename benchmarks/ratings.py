@@ -38,6 +38,7 @@ from rich.table import Table
 from scipy.stats import rankdata
 
 from benchmarks.answers import Row, read_rows, write_rows
+from benchmarks.arguments import parser_of
 from conformal_retrievers import Calibration, LLMScorer, ScoredQuery, Snippet, __version__
 from conformal_retrievers.llm import openai_llm
 
@@ -49,11 +50,7 @@ RATINGS, TABLE = RESULTS / "ratings.jsonl.gz", RESULTS / "ratings.md"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="benchmarks.ratings",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("benchmarks.ratings", __doc__)
     parser.add_argument("--data", type=Path, default=os.environ.get("CONFORMAL_DATA"))
     parser.add_argument("--cache", type=Path, default=Path("cache"), help="keeps embeddings")
     parser.add_argument("--set", default="nq-open")

@@ -28,7 +28,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -40,6 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import labels
+from benchmarks.arguments import add_cache, add_data, parser_of
 from benchmarks.halvings import minilm
 from benchmarks.quantile import conformal_quantile
 from benchmarks.sets import RUN, SETS
@@ -99,25 +99,12 @@ def main() -> None:
 
 
 def parsed_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="benchmarks.reproduction",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    data = os.environ.get("CONFORMAL_DATA")
-    parser.add_argument(
-        "--data",
-        type=Path,
-        default=data,
-        required=data is None,
-        help="folder that holds the data sets, one folder each; default: $CONFORMAL_DATA",
-    )
+    parser = parser_of("benchmarks.reproduction", __doc__)
+    add_data(parser)
     parser.add_argument("--sets", nargs="+", default=list(SETS), choices=SETS)
     parser.add_argument("--splits", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--cache", type=Path, help="folder that keeps embeddings; default: a temporary one"
-    )
+    add_cache(parser)
     parser.add_argument("--write", action="store_true", help=f"also write {RESULTS.name}")
     return parser.parse_args()
 

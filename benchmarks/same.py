@@ -16,7 +16,6 @@ Pairs with the same words are the same without a model, and are left out.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator
 from itertools import pairwise
@@ -29,6 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.answers import REPLIES, RESULTS, Row, read_rows
+from benchmarks.arguments import parser_of
 from conformal_retrievers.answers import f1, has_answer, llm_same, same_text
 from conformal_retrievers.llm import openai_llm
 
@@ -40,11 +40,7 @@ VERDICTS, TABLES = RESULTS / "same.jsonl", RESULTS / "same.md"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="benchmarks.same",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("benchmarks.same", __doc__)
     parser.add_argument("--base-url", help="an OpenAI-compatible server; asks it")
     parser.add_argument("--model", default="model", help="the server's name for the model")
     parser.add_argument("--write", action="store_true", help=f"also write {TABLES.name}")

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.arguments import parser_of
 from conformal_retrievers import Calibration, RetrievalScorer, ScoredQuery, evaluate, score_queries
 from conformal_retrievers.data import iter_jsonl
 
@@ -33,11 +34,7 @@ WORDS = [f"word{i}" for i in range(2000)]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="benchmarks.scale",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("benchmarks.scale", __doc__)
     parser.add_argument("--queries", type=int, default=100_000)
     parser.add_argument("--folder", type=Path, help="where the file goes; default: a temporary one")
     parser.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)

@@ -20,7 +20,6 @@ writes them beside the data sets in the BEIR layout, and `python -m benchmarks.d
 
 from __future__ import annotations
 
-import argparse
 import csv
 import gzip
 import html
@@ -35,6 +34,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.arguments import parser_of
+
 SHORT = 80  # characters of a paragraph that belongs to the one before
 LANGUAGES = ("de", "es", "fr")
 
@@ -47,11 +48,7 @@ class Row(NamedTuple):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="benchmarks.unseen",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("benchmarks.unseen", __doc__)
     parser.add_argument("--packages", type=Path, required=True, help="folder of the five packages")
     parser.add_argument("--data", type=Path, required=True, help="folder that holds the data sets")
     arguments = parser.parse_args()
