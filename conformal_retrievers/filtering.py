@@ -233,7 +233,8 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         s, item = filtered.scores, self.calibration.subject.item
         if (filtered.gated is None) != (self.gate is None):
             raise ValueError(say("gated", gated=filtered.gated, gate=self.gate))
-        self.calibration.warn_if_unknown(filtered.group, f"all {item}s are kept")
+        effect = f"all {item}s are kept; group_of= tells a query's group from its text"
+        self.calibration.warn_if_unknown(filtered.group, effect)
         if filtered.silenced:
             return replace(filtered, keeps=np.zeros(len(s), dtype=bool))
         n_lost = np.count_nonzero(np.isnan(s))

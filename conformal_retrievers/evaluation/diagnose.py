@@ -108,33 +108,38 @@ def _sweep(
 ) -> Iterator[SweepPoint]:
     """Yield a point for each alpha and for the calibration's own.
 
-    The bands are about queries that are exchangeable with the reference and that are not silenced:
-    the share of unanswerable ones may differ.
+    The bands are about queries that are exchangeable with the reference, and that are not silenced,
+    empty or kept for want of a score: the shares of these may differ.
     """
-    passes = measures.passed(new.counts)
-    share_passed = float(passes.mean())
-    n_scored = int(np.count_nonzero(np.isfinite(new.lowest)))
-    n_new = int(np.count_nonzero(passes & (new.counts.retrieved > 0)))
+    c = new.counts
+    passes, always = measures.passed(c), c.unscorable > 0
+    n_always = int(np.count_nonzero(passes & always))
+    n_scored = int(np.count_nonzero(passes & ~always & np.isfinite(new.lowest)))
+    n_new = int(np.count_nonzero(passes & (c.retrieved > 0)))
     for i, alpha in enumerate(alphas_of(calibration)):
         counts = new.at(i)
         m1 = m2 = None
         if n_scored and len(lowest) and kept:
             m1 = exchangeability.m1_band(kept[i], len(lowest), n_scored, level)
+            m1 = _of_all(m1, n_scored, len(always), n_always)
         if reference is not None and n_new:
             some = measures.passed(reference.counts) & (reference.counts.retrieved > 0)
             shares = reference.kept[i][some] / reference.counts.retrieved[some]
             m2 = exchangeability.m2_band(shares, n_new, level)
+            m2 = m2 and _of_all(m2, n_new, int(np.count_nonzero(c.retrieved)))
         yield SweepPoint(
             alpha,
             new.thresholds[i],
             measures.estimate(counts, "m1"),
             measures.estimate(counts, "m2"),
             measures.estimate(counts, "removal"),
-            m1 and _times(share_passed, m1),
-            m2 and _times(share_passed, m2),
+            m1,
+            m2,
             measures.share(counts, measures.guaranteed(calibration), level).interval,
         )
 
 
-def _times(share: float, band: Band) -> Band:
-    return share * band[0], share * band[1]
+def _of_all(band: Band, n: int, of: int, n_always: int = 0) -> Band:
+    """Return the band of a mean over `of` queries from that over n; some are 1, the others 0."""
+    low, high = (n / of * end + n_always / of for end in band)
+    return low, high

@@ -92,6 +92,8 @@ def retrieved_as(id, query="q"):
 def test_an_alpha_that_looks_like_the_share_to_be_kept_is_questioned():
     with pytest.warns(UserWarning, match=r"alpha is 0.9, .* To guarantee 0.9, give alpha=0.1"):
         calibrate([retrieved_as("a")], alpha=0.9)
+    with pytest.warns(UserWarning, match=r"delta is 0.9, .* give delta=0.1"):
+        calibrate([retrieved_as(q, q) for q in "abc"], alpha=0.5, delta=0.9)
     with pytest.raises(ValueError, match="to keep 95 % give 0.05"):
         calibrate([retrieved_as("a")], alpha=95)
 

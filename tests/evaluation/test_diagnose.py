@@ -147,7 +147,11 @@ def test_queries_without_a_score_count_in_the_band_for_m2(rng):
     d = diagnose(calibration, [*unjudged(queries), *blank], reference=queries)
     kept = np.array([(q.scores <= calibration.threshold()).mean() for q in queries])
     assert d.m2_band == m2_band(kept, 100)
-    assert d.m1_band == m1_band(sum(kept > 0), 60, 60)
+    of_60 = np.array(m1_band(sum(kept > 0), 60, 60))  # the 40 are kept whatever the threshold
+    assert d.m1_band == pytest.approx(0.6 * of_60 + 0.4)
+    d = diagnose(calibration, [*queries, *[ScoredQuery([], [])] * 20, *blank], reference=queries)
+    assert d.m1_band == pytest.approx((60 * of_60 + 40) / 120)  # and of the 20, nothing can be
+    assert d.m2_band == m2_band(kept, 100)
 
 
 # --- what m1 is, and is not -----------------------------------------------------------------------

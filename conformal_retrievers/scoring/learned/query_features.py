@@ -77,11 +77,8 @@ def query_features(
         known, numbers = numbers_of(sources, found[:m], snippets)
     if not known.any():
         return np.full(len(columns(sources)) + len(found) - m, np.nan)
-    values, ranks, ordered = (
-        numbers.values,
-        np.log1p(numbers.ranks),
-        np.sort(numbers.values, axis=1),
-    )
+    values, ranks = numbers.values, np.log1p(numbers.ranks)
+    ordered = np.sort(values, axis=1)
     of_order = values[0] if len(values) else np.arange(len(snippets), dtype=np.float64)
     if r > 1:
         of_order = -(numbers.found / (C + 1 + numbers.ranks[:r])).sum(axis=0)
