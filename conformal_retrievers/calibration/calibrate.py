@@ -141,7 +141,12 @@ def calibrate(
     provenance = provenance_with(own, choice)
     calibration = Calibration.from_scores(scored, scorer=own, scorer_provenance=provenance, **rule)
     _warn_if_nothing_drops(calibration, scored)
-    return calibration
+    if choice is None:
+        return calibration
+    kept = [calibration.keep(q.scores, q.group) for q in scored if not q.silenced]
+    passes = sum(int(each.sum()) for each in kept) / len(scored)
+    choice = choice.model_copy(update={"alpha": alpha, "passes": passes})
+    return replace(calibration, scorer_provenance=provenance_with(own, choice))
 
 
 def _checked(

@@ -118,6 +118,8 @@ def _choice(c: Thresholds) -> Iterator[str]:
         yield say("fitted", prior=prior, queries=queries, counts=_counts(score))
     if made.costs:
         yield from _kept(c, made)
+    if made.passes is not None and made.alpha == c.alpha:
+        yield say("passes", passes=made.passes, items=c.subject.name)
     if c.keeps_everything and not few:
         yield say("fit left none", effect=_effect(c, math.inf))
 

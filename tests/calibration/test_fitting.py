@@ -106,7 +106,10 @@ def test_the_fit_never_sees_the_calibration_part():
         replace(query, snippets=other.snippets, relevant=other.relevant)
         for query, other in zip(parts.calibration, queries(120, 5, strength=1.0), strict=False)
     ]
-    assert calibrate([*parts.fit, *others], alpha=0.1).scorer_provenance == chosen.scorer_provenance
+    again = calibrate([*parts.fit, *others], alpha=0.1)
+    assert again.scorer_provenance["score"] == chosen.scorer_provenance["score"]
+    passes = again.choice.passes  # which follows from the threshold
+    assert again.choice == chosen.choice.model_copy(update={"passes": passes})
     assert chosen.ids == {query.id for query in parts.calibration}
     assert not chosen.ids & set(chosen.choice.fit_ids)
 
@@ -245,6 +248,14 @@ def test_the_statement_warns_where_a_top_k_keeps_fewer_by_more_than_the_noise(re
         assert text in calibration.statement
         assert text in calibration.at(0.2).statement  # they were found at 0.02
     assert "more than the noise" not in calibrate(JUDGED, alpha=0.1).statement
+
+
+def test_the_statement_says_how_many_snippets_pass_the_threshold():
+    parts, calibration = split(JUDGED), calibrate(JUDGED, alpha=0.1)
+    conformal = ConformalFilter.of(calibration)
+    n = np.mean([len(conformal(q.query, q.snippets).kept) for q in parts.calibration])
+    assert f"At the threshold, {n:.1f} snippets pass of a query" in calibration.statement
+    assert "At the threshold" not in calibration.at(0.2).statement
 
 
 @pytest.mark.slow
