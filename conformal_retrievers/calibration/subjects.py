@@ -18,8 +18,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from conformal_retrievers.calibration.wording import sentences_of
 from conformal_retrievers.data.text import plural
+from conformal_retrievers.data.wording import sentences_of
 
 Scores = NDArray[np.float64]
 OnUnscorable = Literal["raise", "keep", "drop"]

@@ -11,7 +11,6 @@ from textwrap import shorten
 import numpy as np
 
 from conformal_retrievers.calibration import calibrate
-from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.cli.docstrings import docstring_corpus
 from conformal_retrievers.cli.searches import (
     DocumentRetriever,
@@ -23,6 +22,7 @@ from conformal_retrievers.cli.searches import (
 )
 from conformal_retrievers.cli.terminal import print_table, say
 from conformal_retrievers.data.queries import JudgedQuery
+from conformal_retrievers.data.wording import wording
 from conformal_retrievers.evaluation import evaluate
 from conformal_retrievers.evaluation.report import write
 from conformal_retrievers.filtering import ConformalFilter

@@ -16,7 +16,6 @@ from conformal_retrievers.calibration.gates.false_answers import questions_in
 from conformal_retrievers.calibration.gates.gate import gate_for
 from conformal_retrievers.calibration.scorer import scorer_for
 from conformal_retrievers.calibration.subjects import Subject
-from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.cli.scorers import Models
 from conformal_retrievers.data.beir import run_name
 from conformal_retrievers.data.judged import check_retrieved
@@ -24,6 +23,7 @@ from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.data.readers.reading import read, takes_runs
 from conformal_retrievers.data.sentences import splitter
 from conformal_retrievers.data.sentences.evidence import by_sentence
+from conformal_retrievers.data.wording import wording
 from conformal_retrievers.evaluation.measures import warn_if_retrieved_otherwise
 from conformal_retrievers.labels.record import read_labels
 from conformal_retrievers.monitoring.log import read_log

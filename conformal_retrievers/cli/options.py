@@ -9,7 +9,7 @@ import typer
 
 from conformal_retrievers.calibration import guarantees
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.wording import sentences_of
+from conformal_retrievers.data.wording import sentences_of
 from conformal_retrievers.theory.ranks import exact_alpha
 from conformal_retrievers.theory.tolerance import check_delta
 

@@ -12,8 +12,8 @@ import typer
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.scorer import needed_scorers
-from conformal_retrievers.calibration.wording import wording
 from conformal_retrievers.data.beir import read_corpus
+from conformal_retrievers.data.wording import wording
 from conformal_retrievers.extras import require
 from conformal_retrievers.scoring import EmbeddingScorer, RetrievalScorer, Scorer
 

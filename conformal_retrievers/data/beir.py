@@ -13,6 +13,7 @@ from conformal_retrievers.data.hits import RETRIEVER, fuse
 from conformal_retrievers.data.jsonl import placed_lines, rows
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.text import number_in
+from conformal_retrievers.data.wording import say
 
 CORPUS = "corpus.jsonl"
 Runs: TypeAlias = str | Path | Sequence[str | Path] | Mapping[str, str | Path]
@@ -76,10 +77,7 @@ def read_beir(
     left_over: list[tuple[object, Mapping[str, object]]] = [("qrels", qrels), *runs.values()]
     for source, left in left_over:
         if left:
-            raise ValueError(
-                f"{source} has {len(left)} queries that are not in queries.jsonl, such as "
-                f"{next(iter(left))!r:.60}; remove them, or give the queries.jsonl that has them"
-            )
+            raise ValueError(say("queries left", source=source, n=len(left), id=next(iter(left))))
     return queries
 
 
@@ -128,10 +126,7 @@ def read_runs(folder: Path, run: Runs, k: int | None) -> dict[str, Run]:
         paths = [run] if isinstance(run, (str, Path)) else list(run)
         named = {RETRIEVER if len(paths) == 1 else run_name(path): path for path in paths}
         if not paths or len(named) < len(paths):
-            raise ValueError(
-                f"run is {[str(path) for path in paths]}; give one run or more, each with a file "
-                "name of its own"
-            )
+            raise ValueError(say("runs of one name", run=[str(path) for path in paths]))
     return {name: Run(path, _read_run(folder, path, k)) for name, path in named.items()}
 
 
@@ -140,10 +135,7 @@ def check_found(where: str, documents: Sequence[str], corpus: Mapping[str, str] 
     seen: set[str] = set()
     for document in documents:
         if corpus is not None and document not in corpus:
-            raise ValueError(
-                f"{where} retrieves {document!r:.60}, which is not in the corpus; give the run and "
-                "the corpus of one collection"
-            )
+            raise ValueError(say("not in corpus", where=where, document=document))
         if document in seen:
             raise ValueError(f"{where} retrieves {document!r:.60} twice; remove a line")
         seen.add(document)
@@ -219,10 +211,7 @@ def _existing(folder: Path, *names: str) -> Path:
     candidates = [folder / f"{name}{ending}" for name in names for ending in ("", ".gz")]
     path = next((path for path in candidates if path.exists()), None)
     if path is None:
-        raise FileNotFoundError(
-            f"none of the files {', '.join(map(str, candidates))} exists; a BEIR folder has a "
-            "corpus, queries and qrels"
-        )
+        raise FileNotFoundError(say("no such file", files=", ".join(map(str, candidates))))
     return path
 
 

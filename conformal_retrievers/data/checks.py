@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.data.text import visible
+from conformal_retrievers.data.wording import say
 
 T = TypeVar("T")
 MAX_COUNT = 1_000_000  # where missed snippets count, each takes memory: it has the score +inf
@@ -22,8 +23,7 @@ def all_of(kind: type[T], items: Iterable[T], name: str) -> list[T]:
     if hasattr(items, name):  # such as what label_retriever returns
         raise TypeError(f"{name} is a {type(items).__name__}; give its .{name}")
     if isinstance(items, str) or not isinstance(items, Iterable):
-        remedy = f"give a list of {kind.__name__} objects, or read the file first"
-        raise TypeError(f"{name} is {items!r:.60}; {remedy}")
+        raise TypeError(say("no list", name=name, items=items, kind=kind))
     given = list(items)
     for i, item in enumerate(given):
         if not isinstance(item, kind):
@@ -51,9 +51,7 @@ def check_texts(where: str, **values: object) -> None:
         try:
             (value or "").encode()
         except UnicodeEncodeError as error:
-            raise ValueError(
-                f"{where}: {name} has {error.reason} at {error.start}; remove it"
-            ) from None
+            raise ValueError(say("lone surrogate", where=where, name=name, error=error)) from None
 
 
 def check_names(where: str, **names: object) -> None:
@@ -61,8 +59,7 @@ def check_names(where: str, **names: object) -> None:
     check_texts(where, **names)
     for field_name, name in names.items():
         if name is not None and visible(str(name)) != str(name):
-            shown = f"{field_name} is {name!r:.60}"
-            raise ValueError(f"{where}: {shown}; remove its control characters")
+            raise ValueError(say("control characters", where=where, field=field_name, name=name))
 
 
 def check_hits(where: str, found: Sequence[Sequence[Hit]]) -> None:
@@ -74,9 +71,7 @@ def check_hits(where: str, found: Sequence[Sequence[Hit]]) -> None:
         if len({hit.retriever for hit in hits}) < len(hits):
             raise ValueError(f"{where}: snippets[{i}]: hits has one retriever twice; remove a hit")
         for rank in [hit.rank for hit in hits if not 0 <= hit.rank < 2**53 or hit.rank % 1]:
-            raise ValueError(
-                f"{where}: snippets[{i}]: rank is {rank!r:.60}; give a whole number, 0 for the best"
-            )
+            raise ValueError(say("wrong rank", where=where, i=i, rank=rank))
     for name in {hit.retriever for hits in found for hit in hits}:
         check_names(where, retriever=name)
 
@@ -85,10 +80,7 @@ def as_judgement(where: str, i: int, value: object) -> bool:
     """Return a judgement as a bool; raise ValueError unless it is true or false."""
     if isinstance(value, (bool, np.bool_, int, np.integer)) and value in (0, 1):
         return bool(value)
-    raise ValueError(
-        f"{where}: relevant[{i}] is {value!r:.60}; give true or false (turn grades into true or "
-        "false first)"
-    )
+    raise ValueError(say("no judgement", where=where, i=i, value=value))
 
 
 def as_judgements(where: str, values: Iterable[object]) -> tuple[bool, ...]:
@@ -109,10 +101,7 @@ def as_flag(where: str, name: str, value: object) -> bool:
 def as_ids(where: str, name: str, ids: Iterable[str]) -> tuple[str, ...]:
     """Return different ids, in order; raise TypeError or ValueError unless each is visible text."""
     if isinstance(ids, (str, bytes, Mapping)) or not isinstance(ids, Iterable):
-        raise TypeError(
-            f"{where}: {name} is the {type(ids).__name__} {ids!r:.60}; give a list of ids, and of "
-            "those with grades the ones that count as relevant"
-        )
+        raise TypeError(say("no list of ids", where=where, name=name, kind=type(ids), ids=ids))
     given = tuple(dict.fromkeys(ids))
     for id in given:
         if not isinstance(id, str):
@@ -129,10 +118,8 @@ def as_count(where: str, name: str, value: Any, *, least: int) -> int | None:
         return None
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not (whole and least <= value <= MAX_COUNT):
-        raise ValueError(
-            f"{where}: {name} is {value!r:.60}; give a whole number of snippets from {least} to "
-            f"{MAX_COUNT}"
-        )
+        limits = {"least": least, "most": MAX_COUNT}
+        raise ValueError(say("wrong count", where=where, name=name, value=value, **limits))
     return int(value)
 
 
@@ -167,6 +154,4 @@ def as_numbers(values: Any, name: str) -> NDArray[Any]:
             raise TypeError("they are text, dates or complex numbers")
         return array.astype(np.float64) if array.dtype == object else array
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # of a tensor's gradient
-        raise ValueError(
-            f"{name} are not numbers ({error}); give floats, NaN for a missing one"
-        ) from error
+        raise ValueError(say("not numbers", name=name, error=error)) from error

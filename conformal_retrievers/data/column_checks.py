@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.data.checks import as_judgement, check_texts
 from conformal_retrievers.data.queries import as_numbers, as_scores
+from conformal_retrievers.data.wording import say
 
 Kind = TypeVar("Kind", bound=np.generic)
 Column = NDArray[np.float64]
@@ -24,10 +25,7 @@ def as_offsets(offsets: ArrayLike) -> NDArray[np.intp]:
     ascending = given.ndim == 1 and len(given) and given.dtype.kind in "iu" and given[0] == 0
     places = given.astype(np.intp) if ascending else given  # before differences: they may be < 0
     if not ascending or (np.diff(places) < 0).any():
-        raise ValueError(
-            f"offsets is {given!r:.60}; give whole numbers (n + 1,) that ascend from 0: where the "
-            "snippets of each query begin, and their number"
-        )
+        raise ValueError(say("wrong offsets", given=given))
     return places
 
 

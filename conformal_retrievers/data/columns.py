@@ -22,6 +22,7 @@ from conformal_retrievers.data.checks import MAX_COUNT, all_of, check_names
 from conformal_retrievers.data.column_checks import Column, Objects
 from conformal_retrievers.data.hits import HitColumns, unknown_hits
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
+from conformal_retrievers.data.wording import say
 
 OF_QUERIES: dict[str, type[Any]] = {
     "ids": object,
@@ -122,10 +123,7 @@ class ScoredQueries(Sequence[ScoredQuery]):
         if not isinstance(queries, ScoredQuery):
             queries = list(queries)
             if queries and isinstance(queries[0], JudgedQuery):
-                raise TypeError(
-                    f"{name}[0] is a JudgedQuery, which has no scores; give score_queries(scorer, "
-                    "judged), where scorer is ConformalFilter.of(calibration).scorer"
-                )
+                raise TypeError(say("not scored", name=name))
         given = all_of(ScoredQuery, queries, name)
         return cls(
             offsets=np.cumsum([0, *[len(query.scores) for query in given]]),

@@ -17,6 +17,7 @@ from itertools import chain
 from unicodedata import normalize
 
 from conformal_retrievers.data.queries import JudgedQuery
+from conformal_retrievers.data.wording import say
 
 Pairs = list[tuple[JudgedQuery, JudgedQuery]]  # a copy, and the query before it that it copies
 RUN = 4  # characters
@@ -99,17 +100,10 @@ def without_copies(judged: Sequence[JudgedQuery]) -> tuple[list[JudgedQuery], st
     near, exact_text, near_text = near_copies_in(kept), "", ""
     if copies:
         query, original = copies[0]
-        exact_text = (
-            f"{len(copies)} of {len(judged)} judged queries are copies: they have the text and "
-            f"half of the snippets, or more, of another, such as {query.name} of {original.name}"
-        )
+        exact_text = say("copies", n=len(copies), total=len(judged), query=query, original=original)
     if len(near) > MANY * len(kept):
         shown = [repr(q.query[:60]) + (f" ({q.id})" if q.id else "") for q in near[0]]
-        near_text = (
-            f"{len(near)} of {len(kept)} judged queries are near copies: they have nearly the text "
-            f"and a relevant snippet of another, such as {' of '.join(shown)}. The guarantee needs "
-            "independent queries: keep one of each"
-        )
+        near_text = say("near copies", n=len(near), total=len(kept), pair=" of ".join(shown))
     return kept, exact_text, near_text
 
 
@@ -117,9 +111,6 @@ def check_copies(judged: Sequence[JudgedQuery]) -> None:
     """Raise ValueError for copies, and warn of near copies."""
     _, copies, near = without_copies(judged)
     if copies:
-        raise ValueError(
-            f"{copies}. The guarantee needs independent queries: keep one of each, as read(path) "
-            "does"
-        )
+        raise ValueError(say("copies given", copies=copies))
     if near:
         warnings.warn(near, stacklevel=3)

@@ -6,12 +6,9 @@ from typing import Any
 
 from conformal_retrievers.data.checks import all_of, check_no_table
 from conformal_retrievers.data.queries import JudgedQuery
+from conformal_retrievers.data.wording import say
 
 FULL = 10  # snippets of a query that are rarely all relevant
-REMEDY = (
-    "give the result of judge_retriever(retriever, judged) of langchain_conformal or "
-    "llama_index.postprocessor.conformal, or of query.retrieved_as(snippets)"
-)
 
 
 def queries_to_judge(judged: Iterable[JudgedQuery], name: str = "judged") -> list[JudgedQuery]:
@@ -19,8 +16,7 @@ def queries_to_judge(judged: Iterable[JudgedQuery], name: str = "judged") -> lis
     queries = all_of(JudgedQuery, judged, name)
     for i, query in enumerate(queries):
         if not query.query.strip():
-            shown = f"query is {query.query!r:.60}"
-            raise ValueError(f"{name}[{i}]: {shown}; give the text of the query")
+            raise ValueError(say("blank query", name=name, i=i, query=query))
     return queries
 
 
@@ -33,10 +29,7 @@ def with_questions(
     for a question that occurs twice.
     """
     if isinstance(judged, str | Mapping | JudgedQuery):  # of a mapping, values would be lost
-        raise TypeError(
-            f"{name} is {judged!r:.60}; give a list of questions, or of judged queries such as "
-            "JudgedQuery.from_ids(query, relevant_ids)"
-        )
+        raise TypeError(say("no questions", name=name, judged=judged))
     check_no_table(judged, name)
     if hasattr(judged, "invoke") or hasattr(judged, "retrieve"):
         raise TypeError(f"retriever and {name} are swapped; give the retriever first")
@@ -46,9 +39,7 @@ def with_questions(
         if isinstance(question, str):
             question = question.strip("\ufeff").strip()  # of a file's line
             if (first := places.setdefault(question, i)) < i:
-                raise ValueError(
-                    f"{name}[{i}] is {name}[{first}], {question!r:.80}; give each question once"
-                )
+                raise ValueError(say("given twice", name=name, i=i, first=first, question=question))
             given[i] = JudgedQuery(question, [], [], id=question or None)
     return queries_to_judge(given, name)
 
@@ -57,10 +48,7 @@ def check_retrieved(judged: Sequence[JudgedQuery]) -> None:
     """Raise ValueError for a query of `from_ids` that is not retrieved yet, naming it."""
     for query in judged:
         if query.relevant_ids:
-            raise ValueError(
-                f"{query.name} is not retrieved yet: it has relevant_ids such as "
-                f"{query.relevant_ids[0]!r:.60}, and no snippets; {REMEDY}"
-            )
+            raise ValueError(say("not retrieved", query=query, remedy=say("judge first")))
 
 
 def check_not_only_relevant(judged: Sequence[JudgedQuery]) -> None:
@@ -71,19 +59,14 @@ def check_not_only_relevant(judged: Sequence[JudgedQuery]) -> None:
     was asked for.
     """
     if not any(query.snippets or retrieved(query) for query in judged):
-        raise ValueError(f"none of the {len(judged)} judged queries is retrieved yet; {REMEDY}")
+        raise ValueError(say("none retrieved", n=len(judged), remedy=say("judge first")))
     some = [query for query in judged if query.snippets]
     only = sum(all(query.relevant) and not retrieved(query) for query in some)
     if 2 * only > len(some):
-        raise ValueError(
-            f"relevant is True for each snippet of {only} of the {len(some)} judged queries, so "
-            f"they look not retrieved yet; {REMEDY}, or k= with each query if a retriever was "
-            "asked for so many"
-        )
+        raise ValueError(say("only relevant", only=only, n=len(some), remedy=say("judge first")))
     full = sum(all(query.relevant) and len(query.snippets) >= FULL for query in some)
     if 2 * full > len(some):
-        text = "relevant is True for each snippet of most judged queries"  # Python shows it once
-        warnings.warn(f"{text}, so nothing can be dropped; check what is relevant", stacklevel=4)
+        warnings.warn(say("all relevant"), stacklevel=4)  # without numbers: Python shows it once
 
 
 def retrieved(query: JudgedQuery) -> bool:

@@ -22,15 +22,11 @@ from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.retrieval import Retrieval
 from conformal_retrievers.data.sentences import Split, splitter
 from conformal_retrievers.data.sentences.evidence import LEAST, by_chunk, by_sentence, located
+from conformal_retrievers.data.wording import say
 
 Found = tuple[Snippet, Mapping[str, Any]]  # with the fields of its metadata
 Returned = tuple[Sequence[Sequence[Found]], Retrieval]  # for each question, by what was asked
 Names = tuple[tuple[str, str], ...]  # what something relevant is looked for by: ("id", "7")
-EVIDENCE_NAMES = (
-    "Evidence names a document by its id if it is retrieved whole, or else by what chunks are cut "
-    "from: metadata['source'] in LangChain; ref_doc_id in LlamaIndex, which is the path with "
-    "SimpleDirectoryReader(…, filename_as_id=True)"
-)
 SHOWN = 3  # names in a message
 PREFIX = 80  # characters of a text that are compared with others, or of an id in a message
 
@@ -91,8 +87,7 @@ def _check_key(key: str | None, fields: Mapping[str, set[str]]) -> None:
         raise TypeError(f"key is {key!r:.60}; give the name of a field of the metadata, or None")
     if fields and key not in (None, "evidence", *fields):
         near = get_close_matches(key or "", fields, 1) or [*sorted(fields), "evidence"]
-        text = f"key is {key!r:.80}, which no metadata of what was retrieved have"
-        raise ValueError(f"{text}; give {' or '.join(map(repr, near))}")
+        raise ValueError(say("unknown key", key=key, keys=" or ".join(map(repr, near))))
 
 
 def _judged(
@@ -103,13 +98,11 @@ def _judged(
         return by_chunk(query, snippets)
     names = _names(query, key)
     if query.evidence and not names and split is None:
-        text = f"{query.name} has evidence, but neither relevant snippets nor relevant_ids"
-        raise ValueError(f"{text}; give key='evidence', or split='sentences'")
+        raise ValueError(say("evidence alone", query=query))
     if key is None:
         return query.retrieved_as(snippets)
     if not all(names):
-        text = f"{query.name}: a relevant snippet has no id, which key={key!r} compares"
-        raise ValueError(f"{text}; give JudgedQuery.from_ids(query, relevant_ids)")
+        raise ValueError(say("no id to compare", query=query, key=key))
     return query.retrieved_as(snippets, values=[_value(fields, key) for _, fields in found])
 
 
@@ -137,12 +130,7 @@ def _warn_of_documents(
         ids = [_value(metadata, key) for (_, metadata), relevant in pairs if relevant]
         if len({*ids}) < len(ids):
             ((id, n),) = Counter(ids).most_common(1)
-            warnings.warn(
-                f"{n} snippets of {query.name} have the relevant id {id!r:.60}: ids name documents "
-                "here, so missed is a number of documents, not of snippets. Do not calibrate with "
-                "count_missed=True on these queries",
-                stacklevel=4,
-            )
+            warnings.warn(say("id of several", n=n, query=query, id=id), stacklevel=4)
             return
 
 
@@ -186,11 +174,8 @@ def _report(
     remedy = f"{len(alike)} of them differ in case or punctuation alone: write them as stored"
     if not alike:
         remedy = _remedy([names[0] for _, names in unknown], fields, key)
-    message = (
-        f"{len(unknown)} of {len(relevant)} relevant {unknown[0][1][0][0]}s are in nothing that "
-        f"was retrieved, and {len(lost)} of {len(asked)} queries have no others, such as {shown}. "
-        f"{remedy}"
-    )
+    kind, n = unknown[0][1][0][0], [*map(len, (unknown, relevant, lost, asked))]
+    message = say("found nowhere", n=n, kind=kind, shown=shown, remedy=remedy)
     if all_are and enough:
         raise ValueError(message)
     after = "; if they are right, the retriever misses them, and they count as missed"
@@ -219,11 +204,10 @@ def _remedy(
     field = max(shares, key=shares.__getitem__, default="")
     if key == "evidence":
         text = f"{shares[field]} of them are the {field}. " if shares.get(field) else ""
-        return text + EVIDENCE_NAMES
+        return text + say("evidence names")
     if not shares.get(field):
         if key is None and unknown[0][0] == "id" and not fields.get("id"):
             return "What was retrieved has no ids: give the store documents with ids"
         return "No field of what was retrieved has them. A store that was filled anew has new ids"
     other = "leave key out" if field == "id" else f"give key={field!r}"
-    text = f"{shares[field]} of them are the {field} of what was retrieved"
-    return f"{text}: give JudgedQuery.from_ids(query, ids), and {other}"
+    return say("in a field", n=shares[field], field=field, other=other)

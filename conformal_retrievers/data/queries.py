@@ -29,6 +29,7 @@ from conformal_retrievers.data.snippets import (
     retrieved_in,
     with_hits,
 )
+from conformal_retrievers.data.wording import say
 
 __all__ = ["Hit", "JudgedQuery", "ScoredQuery", "Snippet", "as_numbers", "as_scores", "as_snippets"]
 __all__ += ["retrieved_in", "with_hits"]
@@ -102,35 +103,21 @@ class JudgedQuery:
         """Raise ValueError unless the fields agree, each of which has a value that it may have."""
         known = any(self.relevant) or self.missed or self.evidence or self.relevant_ids
         if known and not self.answerable:
-            raise ValueError(
-                f"{where}: answerable is False, but it has relevant snippets, missed ones or "
-                "evidence; give these only for a query that the corpus answers"
-            )
+            raise ValueError(say("not answerable", where=where))
         if self.relevant_ids and self.snippets:
-            raise ValueError(
-                f"{where}: relevant_ids stand beside {len(self.snippets)} snippets; give either, "
-                "and turn the ids into judgements with JudgedQuery.from_ids(…).retrieved_as(…)"
-            )
+            raise ValueError(say("ids beside snippets", where=where, n=len(self.snippets)))
         checks.check_hits(where, [s.hits for s in self.snippets])
         n = len(self.snippets)
         if n != len(self.relevant):
-            raise ValueError(
-                f"{where}: {n} snippets but {len(self.relevant)} judgements in relevant; give one "
-                "for each snippet"
-            )
+            raise ValueError(say("judgement each", where=where, n=n, judged=len(self.relevant)))
         n = n if self.document_of is None else len(set(self.document_of.tolist()))
         if self.k is not None and n > self.k:
             items = "documents" if self.split else "snippets"
-            raise ValueError(
-                f"{where}: k is {self.k}, but there are {n} {items}; give the number of {items} "
-                "that the retriever was asked for"
-            )
+            raise ValueError(say("more than k", where=where, k=self.k, n=n, items=items))
         ids = [s.id for s in self.snippets if s.id is not None]
         if len(set(ids)) < len(ids):
             [(twice, _)] = Counter(ids).most_common(1)
-            raise ValueError(
-                f"{where}: id {twice!r:.60} occurs twice in snippets; give each snippet its own id"
-            )
+            raise ValueError(say("id twice", where=where, id=twice))
 
     @classmethod
     def from_ids(
@@ -152,10 +139,7 @@ class JudgedQuery:
         """
         made = cls(query, (), (), id=id, group=group, relevant_ids=relevant_ids)
         if not made.relevant_ids:
-            raise ValueError(
-                f"{made.name}: relevant_ids is empty; leave the query out, or, if nothing in the "
-                "corpus answers it, give JudgedQuery(query, [], [], answerable=False)"
-            )
+            raise ValueError(say("no relevant ids", query=made))
         return made
 
     @classmethod
@@ -179,10 +163,7 @@ class JudgedQuery:
         """
         made = cls(query, (), (), id=id, group=group, evidence=evidence)
         if not made.evidence:
-            raise ValueError(
-                f"{made.name}: evidence is empty; give pieces of it, (document, start, end) or "
-                "(document, text)"
-            )
+            raise ValueError(say("no evidence", query=made))
         return made
 
     @property
@@ -232,10 +213,7 @@ class JudgedQuery:
         whose snippets are sentences.
         """
         if self.split:
-            raise ValueError(
-                f"{self.name}: split is {self.split!r:.60}, so its snippets are sentences, which a "
-                "retriever does not return; give the query with the documents, and evidence"
-            )
+            raise ValueError(say("sentences to retrieve", query=self))
         retrieved, by_text = tuple(as_snippets(snippets)), values is None
         named = [s.text for s in retrieved] if values is None else values
         relevant = [s for s, r in zip(self.snippets, self.relevant, strict=True) if r]
@@ -300,10 +278,7 @@ class ScoredQuery:
         if relevant.dtype != np.bool_:
             relevant = np.array(checks.as_judgements(where, self.relevant), bool)
         if scores.shape != (len(relevant),):
-            raise ValueError(
-                f"{where}: scores has shape {scores.shape}, but relevant has {len(relevant)} "
-                "judgements; give one score and one judgement for each snippet"
-            )
+            raise ValueError(say("score each", where=where, shape=scores.shape, n=len(relevant)))
         checks.check_texts(where, id=self.id)
         checks.check_names(where, group=self.group, split=self.split)
         for name, array in (("scores", scores), ("relevant", relevant)):
@@ -313,10 +288,7 @@ class ScoredQuery:
         if self.tokens is not None:
             tokens = np.array(as_scores(self.tokens, f"{where}: tokens"))
             if tokens.shape != scores.shape or not ((tokens >= 0) & np.isfinite(tokens)).all():
-                raise ValueError(
-                    f"{where}: tokens is {self.tokens!r:.60}; give a finite number, 0 or more, for "
-                    "each snippet"
-                )
+                raise ValueError(say("wrong tokens", where=where, tokens=self.tokens))
             object.__setattr__(self, "tokens", tokens)
 
     @property

@@ -4,6 +4,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from conformal_retrievers.data.wording import say
+
 MOST = 10_000_000  # characters of a piece of evidence: each takes memory
 
 
@@ -53,14 +55,8 @@ def as_evidence(where: str, given: Any) -> Evidence | Quote:
     if kinds == [str, str] and given[1].strip():
         return Quote(*given)
     if kinds[:1] != [str] or len(kinds) != 3 or len(whole) != 2 or bool in kinds:
-        raise TypeError(
-            f"{where}: evidence has {given!r:.80}; give Evidence(document, start, end), a str and "
-            "two whole numbers, or (document, text), a text of it that is not blank"
-        )
+        raise TypeError(say("wrong evidence", where=where, given=given))
     document, start, end = given
     if not 0 <= start < end <= start + MOST or end > 2**53:
-        raise ValueError(
-            f"{where}: evidence has the range ({start}, {end}); give a start of 0 or more, and an "
-            f"end behind it, by {MOST:,} characters at most"
-        )
+        raise ValueError(say("wrong range", where=where, start=start, end=end, most=MOST))
     return Evidence(document, int(start), int(end))

@@ -17,21 +17,12 @@ from conformal_retrievers.data.hits import Hit, fuse, fusion
 from conformal_retrievers.data.judged import queries_to_judge
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.retrieval import Hybrid, Retrieval
+from conformal_retrievers.data.wording import say
 
 # What each retriever found, best first, by its name: snippets, or documents of sentences, by their
 # number, with the retriever's scores. Without hits, the order is that of a nameless one.
 Lists: TypeAlias = dict[str, list[tuple[int, float | None]]]
 NAMELESS = ""
-
-FUSED = (
-    "retriever is {0}, which fuses lists before the answers are taken out: the ranks and scores of "
-    "the rest would show that they were there, also with deeper=. Put the retrievers of the {0} "
-    "into a HybridRetriever, which keeps their lists apart"
-)
-SHORTER = (
-    "{} fewer snippets than before, by which a score can see that some were taken out; retrieve "
-    "deeper, or from a larger corpus"
-)
 
 
 def without_relevant(query: JudgedQuery, k: int) -> JudgedQuery:
@@ -60,7 +51,7 @@ def without_relevant(query: JudgedQuery, k: int) -> JudgedQuery:
     parts = retriever.root if isinstance(retriever, Hybrid) else {}
     depths = dict.fromkeys(parts or whole, as_count(query.name, "k", k or 0, least=1) or 0)
     if any(len(rest[name]) < min(len(ranked), k) for name, ranked in whole.items()):
-        warnings.warn(SHORTER.format("a query has"), stacklevel=2)
+        warnings.warn(say("shorter", which="a query has"), stacklevel=2)
     if parts:
         retriever = Hybrid({name: Retrieval(part.retriever, k) for name, part in parts.items()})
     return replace(_cut(query, rest, depths), retriever=retriever, k=sum(depths.values()))
@@ -79,11 +70,7 @@ def without_answers(
     """
     for query in judged:
         if query.missed:
-            raise ValueError(
-                f"{query.name}: missed is {query.missed}, so it has relevant snippets whose texts "
-                "are unknown and cannot be taken out. Give all of its relevant snippets, or leave "
-                "the query out"
-            )
+            raise ValueError(say("missed texts", query=query))
     lengths = [{name: len(ranked) for name, ranked in _lists(q, ()).items()} for q in retrieved]
     more, n_found, before = max([1, *(sum(query.relevant) for query in judged)]), 0, -1
     lacks = [1]
@@ -100,7 +87,7 @@ def without_answers(
         n_found, before = sum(len(query.snippets) for query in deep), n_found
         more *= 2  # for others with the same texts, or more chunks with evidence
     if shorter := sum(lack > 0 for lack in lacks):
-        warnings.warn(SHORTER.format(f"{shorter} of {len(deep)} queries have"), stacklevel=4)
+        warnings.warn(say("shorter", which=f"{shorter} of {len(deep)} queries have"), stacklevel=4)
     made = [_cut(*parts) for parts in zip(deep, rests, lengths, strict=True)]
     most = max((len(set(_units(query))) for query in made), default=0)
     return [
@@ -123,7 +110,7 @@ def judged_without_answers(
     Raises ValueError for a retriever in which a class fuses lists.
     """
     if fused := fused_in(retriever):
-        raise ValueError(FUSED.format(fused))
+        raise ValueError(say("fused lists", name=fused))
     queries = queries_to_judge(judged)
     retrieved = judge(retriever, queries)
     if deeper is None:

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 from conformal_retrievers.data.checks import check_names
 from conformal_retrievers.data.hits import Hit, fuse
+from conformal_retrievers.data.wording import say
 
 logger = logging.getLogger("conformal_retrievers")
 
@@ -72,10 +73,7 @@ def check_retrievers(retrievers: Any, on_error: object, kind: type, example: str
         if not name:
             raise ValueError("retrievers has a name without a character; give each a name")
         if not isinstance(retriever, kind):
-            raise TypeError(
-                f"retrievers[{name!r}] is a {type(retriever).__name__}; give a retriever, such as "
-                f"{example}"
-            )
+            raise TypeError(say("no retriever", name=name, kind=type(retriever), example=example))
     if on_error not in get_args(OnError):
         raise ValueError(f"on_error is {on_error!r:.80}; give one of {get_args(OnError)}")
 
@@ -89,11 +87,8 @@ def check_asked(read: Iterable[str], asked: Collection[str]) -> None:
 'bm25'; give the retriever that was calibrated with
     """
     if missing := [name for name in read if name not in asked]:
-        raise ValueError(
-            f"retriever gives the hits of {', '.join(map(repr, asked))}, but the calibration's "
-            f"score needs those of {', '.join(map(repr, missing))}; give the retriever that was "
-            "calibrated with"
-        )
+        given, lacking = (", ".join(map(repr, names)) for names in (asked, missing))
+        raise ValueError(say("hits of others", asked=given, missing=lacking))
 
 
 @contextmanager

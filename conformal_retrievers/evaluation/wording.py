@@ -1,5 +1,5 @@
 """The sentences of `wording.txt`, by their names."""
 
-from conformal_retrievers.calibration.wording import wording
+from conformal_retrievers.data.wording import wording
 
 say = wording(__package__)

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 import conformal_retrievers
-from conformal_retrievers.calibration.wording import sentences_of
+from conformal_retrievers.data.wording import sentences_of
 
 ROOT = Path(conformal_retrievers.__file__).parent
 
 
-@pytest.mark.parametrize("package", ["calibration", "evaluation", "cli"])
+@pytest.mark.parametrize("package", ["data", "calibration", "evaluation", "cli"])
 def test_every_sentence_stands_once_and_is_used(package):
     folder = ROOT / package
     text = (folder / "wording.txt").read_text(encoding="utf-8")

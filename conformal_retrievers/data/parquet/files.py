@@ -33,6 +33,7 @@ from conformal_retrievers.data.parquet.tables import (
 )
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet
 from conformal_retrievers.data.ranges import Evidence
+from conformal_retrievers.data.wording import say
 from conformal_retrievers.extras import require
 
 require("parquet", "pyarrow")
@@ -161,10 +162,7 @@ def _of_snippets(table: Any) -> tuple[Any, dict[str, Any]]:
         lengths, values = sizes_of(table[name], name)
         absent = lengths < 0
         for i in np.flatnonzero(~absent & (lengths != sizes))[:1].tolist():
-            raise ValueError(
-                f"{name} of row {i} has {lengths[i]} entries, but relevant has {sizes[i]}; give "
-                "one for each snippet"
-            )
+            raise ValueError(say("entry each", name=name, i=i, n=lengths[i], size=sizes[i]))
         if (absent & (sizes > 0)).any():  # null is null for each snippet
             missing = np.repeat(absent, sizes)
             values = values.take(pa.array(np.cumsum(~missing) - 1, mask=missing))
@@ -202,9 +200,7 @@ def _hits(lists: Any) -> tuple[Any, dict[str, Any]]:
         return lengths, columns
     names = [field.name for field in hits.type] if pa.types.is_struct(hits.type) else []
     if not {"retriever", "rank"} <= {*names} <= {*HIT}:
-        raise ValueError(
-            f"hits has entries of the type {hits.type}; give structs of retriever, rank and score"
-        )
+        raise ValueError(say("no hits", kind=hits.type))
     for name in names:
         columns[name] = cast(pc.struct_field(hits, name), HIT[name], f"hits.{name}")
     if columns["retriever"].null_count or columns["rank"].null_count:

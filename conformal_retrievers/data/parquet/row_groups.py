@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from conformal_retrievers.data import files
+from conformal_retrievers.data.wording import say
 from conformal_retrievers.extras import require
 
 require("parquet", "fsspec", "pyarrow")
@@ -42,9 +43,7 @@ def cast(values: Any, kind: Kind, place: str) -> Any:
     try:
         return values.cast(kind.type)
     except pa.ArrowInvalid as error:
-        raise ValueError(
-            f"{place} is not of the type {kind.type} ({error}); {kind.remedy}"
-        ) from None
+        raise ValueError(say("another type", place=place, kind=kind, error=error)) from None
 
 
 def _is_any(kind: Any, *names: str) -> bool:

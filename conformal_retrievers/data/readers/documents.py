@@ -12,6 +12,7 @@ from typing import Any
 
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, with_hits
 from conformal_retrievers.data.readers.records import Record, literal_in
+from conformal_retrievers.data.wording import say
 
 MARKS = ("conformal_score", "conformal_p_value", "conformal_ranges")
 RUN = "conformal_filter"  # the name of the run, the event and the span of a filter
@@ -21,10 +22,7 @@ SPAN = "conformal."  # what attributes of a filter begin with
 
 def refused(place: str, mark: str) -> ValueError:
     """Return the error for documents that a conformal filter kept."""
-    return ValueError(
-        f"{place}: {mark!r:.60} says that a conformal filter kept these documents, so that what it "
-        "dropped is unknown. Give what the retriever inside returned"
-    )
+    return ValueError(say("filtered documents", place=place, mark=mark))
 
 
 def check_unfiltered(place: str, fields: Iterable[str]) -> None:
@@ -62,9 +60,7 @@ def snippet_of(record: Record, name: str, given: Any) -> Snippet:
     fields = dict(given) if isinstance(given, Mapping) else {}
     texts = [fields[key] for key in ("page_content", "text", "content") if key in fields]
     if not texts or not isinstance(texts[0], str):
-        raise ValueError(
-            f"{record.place}: {name} has {given!r:.80}; give texts, or documents with page_content"
-        )
+        raise ValueError(say("neither text nor document", record=record, name=name, given=given))
     metadata = fields.get("metadata")
     metadata = dict(metadata) if isinstance(metadata, Mapping) else {}
     check_unfiltered(record.place, metadata)
@@ -99,10 +95,7 @@ def judged_by(
     snippets = [*dict.fromkeys(relevant)] if retrieved is None else with_hits(retrieved)
     by_id = all(s.id is not None for s in (*snippets, *relevant))
     if not by_id and any(s.id is not None and not s.text for s in (*snippets, *relevant)):
-        raise ValueError(
-            f"{record.place}: documents are compared by their ids, or else by their texts, but "
-            "some have only an id and others only a text; give ids or texts for all"
-        )
+        raise ValueError(say("ids or texts", record=record))
     keys = [s.id if by_id else s.text for s in snippets]
     wanted = {s.id if by_id else s.text for s in relevant}
     missed = None if retrieved is None else len(wanted.difference(keys))
@@ -142,8 +135,5 @@ def with_ids(
         return None
     texts, ids = texts or [""] * len(ids or ()), ids or [None] * len(texts or ())
     if len(texts) != len(ids):
-        raise ValueError(
-            f"{record.place}: {what} has {len(texts)} texts, but {len(ids)} ids; give one id for "
-            "each text, or no ids"
-        )
+        raise ValueError(say("id each", record=record, what=what, n=len(texts), n_ids=len(ids)))
     return [*map(Snippet, texts, ids)]

@@ -13,6 +13,7 @@ from conformal_retrievers.data.queries import JudgedQuery, Snippet, with_hits
 from conformal_retrievers.data.readers import documents as given
 from conformal_retrievers.data.readers.documents import judged_by, made, snippet_of
 from conformal_retrievers.data.readers.records import Record, as_relevant, records_of
+from conformal_retrievers.data.wording import say
 
 QUERIES = ("query", "question", "input", "user_input")
 DOCUMENTS = ("documents", "contexts", "output", "retrieved_contexts", "context")
@@ -80,10 +81,7 @@ def read_langsmith(
             known = _relevant(example, relevant)
             queries.append(judged_by(run, text, documents, known, id=run.name("id")))
     if not queries:
-        raise ValueError(
-            f"{runs[0].place}: none of {len(runs)} runs has documents that are judged. Give "
-            'feedback on its retriever\'s run: value={"0": 1, "1": 0, …} for all documents'
-        )
+        raise ValueError(say("no judged run", run=runs[0], n=len(runs)))
     given.warn_of(left_out, len(queries), "runs of retrievers", "are not judged, and left out")
     return queries
 
@@ -103,11 +101,8 @@ def _by_run(feedback: Iterable[Record], key: str | None) -> dict[str | None, Rec
             continue  # on the run as a whole
         before = of_run.setdefault(record.name("run_id"), record)
         if before is not record:
-            raise ValueError(
-                f"{record.place}: a run has feedback {before.get('key')!r:.60} and "
-                f"{record.get('key')!r:.60} on its documents; choose one with "
-                "read_langsmith(…, relevant=KEY), or remove one"
-            )
+            keys = [feedback.get("key") for feedback in (before, record)]
+            raise ValueError(say("two feedbacks", record=record, keys=keys))
     return of_run
 
 
@@ -130,10 +125,7 @@ def _query(record: Record, name: str | None) -> str:
     texts = [key for key, value in inputs.items() if isinstance(value, str) and value.strip()]
     names = [name] if name is not None else [key for key in QUERIES if key in texts] or texts
     if len(names) != 1 or names[0] not in texts:
-        raise ValueError(
-            f"{record.place}: inputs has the fields {[*inputs]!s:.200}; name the one with the text "
-            "of the query, read_langsmith(…, query=FIELD)"
-        )
+        raise ValueError(say("no field of the query", record=record, inputs=[*inputs]))
     return str(inputs[names[0]])
 
 
@@ -144,10 +136,7 @@ def _relevant(record: Record, name: str | None) -> list[Snippet]:
     names = [key for key in (RELEVANT if name is None else (name,)) if fields.get(key) is not None]
     if len(names) != 1:
         which = f"both {names[0]} and {names[1]}" if names else f"the fields {[*outputs]!s:.200}"
-        raise ValueError(
-            f"{fields.place} has {which}, so that it is unknown what is relevant; name the field "
-            "with the relevant documents, read_langsmith(…, relevant=FIELD)"
-        )
+        raise ValueError(say("no field of relevant ones", fields=fields, which=which))
     if names[0].endswith(("id", "ids")):
         return [Snippet("", id=id) for id in fields.names(names[0]) or ()]
     return [snippet_of(fields, names[0], document) for document in fields.items(names[0]) or ()]

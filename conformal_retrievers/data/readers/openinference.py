@@ -13,6 +13,7 @@ from typing import Any
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, with_hits
 from conformal_retrievers.data.readers import documents as given
 from conformal_retrievers.data.readers.records import Record, as_name, as_relevant, records_of
+from conformal_retrievers.data.wording import say
 
 INPUT, DOCUMENTS = "input.value", "retrieval.documents."
 FIELDS = ("query", "query_bundle.query_str", "query_str", "input", "question")
@@ -53,25 +54,15 @@ def read_openinference(
             raise given.refused(span.place, mark)
         documents = _documents(span)
         for i in sorted(marks.keys() ^ {*range(len(documents))})[:1]:
-            without = f"has no annotation, and others of the {len(documents)} documents have one"
-            extra = f"is annotated, but the span has {len(documents)} documents from 0"
-            raise ValueError(
-                f"{span.place}: document_position {i} {extra if i in marks else without}; annotate "
-                "each document of a span"
-            )
+            which = "annotated beyond" if i in marks else "not annotated"
+            raise ValueError(say(which, span=span, i=i, n=len(documents)))
         relevant_ones = [marks[i][0] for i in range(len(documents))]
         snippets, id = with_hits(documents), span.name("id")
         queries.append(given.made(span, JudgedQuery, _query(span), snippets, relevant_ones, id=id))
     if judgements:
-        raise ValueError(
-            f"the annotated span {next(iter(judgements))!r:.60} is not given; give the spans too, "
-            "from client.spans.get_spans"
-        )
+        raise ValueError(say("span not given", id=next(iter(judgements))))
     if not queries:
-        raise ValueError(
-            f"{records[0].place}: none of {len(spans)} spans has documents that are annotated. "
-            "Annotate the documents of retriever spans, and give the annotations too"
-        )
+        raise ValueError(say("no annotated span", record=records[0], n=len(spans)))
     why = "have no annotation, and are left out"
     given.warn_of(left_out, len(queries), "spans with documents", why)
     return queries
@@ -165,11 +156,7 @@ def _chosen(annotations: Sequence[Record], name: str | None) -> list[Record]:
     field = "annotation_name" if renamed else "name"
     names = [*dict.fromkeys(record.name(field) for record in annotations)]
     if name is None and len(names) > 1:
-        raise ValueError(
-            f"{annotations[0].place}: annotations have the names {names[0]!r:.60} and "
-            f"{names[1]!r:.60}; choose the one that says what is relevant, "
-            "read_openinference(…, relevant=NAME)"
-        )
+        raise ValueError(say("annotations of two names", record=annotations[0], names=names))
     return [record for record in annotations if name is None or record.name(field) == name]
 
 
@@ -189,6 +176,5 @@ def _judgements(
         person = record.get("annotator_kind") == "HUMAN"
         first = judgements.setdefault(span, {}).setdefault(int(position), (relevant, person))
         if first == (not relevant, person):
-            contradict = f"annotations of this document of span {span!r:.60} contradict each other"
-            raise record.fault("document_position", f"{contradict}, remove one")
+            raise record.fault("document_position", say("contradiction", span=span))
     return judgements

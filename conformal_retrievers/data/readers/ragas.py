@@ -11,9 +11,9 @@ from typing import Any
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.data.readers.documents import judged_by, warn, with_ids
 from conformal_retrievers.data.readers.records import Record, records_of
+from conformal_retrievers.data.wording import say
 
 HOP = re.compile(r"<\d+-hop>\n\n")  # what the test set generator puts before a context
-FIELDS = ("reference_contexts", "reference_context_ids")
 
 
 def fits(names: set[str]) -> bool:
@@ -35,23 +35,13 @@ def read_ragas(source: Any) -> list[JudgedQuery]:
     queries = [_judged(record) for record in records]
     by_llm = sum(record.get("synthesizer_name") is not None for record in records)
     if by_llm:
-        warn(
-            f"{by_llm} of {len(records)} questions are an LLM's, as synthesizer_name says. Have "
-            "the statement say so: calibrate(judged, labels={'questions': 'synthetic'}), or "
-            "--synthetic"
-        )
+        warn(say("questions of an LLM", n=by_llm, total=len(records)))
     retrieved = [query.missed is not None for query in queries]
     if any(retrieved) and not all(retrieved):
         record = records[retrieved.index(False)]
-        raise record.fault(
-            "retrieved_contexts", "give those of each sample, an empty list for none, or of none"
-        )
+        raise record.fault("retrieved_contexts", say("contexts of some"))
     if any(retrieved) and not any(any(query.relevant) for query in queries):
-        raise ValueError(
-            f"{records[0].place}: no retrieved context of the {len(queries)} samples is a "
-            "reference context, so that their chunks seem to differ. Give retrieved_context_ids "
-            "and reference_context_ids, or the references alone to judge_retriever"
-        )
+        raise ValueError(say("no context is a reference", record=records[0], n=len(queries)))
     return queries
 
 
@@ -67,8 +57,5 @@ def _judged(record: Record) -> JudgedQuery:
     contexts, ids = record.texts("retrieved_contexts"), record.names("retrieved_context_ids")
     retrieved = with_ids(record, contexts, ids, "retrieved")
     if not relevant and (retrieved is None or relevant is None):
-        raise ValueError(
-            f"{record.place}: {' and '.join(FIELDS)} are missing, so that nothing is known to be "
-            "relevant. Give one of them, or label the retrieved texts with label_by_llm"
-        )
+        raise ValueError(say("no reference", record=record))
     return judged_by(record, query, retrieved, relevant, id=record.name("id"))

@@ -14,6 +14,7 @@ from conformal_retrievers.data.beir import Runs, judged_by_qrels, read_corpus, r
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.readers.documents import warn
 from conformal_retrievers.data.text import number_in
+from conformal_retrievers.data.wording import say
 
 
 def fits(line: str) -> bool:
@@ -51,8 +52,7 @@ def read_trec(
     judgements = beir.read_qrels(Path(qrels))
     texts = None if queries is None else read_texts(queries)
     if texts is not None and (unknown := [id for id in judgements if id not in texts]):
-        shown = f"query {unknown[0]!r:.60}"
-        raise ValueError(f"{queries} lacks {shown}, which {qrels} has; add its text")
+        raise ValueError(say("no text", queries=queries, id=unknown[0], qrels=qrels))
     documents = None if corpus is None else read_corpus(corpus)
     relevant = {
         id: [document for document, score in scores.items() if score >= min_score]
@@ -60,10 +60,7 @@ def read_trec(
     }
     if run is None:
         if texts is None:
-            raise ValueError(
-                f"{qrels} has qrels, which have the ids of queries and not their texts. Give the "
-                "run of a retriever, or the texts: read_trec(qrels, queries=FILE)"
-            )
+            raise ValueError(say("texts of queries", qrels=qrels))
         return _to_retrieve(relevant, texts, documents)
     runs = beir.read_runs(Path(), run, k)
     made = [
@@ -71,10 +68,7 @@ def read_trec(
         for id, known in relevant.items()
     ]
     if left_out := {id for ranking in runs.values() for id in ranking.ranked}:
-        warn(
-            f"{len(left_out)} queries of the run, such as {min(left_out)!r:.60}, are not in "
-            f"{qrels}: they are not judged, and left out"
-        )
+        warn(say("queries not judged", n=len(left_out), id=min(left_out), qrels=qrels))
     if not any(query.snippets for query in made):
         raise ValueError(f"run has no query of {qrels}; give a run of these queries")
     return made
@@ -84,10 +78,7 @@ def _to_retrieve(
     relevant: Mapping[str, list[str]], texts: Mapping[str, str], documents: Mapping[str, str] | None
 ) -> list[JudgedQuery]:
     if without := [id for id, its in relevant.items() if not its]:
-        warn(
-            f"{len(without)} queries, such as {without[0]!r:.60}, have no relevant document, and "
-            "are left out"
-        )
+        warn(say("nothing relevant", n=len(without), id=without[0]))
     asked = {id: its for id, its in relevant.items() if its}
     if documents is None:
         return [JudgedQuery.from_ids(texts[id], its, id=id) for id, its in asked.items()]

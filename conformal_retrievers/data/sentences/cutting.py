@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from conformal_retrievers.data.queries import Snippet, as_snippets
 from conformal_retrievers.data.ranges import Range
 from conformal_retrievers.data.text import printable
+from conformal_retrievers.data.wording import say
 
 MAX_INDENT = 200  # characters
 Split = Literal["sentences"] | Callable[[str], Iterable[tuple[int, int]]]
@@ -43,14 +44,10 @@ class Splitter:
             try:
                 start, end = map(index, pair)
             except (TypeError, ValueError):
-                raise TypeError(
-                    f"split {self.name} gave {pair!r:.60}; return pairs (start, end) of characters"
-                ) from None
+                raise TypeError(say("no pairs", split=self.name, pair=pair)) from None
             if not last <= start <= end <= len(text) or text[last:start].strip():
-                raise ValueError(
-                    f"split {self.name} gave the range ({start}, {end}) after character {last} of "
-                    f"{len(text)}; return ranges in order and disjoint, with white space between"
-                )
+                facts = {"range": (start, end), "last": last, "n": len(text)}
+                raise ValueError(say("ranges not in order", split=self.name, **facts))
             last, piece = end, text[start:end]
             if visible := piece.strip():
                 start += piece.index(visible)
@@ -85,10 +82,7 @@ def splitter(split: Split) -> Splitter:
         # With values of its own, one name could stand for several functions.
         name = None if split.__closure__ else f"{split.__module__}.{split.__qualname__}"
     if not isinstance(name, str) or not name:
-        raise ValueError(
-            f"split is {split!r:.80}, which has no name; give it an attribute `name` that changes "
-            "whenever the sentences do"
-        )
+        raise ValueError(say("split without a name", split=split))
     return Splitter(printable(name), split)
 
 

@@ -22,6 +22,7 @@ from conformal_retrievers.data.judged import check_retrieved
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.ranges import Evidence, Quote, Range
 from conformal_retrievers.data.sentences.cutting import Split, Splitter, cut, splitter
+from conformal_retrievers.data.wording import say
 
 FEWEST = 3  # visible characters that a sentence shares with evidence
 HALF = 0.45  # of the characters of a piece of evidence, or of a chunk
@@ -68,11 +69,8 @@ def _report(judged: Sequence[JudgedQuery]) -> None:
     if unknown and len(unknown) > (len(named) * MANY if enough else max(1, len(named) - 1)):
         near = get_close_matches(unknown[0], [*filter(None, known)][:5000], 1)
         nearest = f" (nearest: {near[0]!r:.60})" if near else ""
-        message = (
-            f"evidence names {len(unknown)} of {len(named)} documents that were retrieved for no "
-            f"query, such as {unknown[0]!r:.60}{nearest}. Check that they are ids of what is "
-            "retrieved, or the documents that it was cut from"
-        )
+        facts = {"n": len(unknown), "total": len(named), "first": unknown[0], "nearest": nearest}
+        message = say("documents not retrieved", **facts)
         if known and enough and len(unknown) == len(named):
             raise ValueError(message)
         warnings.warn(f"{message}; as it is, they count as missed", stacklevel=3)
@@ -82,16 +80,9 @@ def _cut(query: JudgedQuery, cuts: Splitter) -> JudgedQuery:
     if query.split == cuts.name:
         return query
     if query.split is not None:
-        raise ValueError(
-            f"{query.name}: split is {query.split!r:.60}, but {cuts.name!r} is to cut it; cut the "
-            "documents again, or leave split out"
-        )
+        raise ValueError(say("cut otherwise", query=query, cuts=cuts))
     if not query.evidence and (any(query.relevant) or query.missed):
-        raise ValueError(
-            f"{query.name}: evidence is empty, so it is unknown which sentences of its relevant "
-            "snippets answer the query. Give evidence=[Evidence(document, start, end)], or label "
-            "sentences with label_by_answer or label_by_llm(split=)"
-        )
+        raise ValueError(say("no evidence of sentences", query=query))
     sentences = cut(query.snippets, cuts)
     relevant: list[bool] = []
     left = {piece: {*range(piece.start, piece.end)} for piece in query.evidence}  # not retrieved
@@ -131,13 +122,9 @@ def located(
     texts = {name: _joined(parts) for name, parts in pieces.items()} | wholes
     quotes = [(q.name, e) for q in judged for e in q.evidence if isinstance(e, Quote)]
     if several := [(n, q) for n, q in quotes if _occurs_again(q.text, texts.get(q.document, ""))]:
-        name, (document, text) = several[0]
-        warnings.warn(
-            f"{len(several)} of {len(quotes)} quotes stand at several places of their documents, "
-            f"and the first counts, such as {text!r:.60} of {name}, in {document!r:.60}. Quote "
-            "more of the text, or give its start and end",
-            stacklevel=4,
-        )
+        name, quote = several[0]
+        facts = {"n": len(several), "total": len(quotes), "name": name, "quote": quote}
+        warnings.warn(say("several places", **facts), stacklevel=4)
     return [
         replace(q, evidence=tuple(_located(q.name, piece, texts, wholes) for piece in q.evidence))
         if q.evidence
@@ -165,10 +152,7 @@ def _located(
     text, whole = texts.get(one.document, ""), one.document in wholes
     if isinstance(one, Evidence):
         if whole and not (text[one.start : one.end].strip() and one.end <= len(text)):
-            raise ValueError(
-                f"{where}: evidence has the range ({one.start}, {one.end}) of {one.document!r}, a "
-                f"text of {len(text)} characters; give a range in it that is not blank"
-            )
+            raise ValueError(say("range outside", where=where, piece=one, n=len(text)))
         return one
     if (start := text.find(one.text)) >= 0:
         return Evidence(one.document, start, start + len(one.text))
@@ -181,10 +165,8 @@ def _located(
         start = max(0, within.find(run) - one.text.casefold().find(run))
     nearest = text[start : start + len(one.text)]
     if whole or SequenceMatcher(None, nearest, one.text).ratio() > NEAR:
-        raise ValueError(
-            f"{where}: evidence has the text {one.text[:80]!r}, which is not in {one.document!r}; "
-            f"the nearest there is {nearest[:80]!r}. Quote it exactly, or give its start and end"
-        )
+        facts = {"document": one.document, "text": one.text[:80], "nearest": nearest[:80]}
+        raise ValueError(say("quote not there", where=where, **facts))
     return one
 
 
@@ -216,10 +198,7 @@ def by_chunk(query: JudgedQuery, snippets: Sequence[Snippet]) -> JudgedQuery:
     `by_sentence` does.
     """
     if query.split or (query.answerable and not query.evidence):
-        raise ValueError(
-            f"{query.name}: evidence is empty, so it is unknown which chunks answer it. Give "
-            "evidence=[Evidence(document, start, end)]"
-        )
+        raise ValueError(say("no evidence of chunks", query=query))
     left, relevant = {*query.evidence}, []
     for snippet in snippets:
         has = set()
@@ -262,10 +241,6 @@ def _within(
         position = 0 if piece.document == snippet.id else snippet.position
         if piece.document in (snippet.id, snippet.document):
             if position is None:
-                raise ValueError(
-                    f"{where}: evidence is in document {piece.document!r:.60}, and a snippet of it "
-                    "has no position; give its position (in LangChain metadata['start_index'], "
-                    "which splitters write with add_start_index=True), or evidence by its id"
-                )
+                raise ValueError(say("no position", where=where, piece=piece))
             if isinstance(piece, Evidence):  # a quote that is left is in nothing retrieved
                 yield piece, Range(piece.start - position, piece.end - position)
