@@ -149,12 +149,13 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         If one of the retrievers that the scorer reads failed, no snippet can be scored; a gate that
         reads it lets the query pass. None can be scored either in a list clearly shorter than any
         that was calibrated, if the scorer compares the snippets of a list. Warns of that, of more
-        snippets than the retriever was asked for, of less than half as many as in nearly all lists
-        that calibrated, if none can be scored, and if far more queries keep none, or all, than of
-        those that calibrated.
+        snippets than the retriever was asked for, of ranks that are missing between others, if none
+        were where it was calibrated, of less than half as many snippets as in nearly all lists that
+        calibrated, if none can be scored, and if far more queries keep none, or all, than of those
+        that calibrated.
         """
         given, n, decide = self._opened(snippets)
-        group = self._checked(query, n, group)
+        group = self._checked(query, given, n, group)
         scores, gated = self._scored(query, given, group)
         return self._with_characters(decide(scores, group, gated=gated), given)
 
@@ -163,7 +164,7 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
     ) -> AFiltered:
         """Filter without blocking the event loop."""
         given, n, decide = self._opened(snippets)
-        group = self._checked(query, n, group)
+        group = self._checked(query, given, n, group)
         scores, gated = await self._ascored(query, given, group)
         return self._with_characters(decide(scores, group, gated=gated), given)
 
@@ -257,10 +258,11 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
             return replace(filtered, keeps=s == s[best])
         return replace(filtered, keeps=np.arange(len(s)) == best)
 
-    def _checked(self, query: str, n: int, group: str | None) -> str | None:
-        """Check a query and its number of snippets, and return its group."""
+    def _checked(self, query: str, given: Retrieved, n: int, group: str | None) -> str | None:
+        """Check a query and what was retrieved, and return its group."""
         checks.check_query(query)
         checks.warn_if_deeper(n, self.calibration.k)
+        checks.warn_if_gaps(given, self.calibration.retrieval)
         return self.group_of(query) if group is None and self.group_of is not None else group
 
     def _warn_if_nothing_drops(self) -> None:

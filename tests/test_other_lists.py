@@ -3,6 +3,7 @@
 import asyncio
 import re
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -48,6 +49,18 @@ def test_a_list_shorter_than_any_calibrated_is_kept_whole_and_warned_of_once(rng
             for filtered in (keep("q", snippets), asyncio.run(keep.acall("q", snippets))):
                 assert (filtered.keeps.all(), len(filtered.unscorable), filtered.m2) == (True, n, 1)
     assert len([w for w in seen if f"shorter than the {K} snippets" in str(w.message)]) == 1
+
+
+def test_what_drops_snippets_in_front_is_warned_of_unless_it_did_where_it_was_calibrated(rng):
+    filtered, whole = listed(similarities(rng)), judged(rng)
+    cut = [replace(q, snippets=q.snippets[::2], relevant=q.relevant[::2]) for q in whole]
+    of_whole, of_cut = (ConformalFilter.of(calibrate(q, alpha=0.2)) for q in (whole, cut))
+    with pytest.warns(UserWarning, match="something drops snippets"):
+        of_whole("q", filtered[::2])
+    with pytest.warns(UserWarning, match="something drops snippets"):
+        asyncio.run(of_whole.acall("q", [filtered[0], *filtered[4:]]))
+    of_whole("q", [filtered[0], *filtered[2:]])  # one may have been returned twice
+    of_cut("q", filtered[::2])
 
 
 def test_lists_as_short_as_calibrated_ones_are_filtered(rng):

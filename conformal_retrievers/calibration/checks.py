@@ -16,6 +16,7 @@ from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.judged import retrieved
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.data.retrieval import as_json, as_retriever
+from conformal_retrievers.data.snippets import Retrieved
 from conformal_retrievers.scoring.scorer import Scorer
 
 
@@ -117,6 +118,12 @@ def warn_if_shallow(n: int, fewest: int) -> None:
         warnings.warn(say("shallow", fewest=fewest, half=-(-fewest // 2)), stacklevel=1)
 
 
+def warn_if_gaps(snippets: Retrieved, calibrated: Mapping[str, JsonValue] | None) -> None:
+    """Warn of a list that lacks ranks of a retriever, unless some that calibrated did, too."""
+    if not (calibrated or {}).get("with_gaps") and snippets.has_gaps:
+        warnings.warn(say("gaps"), stacklevel=1)
+
+
 def check_unique_ids(ids: Iterable[str | None], unit: str = "query") -> None:
     """Raise ValueError for an id that occurs twice; None is not an id."""
     for id, times in Counter(id for id in ids if id is not None).most_common(1):
@@ -199,8 +206,9 @@ def with_retrieval(
 ) -> Mapping[str, JsonValue] | None:
     """Return the retrieval facts, completed with the judged queries' retriever, k and lengths.
 
-    `lengths` are those of the lists that were retrieved, each with its number of queries. Raises
-    ValueError if retriever or k differ between queries, or from what is given.
+    `lengths` are those of the lists that were retrieved, each with its number of queries, and
+    `with_gaps` is how many lack ranks. Raises ValueError if retriever or k differ between queries,
+    or from what is given.
     """
     facts: dict[str, Any] = json_copy("retrieval", retrieval) or {}
     check_retrieval(facts)
@@ -215,6 +223,8 @@ def with_retrieval(
     lists = [query.retrieved for query in judged if query.snippets and retrieved(query)]
     if lengths := Counter(snippets.depth for snippets in lists):
         facts["lengths"] = {str(n): lengths[n] for n in sorted(lengths)}
+    if with_gaps := sum(snippets.has_gaps for snippets in lists):
+        facts["with_gaps"] = with_gaps
     return json_copy("retrieval", facts or None)
 
 

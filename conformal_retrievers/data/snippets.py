@@ -108,8 +108,25 @@ class Retrieved(Sequence[Snippet]):
         >>> Retrieved([Snippet("a", hits=hits), Snippet("b")]).depth
         4
         """
-        ranks = [column.ranks[np.isfinite(column.ranks)] for column in self.hits.values()]
-        return max((int(own.max()) + 1 for own in ranks if len(own)), default=len(self))
+        return max((int(own.max()) + 1 for own in self._ranks), default=len(self))
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether a retriever's ranks have gaps, as behind something that drops what it returned.
+
+        More than a tenth is missing, and not one alone: a retriever may return a snippet twice.
+
+        >>> Retrieved([Snippet("a", hits=(Hit("dense", 3),)), Snippet("b")]).has_gaps
+        True
+        """
+        known = ((np.count_nonzero(np.bincount(own)), int(own.max()) + 1) for own in self._ranks)
+        return any(n < min(0.9 * depth, depth - 1) for n, depth in known)
+
+    @property
+    def _ranks(self) -> list[NDArray[np.intp]]:
+        """The ranks of each retriever that found something."""
+        known = [column.ranks[column.ranks < np.inf] for column in self.hits.values()]
+        return [own.astype(np.intp) for own in known if len(own)]
 
 
 def as_snippets(snippets: Iterable[Snippet | str], name: str = "snippets") -> Retrieved:
