@@ -66,6 +66,7 @@ Retriever: TypeAlias = str | Hybrid  # by the name of its class or store
 # How names end that a framework's package gives: of a class, and of a LangChain store.
 SEARCHES = ("similarity", "mmr", "similarity_score_threshold", "metadata filter")
 OURS = ("()", *(f", {search})" for search in SEARCHES))
+WITHIN = ", k = "  # in the name of a class, behind each retriever in it
 INDEX = "VectorIndexRetriever("  # how those of LlamaIndex begin that name a store and a model
 
 
@@ -87,7 +88,7 @@ calibrate at 9'
     >>> known = {"dense": {"retriever": "VectorIndexRetriever(m)"}, "bm25": {"retriever": "b"}}
     >>> now = {"dense": {"retriever": ""}, "bm25": known["dense"]}
     >>> difference(Retrieval(Hybrid(now)), Retrieval(Hybrid(known)))
-    "the retriever 'bm25' is VectorIndexRetriever(m), but the calibration is of b: give the filter \
+    "the retriever 'bm25' is VectorIndexRetriever(m), but the calibration is of b: retrieve with \
 that one, or calibrate with this one"
     """
     what = "the retriever" if part is None else f"the retriever {part!r}"
@@ -97,11 +98,12 @@ that one, or calibrate with this one"
         each = [difference(o, known.root[name], name, all_parts) for name, o in now.root.items()]
         return "; ".join(text for text in each if text) or None
     both = now, known
-    of_langchain = all(isinstance(name, Hybrid) or name.endswith(OURS) for name in both)
+    of_langchain = all(isinstance(n, Hybrid) or n.endswith(OURS) or WITHIN in n for n in both)
     of_llama_index = all(isinstance(name, str) and name.startswith(INDEX) for name in both)
     if now != known and (of_langchain or of_llama_index or now in parts):
-        text = f"{what} is {now}, but the calibration is of {known}"
-        return f"{text}: give the filter that one, or calibrate with this one"
+        text = f"{what} is {now}, but the calibration is of {known}: retrieve with that one"
+        these = "queries with such filters" if "metadata filter" in str(now) else "this one"
+        return f"{text}, or calibrate with {these}"
     # The filter warns of more documents than k, but does not know who returned them.
     depth = asked.k
     if depth is not None and k is not None and (depth < k or (part and depth > k)):

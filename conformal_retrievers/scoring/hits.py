@@ -260,5 +260,8 @@ def check_found(scorer: str, retrievers: Sequence[str], known: Collection[str]) 
         remedy = "filter what the retriever of the calibration returns"
         if missing != [RETRIEVER]:
             names = ", ".join(f"{name!r}: …" for name in retrievers)
-            remedy = f"put HybridRetriever({{{names}}}) in front, as in the calibration"
+            remedy = (
+                f"put HybridRetriever({{{names}}}) in front, as in the calibration. If it is, what "
+                "is between drops snippets, or makes them anew without hits, as a checkpoint does"
+            )
     raise ValueError(f"{scorer} needs hits of {named(retrievers)}, but snippets {those}; {remedy}")

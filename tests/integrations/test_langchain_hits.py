@@ -9,7 +9,7 @@ import warnings
 
 import pytest
 from frameworks import MiniLMEmbeddings, compressing, cosine, filter_at, ids_of, texts_of
-from langchain_classic.retrievers import EnsembleRetriever
+from langchain_classic.retrievers import ContextualCompressionRetriever, EnsembleRetriever
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.load import dumps
@@ -420,13 +420,13 @@ async def test_an_argument_that_a_retriever_would_ignore_is_refused():
     ):
         hybrid = HybridRetriever({"dense": dense, "words": words})
         assert hybrid.invoke("red apple")
-        ignored = pytest.raises(TypeError, match=r"'words' is a Words, which ignores filter=")
+        ignored = pytest.raises(TypeError, match=r"'words', of the class Words, ignores filter=")
         with ignored:
             hybrid.invoke("red apple", filter=of("ours"))
         with ignored:
             await hybrid.ainvoke("red apple", filter=of("ours"))
         alone = ConformalRetriever(retriever=Words(), filter=filter_at(RankScorer(), 1))
-        with pytest.raises(TypeError, match="the retriever is a Words, which ignores filter="):
+        with pytest.raises(TypeError, match="the retriever, of the class Words, ignores"):
             alone.invoke("red apple", filter=of("ours"))
     both = HybridRetriever({"dense": dense, "again": dense})
     assert {d.page_content for d in both.invoke("red apple", filter=of("ours"))} == {*TEXTS[:3]}
@@ -448,6 +448,9 @@ async def test_what_is_no_document_counts_as_a_failure_of_its_retriever(found, c
 # --- the depth, and what else is recorded ---------------------------------------------------------
 
 IN_MEMORY = "Normalised(all-MiniLM-L6-v2, similarity)"
+IN_3 = f"{IN_MEMORY}, k = 3"
+ENSEMBLE = EnsembleRetriever(retrievers=[retriever(3), Words()], weights=[0.5, 0.5])
+COMPRESSED = ContextualCompressionRetriever(base_retriever=retriever(3), base_compressor=Reranker())
 
 
 @pytest.mark.parametrize(
@@ -463,6 +466,12 @@ IN_MEMORY = "Normalised(all-MiniLM-L6-v2, similarity)"
         (FIELDS.with_config(configurable={"kwargs": {"k": 2}}).with_retry(), IN_MEMORY, 2),
         (RunnableLambda(lambda query: [Document(TEXTS[0])], name="first"), "first", None),
         (RunnableLambda(lambda query: [], name="nothing"), "nothing", None),
+        (
+            ENSEMBLE,
+            f"EnsembleRetriever({IN_3}; Words(), k = ?; weights [0.5, 0.5])",
+            None,
+        ),
+        (COMPRESSED, f"ContextualCompressionRetriever({IN_3}; Reranker)", None),
     ],
 )
 def test_judged_queries_carry_the_retrievers_name_and_depth(retriever, name, k):
@@ -480,6 +489,8 @@ def test_judged_queries_carry_the_retrievers_name_and_depth(retriever, name, k):
         (retriever(3, search_type="mmr"), {}, None, "the retriever is Normalised"),
         (Words(), {}, None, "the retriever is Words"),
         (Words(), {}, "a name of its own", None),
+        (ENSEMBLE, {}, None, "the retriever is EnsembleRetriever"),
+        (COMPRESSED, {}, None, "the retriever is ContextualCompressionRetriever"),
     ],
 )
 def test_another_retriever_or_depth_than_the_calibrated_one_gives_one_warning(

@@ -19,6 +19,7 @@ from langchain_core.runnables.fallbacks import RunnableWithFallbacks
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
 from langchain_conformal.documents import Found
+from langchain_conformal.wording import say
 
 Configurable: TypeAlias = dict[str, Any] | None  # of a caller's configuration
 logger = logging.getLogger("conformal_retrievers")
@@ -62,10 +63,7 @@ def check_taken(retriever: Any, arguments: Mapping[str, Any], what: str) -> None
         check_taken(retriever.first, arguments, what)
     elif isinstance(retriever, BaseRetriever) and arguments and not retriever._expects_other_args:
         names = ", ".join(f"{name}=" for name in arguments)
-        raise TypeError(
-            f"{what} is a {type(retriever).__name__}, which ignores {names}; give one that takes "
-            f"it, or one retriever for each value of {names} that has it set"
-        )
+        raise TypeError(say("ignores", what=what, kind=type(retriever), names=names))
 
 
 def with_scores(retriever: RetrieverLike) -> RetrieverLike:

@@ -11,6 +11,7 @@ from typing_extensions import NotRequired, TypedDict  # pydantic requires these 
 from conformal_retrievers.lookback import Answering, FactualityFlag, RagPrompt
 from conformal_retrievers.lookback.flag import local_model
 from langchain_conformal.documents import check_input
+from langchain_conformal.wording import say
 
 
 class QuestionInput(TypedDict):
@@ -93,7 +94,4 @@ def _check_settings(llm: object) -> None:
             settings |= getattr(getattr(model, "pipeline", None), inside, {})
         for name, value in settings.items():
             if value is not None and name not in ("max_new_tokens", "return_full_text"):
-                raise ValueError(
-                    f"llm has {name} = {value!r:.120}, which is not used here; give the "
-                    "generation=GenerationConfig(…) that the flag was calibrated with"
-                )
+                raise ValueError(say("unused", name=name, value=value))

@@ -21,6 +21,7 @@ from conformal_retrievers.data.sentences.cutting import Passage
 from conformal_retrievers.data.snippets import Retrieved
 from conformal_retrievers.monitoring import json_number
 from conformal_retrievers.sentence_filter import FilteredSentences
+from langchain_conformal.wording import say
 
 # The metadata that shows the hits of a document to people: [rank, score] by the retriever's name,
 # None for one that failed. What is read is the same, with the call that found the document, under
@@ -61,10 +62,7 @@ def as_documents(documents: Any) -> list[Document]:
     plain = {*map(type, listed)} <= {Document}  # `isinstance` of each takes longer
     for i, document in enumerate(() if plain else listed):
         if not isinstance(document, Document):
-            raise TypeError(
-                f"documents[{i}] is a {type(document).__name__}; give a list of Documents, then "
-                "the query"
-            )
+            raise TypeError(say("no documents", i=i, kind=type(document)))
     return listed
 
 

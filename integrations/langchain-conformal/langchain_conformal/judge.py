@@ -5,7 +5,7 @@ from functools import partial
 from inspect import signature
 from typing import Any
 
-from langchain_core.documents import Document
+from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.retrievers import BaseRetriever, RetrieverLike
 from langchain_core.runnables import Runnable, RunnableBinding, RunnableConfig
 from langchain_core.runnables.base import RunnableBindingBase
@@ -15,6 +15,7 @@ from langchain_core.vectorstores import VectorStoreRetriever
 from typing_extensions import Unpack
 
 from conformal_retrievers import LLM, JudgedQuery, Scorer
+from conformal_retrievers.data import unanswerable
 from conformal_retrievers.data.hits import RETRIEVER
 from conformal_retrievers.data.matching import JudgeOptions, Returned, retrieve_and_judge
 from conformal_retrievers.data.retrieval import Hybrid, Retrieval
@@ -27,6 +28,7 @@ from conformal_retrievers.scoring import QueryScorer, retrievers_of
 from langchain_conformal.around import with_scores
 from langchain_conformal.documents import to_snippets
 from langchain_conformal.hybrid import HybridRetriever
+from langchain_conformal.wording import say
 
 # What stores call a condition on metadata, such as a tenant's.
 FILTERS = ("filter", "filters", "expr", "pre_filter", "where", "where_document")
@@ -170,11 +172,7 @@ def documents_for(
 def check_retriever(retriever: object) -> None:
     """Raise TypeError for anything but a retriever."""
     if not isinstance(retriever, Runnable):
-        raise TypeError(
-            f"retriever is a {type(retriever).__name__}; give a retriever, such as "
-            "store.as_retriever(search_kwargs={'k': 20}), or RunnableLambda(function). For one of "
-            "LlamaIndex, import from llama_index.postprocessor.conformal"
-        )
+        raise TypeError(say("no retriever", kind=type(retriever)))
 
 
 def check_unfiltered(retriever: RetrieverLike) -> None:
@@ -185,11 +183,7 @@ def check_unfiltered(retriever: RetrieverLike) -> None:
     compressor = getattr(within, "base_compressor", None)
     for part in (within, compressor, *getattr(compressor, "transformers", ())):
         if isinstance(getattr(part, "filter", None), RetrievalFilter):
-            raise ValueError(
-                f"retriever is a {type(within).__name__}, which already filters; filtering twice "
-                "loses more relevant snippets. Give the retriever inside: .retriever or "
-                ".base_retriever"
-            )
+            raise ValueError(say("filters already", kind=type(within)))
 
 
 def check_hits(scorer: Scorer | QueryScorer, retriever: RetrieverLike) -> None:
@@ -202,8 +196,8 @@ def check_hits(scorer: Scorer | QueryScorer, retriever: RetrieverLike) -> None:
 def retrieval_of(retriever: RetrieverLike) -> Retrieval:
     """Return what the retriever is, and how many documents it is asked for, None if unknown.
 
-    A vector store is named with its model and how it searches, another retriever by its class, as
-    in "TavilySearchRetriever()", and a function by its own name.
+    A vector store is named with its model and how it searches, another retriever by its class and
+    the retrievers in it, as in "TavilySearchRetriever()", and a function by its own name.
     """
     within, bound = unbound(retriever)
     if parts := parts_of(within):
@@ -222,8 +216,22 @@ def retrieval_of(retriever: RetrieverLike) -> Retrieval:
             k = None if known is None else known.default
     else:
         a_class = isinstance(within, BaseRetriever)
-        name = f"{type(within).__name__}()" if a_class else within.get_name()
+        name = f"{type(within).__name__}({_inside(within)})" if a_class else within.get_name()
     return Retrieval(name, k if type(k) is int and k > 0 else None)
+
+
+def _inside(retriever: object) -> str:
+    """Return what a retriever is made of: others with their depth, and how these are merged."""
+    within = [part for part in unanswerable.parts_of(retriever, Runnable) if _retrieves(part)]
+    parts = [f"{of.retriever}, k = {of.k or '?'}" for of in map(retrieval_of, within)]
+    compressors = unanswerable.parts_of(retriever, BaseDocumentCompressor)
+    parts += [type(compressor).__name__ for compressor in compressors]
+    weights = getattr(retriever, "weights", None)
+    return "; ".join([*parts, *([f"weights {weights}"] if weights and parts else [])])
+
+
+def _retrieves(runnable: Any) -> bool:
+    return isinstance(unbound(runnable)[0], BaseRetriever)
 
 
 def parts_of(retriever: RetrieverLike) -> Mapping[str, RetrieverLike]:

@@ -25,6 +25,7 @@ from conformal_retrievers.llm.deadlines import framework_llm
 from conformal_retrievers.scoring import CrossEncoderScorer, LLMScorer, QueryScorer
 from conformal_retrievers.scoring.reranker import Placed, Reranking
 from conformal_retrievers.sentence_filter import OpenOptions, open_filter
+from langchain_conformal.wording import say
 
 Options = Callable[[Request], Mapping[str, Any]]
 
@@ -61,10 +62,7 @@ def as_scorer(model: AnyScorer, *, name: str | None = None) -> Scorer:
     if isinstance(model, CrossEncoder) and not isinstance(model, Scorer):
         name = name or wire.scorer_name("cross-encoder", model, "as_scorer")
         return CrossEncoderScorer(model.score, name)
-    raise TypeError(
-        f"model is {model!r:.80}; give embeddings, a cross-encoder, a chat model, a compressor "
-        "that writes relevance_score, or a scorer, such as FunctionScorer(function, name='…')"
-    )
+    raise TypeError(say("no model", model=model))
 
 
 def embedding_scorer(embeddings: Embeddings, *, name: str | None = None) -> EmbeddingScorer:
@@ -101,10 +99,7 @@ def as_llm(
     model's name is unknown, or `options` is your own function, and there is no `name`.
     """
     if not isinstance(chat_model, BaseChatModel):
-        raise TypeError(
-            f"chat_model is a {type(chat_model).__name__}; give the chat model itself, without "
-            "fallbacks"
-        )
+        raise TypeError(say("no chat model", kind=type(chat_model)))
     calls, settings = (chat_model.invoke, chat_model.ainvoke), wire.settings_of(chat_model)
     return framework_llm(chat_model, calls, _messages, _reply, options, name, settings)
 
@@ -202,11 +197,7 @@ class RerankerScorer(Reranking):
         known = [document.metadata or {} for document in returned]
         for metadata in known:
             if not {PLACE, "relevance_score"} <= metadata.keys():
-                raise ValueError(
-                    f"{self.name!r} returned a document with the metadata {metadata!r:.80}; it "
-                    "must add relevance_score and keep the others; of a CrossEncoderReranker, give "
-                    "its .model"
-                )
+                raise ValueError(say("lost", name=self.name, metadata=metadata))
         return {metadata[PLACE]: metadata["relevance_score"] for metadata in known}
 
 

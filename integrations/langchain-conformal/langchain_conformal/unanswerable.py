@@ -15,6 +15,7 @@ from conformal_retrievers.data import unanswerable
 from conformal_retrievers.data.matching import JudgeOptions
 from langchain_conformal.hybrid import HybridRetriever
 from langchain_conformal.judge import judge_retriever, retrieval_of
+from langchain_conformal.wording import say
 
 FUSES = "EnsembleRetriever"  # of LangChain, in packages that need not be installed
 
@@ -87,10 +88,7 @@ def _deepened(retriever: RetrieverLike, more: int) -> RetrieverLike:
         return retriever.model_copy(update={"retrievers": deep})
     known = retrieval_of(retriever)
     if known.k is None or not isinstance(retriever, BaseRetriever):
-        raise ValueError(
-            f"retriever is {known.retriever}, whose depth cannot be set; give the same one, which "
-            "returns more documents, as deeper="
-        )
+        raise ValueError(say("no depth", retriever=known.retriever))
     settings, depth = getattr(retriever, "search_kwargs", None), {"k": known.k + more}
     fields = depth if settings is None else {"search_kwargs": {**settings, **depth}}
     return retriever.model_copy(update=fields)
