@@ -61,6 +61,8 @@ def judged_queries(
     except ValueError as error:
         text = str(error).replace("min_score", "--min-score")
         raise ValueError(text.replace("read(qrels, run)", "QRELS --run FILE")) from None
+    if not queries:
+        raise ValueError(say("no queries", path=path))
     check_retrieved(queries)
     return queries
 

@@ -197,7 +197,8 @@ def opened(path: str | Path) -> Iterator[BinaryIO]:
             yield file
     except (EOFError, gzip.BadGzipFile, UnicodeDecodeError) as error:  # the second is an OSError
         raise ValueError(
-            f"{path} is not a complete file of UTF-8 text: {error}; save it again, as UTF-8"
+            f"{path} is not a complete file of UTF-8 text: {error}; save it again, as UTF-8 "
+            "(a table of a spreadsheet as CSV)"
         ) from None
     except OSError as error:
         files.cannot_read("file", path, error)

@@ -32,10 +32,11 @@ def coverage_p_value(calibration: Calibration, coverage: Share, group: str | Non
 
     A threshold of rank k of n calibration units keeps BetaBinomial(m; k, n + 1 − k) of m new ones
     (Marques 2023, arXiv 2303.02770): coverage varies with the calibration too. This is exact for
-    "all" and "any" without ties and conservative with them; conservative for "query-recall", where
-    a query's share counts as all or nothing; approximate for "snippet", where n and m are effective
-    numbers, and for all groups together. With delta, the guarantee is about nearly every
-    calibration, and the number kept is Binomial(m, 1 − alpha). It is 1 if nothing was measured.
+    "all" and "any" without ties and conservative with them; usually conservative for
+    "query-recall", where a query's share counts as all or nothing; approximate for "snippet", where
+    n and m are effective numbers, and for all groups together. With delta, the guarantee is about
+    nearly every calibration, and the number kept is Binomial(m, 1 − alpha). It is 1 if nothing was
+    measured.
     """
     m = independent(calibration, coverage)
     if not m:

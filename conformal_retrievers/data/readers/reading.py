@@ -17,6 +17,7 @@ from conformal_retrievers.data.jsonl import judged_query, read_jsonl
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.data.readers import langsmith, openinference, ragas, table, trec
 from conformal_retrievers.data.readers.records import Record, columns, first_line, records_of
+from conformal_retrievers.data.wording import say
 
 
 class Format(NamedTuple):
@@ -44,13 +45,13 @@ FORMATS = (
     Format("OpenInference", openinference.fits, openinference.read_openinference),
     Format("a table", table.fits, table.read_frame),
 )
-KNOWN = (
-    'objects {"query": "…", "snippets": [{"text": "…", "relevant": true}]} as write_jsonl writes '
-    "them, Parquet of write_parquet, a BEIR folder, TREC qrels and a run, RAGAS evaluation sets, "
-    "LangSmith examples and runs, OpenInference spans, or tables with columns query, id or text, "
-    "and relevant, or others that query= and relevant= name. For plain questions, retrieve first: "
-    "judge_retriever(retriever, questions), or label_retriever, which asks an LLM"
-)
+CALLED = {  # as others call the columns of a table
+    **dict.fromkeys(("question", "user_input"), "query"),
+    **dict.fromkeys(("label", "relevance"), "relevant"),
+    **dict.fromkeys(("passage", "content", "context", "page_content"), "text"),
+    **dict.fromkeys(("doc_id", "document_id", "docid"), "id"),
+    **{name: name for name in ("query", "relevant", "text", "id", "snippets")},
+}
 OF_RUNS = ("run", "k", "min_score")  # the options of BEIR folders and qrels
 
 
@@ -150,22 +151,23 @@ def _recognised(records: Sequence[Record], options: Mapping[str, Any]) -> Format
     for kind in FORMATS:
         if kind.fits(asked):
             return kind
+    place = records[0].place
+    if str(records[0].get("format")).startswith("conformal-retrievers/"):
+        raise ValueError(say("own file", place=place))
     if "query" in asked and options.get("relevant", "relevant") in names:
-        what = "id and text are missing; rename the column that has a snippet's text, or its id"
-        raise ValueError(f"{records[0].place}: {what}")
-    raise ValueError(
-        f"{records[0].place} has the fields {', '.join(sorted(names)[:12]) or 'none':.200}, which "
-        f"are of no known format; give {KNOWN}"
-    )
+        raise ValueError(say("no column of snippets", place=place))
+    new = {name: CALLED.get(name.lower(), name) for name in sorted(names)}
+    near = ", ".join(f"{own} for {name}" for name, own in new.items() if own not in names)
+    fields = f"{', '.join([*new][:12]) or 'none':.200}"
+    if near and any(kind.fits({*new.values()}) for kind in FORMATS):
+        raise ValueError(say("other names", place=place, fields=fields, near=near))
+    raise ValueError(say("unknown format", place=place, fields=fields))
 
 
 def _check_options(name: str, options: Mapping[str, Any], allowed: Collection[str]) -> None:
     for option, value in options.items():
         if option not in allowed:
-            raise ValueError(
-                f"{option} is {value!r:.80}, but what is read is {name}, which does not take "
-                f"{option}; leave it out"
-            )
+            raise ValueError(say("not taken", option=option, value=value, name=name))
 
 
 def _is_ours(line: str) -> bool:

@@ -11,6 +11,7 @@ of its own was not retrieved: if it is relevant, it is missed. Without text, ran
 was retrieved, and queries have the ids of their relevant snippets.
 """
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,6 +20,7 @@ from conformal_retrievers.data.hits import RETRIEVER, Hit
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.readers.documents import check_unfiltered, made
 from conformal_retrievers.data.readers.records import Record, as_relevant, columns, records_of
+from conformal_retrievers.data.wording import say
 
 
 def fits(names: set[str]) -> bool:
@@ -71,7 +73,12 @@ def read_frame(
             if len({row.name(name) for row in all_of}) > 1:
                 raise all_of[-1].fault(name, "give the same in all rows of a query")
     known_missed = "rank" in known and len(ranks) < len(rows)
-    return [_query(all_of, first, known, known_missed, min_score) for all_of in of_query.values()]
+    each = of_query.values()
+    queries = [_query(all_of, first, known, known_missed, min_score) for all_of in each]
+    blank = sum(not s.text for query in queries for s in query.snippets)
+    if "text" in known and blank:
+        warnings.warn(say("no texts", n=blank, of=len(rows)), stacklevel=4)
+    return queries
 
 
 def _query(

@@ -112,6 +112,13 @@ def test_ids_are_texts_whatever_their_type_in_a_frame(dtype):
     assert one.relevant_ids == ("12", "13")
 
 
+def test_rows_without_a_text_beside_others_are_warned_of():
+    with pytest.warns(UserWarning, match="1 of 3 rows have no text, and others have one"):
+        assert {
+            s.text for q in read(frame().assign(text=["x", None, "y"])) for s in q.snippets
+        } == {*"xy", ""}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -66,6 +66,8 @@ def test_a_frame_of_our_own_may_lack_values_and_a_table_may_have_a_column_of_evi
     [
         ('{"question": "x"}', r"line 1 has the fields question, .*TREC.*RAGAS.*LangSmith"),
         ("a,b\n1,2\n", "has the fields a, b"),
+        ("Question,ID,label\nWho?,1,1\n", "id for ID, query for Question, relevant for label"),
+        ('{"format": "conformal-retrievers/calibration"}', "is a calibration or another file"),
         ("query,Text,relevant\nq,a,1\n", "line 2: id and text are missing; rename"),
         ("plain text\n", "no records"),
         ("", "no records"),
