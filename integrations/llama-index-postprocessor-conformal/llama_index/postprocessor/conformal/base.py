@@ -43,7 +43,8 @@ class ConformalPostprocessor(BaseNodePostprocessor):
     postprocessor in front that drops some; it counts the nodes, and keeps all of a list that is
     clearly shorter than any calibrated one, unless the score means the same in that. With
     `HybridRetriever({"name": retriever})`, also of one retriever, nodes carry what was asked: a
-    score that needs another name raises ValueError, and another store or model is warned of.
+    score that needs another name raises ValueError, and it warns of another store or model, and of
+    something in front that drops nodes.
 
     Nodes are scored against the query's text, `query_str`, even if the query is embedded by other
     texts. The guarantee is about nodes as the calibrated retriever returns them: put the
