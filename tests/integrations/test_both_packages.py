@@ -292,6 +292,12 @@ def test_a_filtered_retriever_is_refused(filtered):
         ConformalRetriever(retriever=filtered, filter=CONFORMAL_FILTER)
 
 
+def test_documents_that_a_filter_has_kept_are_warned_of_in_the_next():
+    compressor, kept = ConformalCompressor(filter=CONFORMAL_FILTER), filtered_by().invoke("q")
+    with pytest.warns(UserWarning, match="documents have conformal_p_value .* a filter has kept"):
+        compressor.compress_documents(kept, "q")
+
+
 @pytest.mark.parametrize(
     ("package", "make"),
     [

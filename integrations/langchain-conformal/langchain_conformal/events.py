@@ -6,6 +6,7 @@ is the output of the run. A filter that raises because nothing is kept, or becau
 be scored, raises after its run has ended with the decision. Without a handler there is no run.
 """
 
+import warnings
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -26,6 +27,7 @@ from conformal_retrievers.filtering import RetrievalFilter
 from conformal_retrievers.monitoring import CLAIMS_EVENT, EVENT, FilterLog, Observer, event_of
 from conformal_retrievers.results import Refused
 from langchain_conformal.documents import RetrievedDocuments, as_documents, kept_documents
+from langchain_conformal.wording import say
 
 Output = TypeVar("Output")
 
@@ -116,6 +118,9 @@ def filter_run(
         As in `kept_documents`.
     """
     documents = as_documents(found)
+    fields = (documents[0].metadata or {}).keys() if documents else ()
+    if f"{metadata_prefix}p_value" in fields and f"{metadata_prefix}kept" not in fields:
+        warnings.warn(say("filtered", prefix=metadata_prefix), stacklevel=1)
     given = RetrievedDocuments(documents)
     return FilterRun(
         EVENT,
