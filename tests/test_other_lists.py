@@ -82,7 +82,9 @@ def test_by_default_a_list_that_is_cut_keeps_its_best_under_the_threshold_of_ful
             found = similarities(rng)
             assert keep("q", listed(found)).kept.tolist() == [0, 1]
             assert keep("q", listed(found[:n])).kept.tolist() == [0, 1][:n]
-    assert ["similarity_top_k=20" in str(w.message) for w in seen] == [True] * (n < K / 2)
+    assert ["Retrieve as many (LlamaIndex: similarity_top_k)" in str(w.message) for w in seen] == [
+        True
+    ] * (n < K / 2)
 
 
 UNSCORED = pytest.warns(UserWarning, match="could not score any")
