@@ -433,7 +433,7 @@ MUTANTS = {
             "the caller's group overruled",
         ),
         (
-            "group = self._checked(query, n, group)\n        scores, gated = await",
+            "group = self._checked(query, given, n, group)\n        scores, gated = await",
             "scores, gated = await",
             "no group of the query in async",
         ),
