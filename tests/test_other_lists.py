@@ -59,7 +59,9 @@ def test_what_drops_snippets_in_front_is_warned_of_unless_it_did_where_it_was_ca
         of_whole("q", filtered[::2])
     with pytest.warns(UserWarning, match="something drops snippets"):
         asyncio.run(of_whole.acall("q", [filtered[0], *filtered[4:]]))
-    of_whole("q", [filtered[0], *filtered[2:]])  # one may have been returned twice
+    of_whole("q", [filtered[0], *filtered[3:]])  # a tenth, or one, may have been returned twice
+    of_short = ConformalFilter.of(calibrate(judged(rng, lengths=(6,)), alpha=0.2))
+    of_short("q", [filtered[0], *filtered[2:6]])
     of_cut("q", filtered[::2])
 
 

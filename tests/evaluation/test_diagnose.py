@@ -143,7 +143,7 @@ def test_a_reference_gives_the_bands_that_the_calibration_cannot(rng):
 def test_queries_without_a_score_count_in_the_band_for_m2(rng):
     queries = draw(rng, 60)
     calibration = calibrated(draw(rng, 60))
-    blank = [ScoredQuery([math.nan] * 10, [False] * 10)] * 40
+    blank = [ScoredQuery([math.nan] * 9 + [99.0], [False] * 10)] * 40
     d = diagnose(calibration, [*unjudged(queries), *blank], reference=queries)
     kept = np.array([(q.scores <= calibration.threshold()).mean() for q in queries])
     assert d.m2_band == m2_band(kept, 100)
