@@ -36,9 +36,8 @@ def three_queries():
 def calibration_of(queries=None, alpha=0.4, guarantee="query-recall", scorer="lookup", **options):
     """Return the calibration of scored queries, by default of the three."""
     queries = three_queries() if queries is None else queries
-    return Calibration.from_scores(
-        queries, alpha=alpha, guarantee=guarantee, scorer=scorer, **options
-    )
+    options |= {"alpha": alpha, "guarantee": guarantee, "scorer": scorer}
+    return Calibration.from_scores(queries, **options)
 
 
 # Hundredths and thousandths, so that (n + 1)(1 − alpha) is often a whole number.

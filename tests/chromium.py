@@ -95,9 +95,8 @@ class Browser:
 
     def js(self, expression):
         """Return the value of a JavaScript expression in the page."""
-        found = self.send(
-            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
-        )
+        options = {"returnByValue": True, "awaitPromise": True}
+        found = self.send("Runtime.evaluate", expression=expression, **options)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 

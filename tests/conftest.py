@@ -88,6 +88,22 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(20251120)
 
 
+@pytest.fixture
+def cache(tmp_path):
+    """A cache of an LLM's replies, or of a chain's answers, in a new file."""
+    from conformal_retrievers.llm import Cache
+
+    return Cache(tmp_path / "cache.db")
+
+
+@pytest.fixture
+def log(tmp_path):
+    """A filter log in a new file."""
+    from conformal_retrievers.monitoring import FilterLog
+
+    return FilterLog(tmp_path / "log.jsonl")
+
+
 @pytest.fixture(scope="session")
 def minilm():
     """The real all-MiniLM-L6-v2 from the package that carries it; nothing is downloaded."""

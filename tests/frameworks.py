@@ -115,6 +115,12 @@ def vector_store() -> InMemoryVectorStore:
     return store
 
 
+def retriever_of(texts, k: int) -> VectorStoreRetriever:
+    """Return a retriever of these texts, which are their own ids."""
+    store = InMemoryVectorStore.from_texts(texts, MiniLMEmbeddings(), ids=texts)
+    return store.as_retriever(search_kwargs={"k": k})
+
+
 def langchain_retriever(k: int = K) -> VectorStoreRetriever:
     return vector_store().as_retriever(search_kwargs={"k": k})
 

@@ -48,6 +48,5 @@ def filter_of(rng, **options):
     """Return a filter behind a gate, both of the same 200 queries."""
     queries = drawn(rng, 200, "gate")
     gate = calibrate_gate(queries, (), FIRST, alpha=0.1)
-    return ConformalFilter(
-        LAST, calibrate(queries, LAST, alpha=0.2, gate=gate, **options), gate=gate
-    )
+    calibration = calibrate(queries, LAST, alpha=0.2, gate=gate, **options)
+    return ConformalFilter(LAST, calibration, gate=gate)

@@ -1,4 +1,4 @@
-"""Scorers that look scores up or add them, and a query scorer that calls a function."""
+"""Scorers that look scores up, add them or count letters, and query scorers of functions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from conformal_retrievers import Snippet
+from conformal_retrievers import FunctionScorer, Snippet
 from conformal_retrievers.scoring.combine import CombinedScorer
 
 
@@ -52,3 +52,7 @@ class QueryFunction:
 
     def score_query(self, query: str, snippets: Sequence[Snippet]) -> Any:
         return self.function(query, [snippet.text for snippet in snippets])
+
+
+LENGTH = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
+LONGEST = QueryFunction(lambda query, texts: -max(map(len, texts)), "longest")

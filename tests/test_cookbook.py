@@ -90,9 +90,8 @@ def test_a_notebook_runs_and_says_what_is_committed(name, tmp_path):
     assert ran.returncode == 0, ran.stderr[-3000:]
     assert [path.name for path in tmp_path.iterdir()] == [name]  # nothing is left beside it
     committed, now = outputs(COOKBOOK / name), outputs(tmp_path / name)
-    assert [[kind for kind, _ in cell] for cell in now] == [
-        [kind for kind, _ in cell] for cell in committed
-    ]
+    kinds, before = ([[kind for kind, _ in cell] for cell in cells] for cells in (now, committed))
+    assert kinds == before
     if now[0] != committed[0]:
         pytest.skip("another Python has other docstrings: it runs, but its numbers are its own")
     for one, other in zip(now, committed, strict=True):

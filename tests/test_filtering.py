@@ -210,15 +210,13 @@ def test_filters_and_decisions_can_be_pickled():
     assert summary(pickle.loads(pickle.dumps(filtered))) == summary(filtered)
 
 
+TO_DEPTH_2 = ConformalFilter(Recorder(), calibration_at(retrieval={"k": 2}))
+
+
 @pytest.mark.parametrize(
     ("keep", "usual", "unusual", "told"),
     [
-        (  # more snippets than the calibration's depth
-            ConformalFilter(Recorder(), calibration_at(retrieval={"k": 2})),
-            (["a", "b"], ["a"]),
-            ["a"] * 3,
-            "k = 2",
-        ),
+        (TO_DEPTH_2, (["a", "b"], ["a"]), ["a"] * 3, "k = 2"),
         (
             filter_of(),
             (["best", "unscorable"], []),

@@ -41,16 +41,14 @@ def drawn(seed, n, answered=True):
         ]
         relevant = np.arange(K) < int(rng.integers(1, 4)) if answered else np.zeros(K, bool)
         strength = relevant * rng.uniform(0.2, 1.0, K) + rng.uniform(0, 0.6, K)
-        texts = [
-            f"{text} {query}." if s > 0.7 else text for text, s in zip(texts, strength, strict=True)
-        ]
+        pairs = zip(texts, strength, strict=True)
+        texts = [f"{text} {query}." if s > 0.7 else text for text, s in pairs]
         lists = {}
         for name, noise in (("dense", 0.05), ("words", 0.3)):
             scores = strength + rng.normal(0, noise, K)
             lists[name] = [(j, float(scores[j])) for j in np.argsort(-scores)]
-        snippets = [
-            Snippet(texts[j], f"{seed}-{i}-{j}", hits=hits) for j, hits in fuse(lists).items()
-        ]
+        found = fuse(lists).items()
+        snippets = [Snippet(texts[j], f"{seed}-{i}-{j}", hits=hits) for j, hits in found]
         places = [int(s.id.rpartition("-")[2]) for s in snippets]
         yield JudgedQuery(
             query,

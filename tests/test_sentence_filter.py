@@ -40,10 +40,8 @@ def test_kept_sentences_come_back_in_their_documents():
     before = copy.deepcopy(PAGES)
     pruned = filter_of()("Which?", PAGES)
     assert texts(pruned) == [(0, "The number is 1. … The number is 4."), (2, PAGES[2].text)]
-    assert [one.ranges for one in pruned.passages] == [
-        ((17, 33), (68, 84)),
-        ((0, len(PAGES[2].text)),),
-    ]
+    ranges = [((17, 33), (68, 84)), ((0, len(PAGES[2].text)),)]
+    assert [one.ranges for one in pruned.passages] == ranges
     assert pruned.scores.tolist() == [9, 1, 8, 7, 4, 7, 8, 4, 2]
     assert pruned.kept.tolist() == [1, 4, 7, 8]
     assert (pruned.m1, pruned.m2) == (1, 4 / 9)
@@ -117,10 +115,8 @@ def test_another_alpha_keeps_the_options_and_is_remembered():
 
 
 def calibrated_whole():
-    first = [
-        replace(q, snippets=[page(q.id, q.id)], evidence=(), k=None, retriever="mine")
-        for q in JUDGED
-    ]
+    fields = {"evidence": (), "k": None, "retriever": "mine"}
+    first = [replace(query, snippets=[page(query.id, query.id)], **fields) for query in JUDGED]
     return calibrate(first, NUMBER, alpha=0.4)
 
 

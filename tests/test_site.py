@@ -127,9 +127,8 @@ def test_the_slider_shows_what_the_library_computes(site, browser):
     for name, line in zip(("kept", "removed"), browser.js(lines), strict=True):
         points = np.array([point.split(",") for point in line.split()], dtype=float)
         shares = [row[name] for row in data["alphas"]]
-        assert points == pytest.approx(
-            np.transpose([np.linspace(0, 400, 50), 100 - 100 * np.array(shares)])
-        )
+        expected = [np.linspace(0, 400, 50), 100 - 100 * np.array(shares)]
+        assert points == pytest.approx(np.transpose(expected))
     browser.js("document.getElementById('question').selectedIndex = 1")
     browser.js("document.getElementById('question').dispatchEvent(new Event('input'))")
     first = browser.js("document.querySelector('#slider li p').textContent")

@@ -1,16 +1,9 @@
 """Randomly initialised models of a few thousand weights, a tokenizer for them, and prompts."""
 
 import torch
+import transformers
 from conftest import TOY_CORPUS
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    BertConfig,
-    BertForSequenceClassification,
-    BertTokenizer,
-    PreTrainedTokenizerFast,
-)
 
 from conformal_retrievers.lookback.model import LocalModel
 from conformal_retrievers.lookback.prompt import RagPrompt
@@ -69,9 +62,9 @@ def byte_level(special: list[str], *, space: bool = False) -> Tokenizer:
     return tokenizer
 
 
-def bpe_tokenizer() -> PreTrainedTokenizerFast:
+def bpe_tokenizer() -> transformers.PreTrainedTokenizerFast:
     """Byte-level BPE: any text comes back from its tokens, and a token may join words' ends."""
-    return PreTrainedTokenizerFast(
+    return transformers.PreTrainedTokenizerFast(
         tokenizer_object=byte_level(["<s>", "</s>"]),
         bos_token="<s>",
         eos_token="</s>",
@@ -79,12 +72,12 @@ def bpe_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def word_tokenizer(words: list[str]) -> PreTrainedTokenizerFast:
+def word_tokenizer(words: list[str]) -> transformers.PreTrainedTokenizerFast:
     """A word is a token, white space none."""
     vocabulary = {word: i for i, word in enumerate(["<unk>", "<s>", "</s>", *words])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(
+    return transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>", eos_token="</s>"
     )
 
@@ -92,8 +85,8 @@ def word_tokenizer(words: list[str]) -> PreTrainedTokenizerFast:
 def tiny(architecture: str, **config) -> torch.nn.Module:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    made = AutoConfig.for_model(architecture, **{**SHAPE, **config})
-    model = AutoModelForCausalLM.from_config(made).eval()
+    made = transformers.AutoConfig.for_model(architecture, **{**SHAPE, **config})
+    model = transformers.AutoModelForCausalLM.from_config(made).eval()
     model.generation_config.eos_token_id = None  # answers are as long as they may be
     return model
 
@@ -110,7 +103,7 @@ def saved_cross_encoder(folder, labels):
     (folder / "vocab.txt").write_text("\n".join(vocabulary), encoding="utf-8")
     torch.manual_seed(7)
     torch.set_num_threads(1)
-    config = BertConfig(
+    config = transformers.BertConfig(
         vocab_size=len(vocabulary),
         hidden_size=32,
         num_hidden_layers=2,
@@ -119,6 +112,6 @@ def saved_cross_encoder(folder, labels):
         initializer_range=1.0,
         num_labels=labels,
     )
-    BertForSequenceClassification(config).save_pretrained(folder)
-    BertTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
+    transformers.BertForSequenceClassification(config).save_pretrained(folder)
+    transformers.BertTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
     return folder

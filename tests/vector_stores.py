@@ -94,9 +94,8 @@ def postgres(framework, folder):
     if framework == "langchain":
         from langchain_postgres import PGVector
 
-        store = PGVector(
-            MiniLMEmbeddings(), connection=address("psycopg"), collection_name="snippets"
-        )
+        options = {"connection": address("psycopg"), "collection_name": "snippets"}
+        store = PGVector(MiniLMEmbeddings(), **options)
         yield filled(store)
         store._engine.dispose()
     else:
@@ -217,9 +216,8 @@ async def asynchronous(framework, name, folder):
     else:
         from llama_index.vector_stores.qdrant import QdrantVectorStore
 
-        client = pytest.importorskip("qdrant_client").AsyncQdrantClient(
-            path=str(folder / framework)
-        )
+        asynchronous_client = pytest.importorskip("qdrant_client").AsyncQdrantClient
+        client = asynchronous_client(path=str(folder / framework))
         store = QdrantVectorStore("snippets", aclient=client)
         yield VectorStoreIndex.from_vector_store(store, embed_model=MiniLMEmbedding())
         await client.close()

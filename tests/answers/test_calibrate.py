@@ -1,7 +1,5 @@
 """A calibration on a chain's answers keeps its promise, exactly, and says what it is about."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -11,8 +9,7 @@ import pytest
 from conformal_retrievers import Calibration, ConformalFilter, JudgedQuery, ScoredQuery, Snippet
 from conformal_retrievers.answers import Scans, calibrate_answers, calibrate_scans, scan_answers
 from conformal_retrievers.answers.same import same_text
-from conformal_retrievers.calibration import calibrate_gate
-from conformal_retrievers.calibration.checks import CalibrationMismatch
+from conformal_retrievers.calibration import CalibrationMismatch, calibrate_gate
 from conformal_retrievers.data import Hit
 from conformal_retrievers.evaluation import diagnose, evaluate
 from conformal_retrievers.monitoring import Monitor
@@ -84,9 +81,8 @@ def test_without_ties_it_is_no_more_than_promised():
     rng = np.random.default_rng(12)
     n, alpha = 39, 0.2
     queries = [scored(rng.normal(size=8).tolist(), i) for i in range(n + 1)]
-    scans = scan_answers(
-        queries, Chain({q.query: int(rng.integers(8)) for q in queries}), scorer=SCORER
-    )
+    places = {query.query: int(rng.integers(8)) for query in queries}
+    scans = scan_answers(queries, Chain(places), scorer=SCORER)
     within = [
         scan.needed <= calibrate_scans(without(scans, i), alpha=alpha).threshold()
         for i, scan in enumerate(scans.scans)
@@ -123,9 +119,8 @@ def test_a_chain_that_contradicts_itself_is_said_to():
     assert "alpha = 0.1 cannot be had. To mend it, set its temperature to 0" in second
     without_any = calibration.at(0.4)
     assert without_any.threshold() == -math.inf
-    assert (
-        "no snippet is kept unless it has no score: enough questions need" in without_any.statement
-    )
+    words = "no snippet is kept unless it has no score: enough questions need"
+    assert words in without_any.statement
 
 
 def test_the_statement_says_what_is_guaranteed_of_which_answers():
@@ -214,9 +209,8 @@ def test_only_answered_questions_with_snippets_need_all_of_them():
 
     def answer(question, snippets):  # contradicts itself on the third question
         asked.append(question)
-        return (
-            f"{chain(question, snippets)} {asked.count(question) * (question == queries[2].query)}"
-        )
+        times = asked.count(question) * (question == queries[2].query)
+        return f"{chain(question, snippets)} {times}"
 
     assert "14.3 % of the questions need all their snippets. 28.6 % need none: the answer will" in (
         calibrate_answers(queries, answer, alpha=0.5, scorer=SCORER).statement
@@ -236,9 +230,8 @@ def test_relevance_is_not_evaluated_with_it_but_it_is_monitored():
 def test_judgements_are_not_read():
     queries, places = drawn(40, seed=19)
     marked = [replace(q, relevant=tuple(i == 0 for i in range(len(q.snippets)))) for q in queries]
-    ours, theirs = (
-        calibrate_answers(of, Chain(places), alpha=0.2, scorer=SCORER) for of in (queries, marked)
-    )
+    options = {"alpha": 0.2, "scorer": SCORER}
+    ours, theirs = (calibrate_answers(of, Chain(places), **options) for of in (queries, marked))
     assert ours.threshold() == theirs.threshold()
 
 

@@ -1,7 +1,5 @@
 """Filters are compared by what the chain answers, paired by question."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import markupsafe
@@ -9,22 +7,19 @@ import numpy as np
 import pytest
 
 from conformal_retrievers import ConformalFilter, FunctionScorer, calibrate, score_queries
-from conformal_retrievers.answers import calibrate_answers, evaluate_answers, scan_answers
+from conformal_retrievers.answers import calibrate_answers, evaluate_answers, f1, scan_answers
 from conformal_retrievers.answers.chain import plain_chain
-from conformal_retrievers.answers.same import f1
-from conformal_retrievers.llm import LLM, Cache, Reply
+from conformal_retrievers.llm import LLM, Reply
 from tests.answers.chains import SCORER, Chain, dice, scored
 
 
 def questions(n, seed, first=0):
     rng = np.random.default_rng(seed)
     queries = [scored(rng.normal(size=8).tolist(), first + i) for i in range(n)]
-    places = {
-        query.query: int(
-            np.argsort([float(s.text.split()[0]) for s in query.snippets])[rng.integers(3)]
-        )
-        for query in queries
-    }
+    places = {}
+    for query in queries:
+        order = np.argsort([float(snippet.text.split()[0]) for snippet in query.snippets])
+        places[query.query] = int(order[rng.integers(3)])
     return queries, places
 
 
@@ -111,9 +106,8 @@ def test_a_chain_that_throws_dice_shows_in_the_row_of_all_snippets():
     assert found.estimates["all snippets"]["unchanged"].estimate < 0.8
 
 
-def test_the_scan_and_the_evaluation_share_a_cache(tmp_path):
+def test_the_scan_and_the_evaluation_share_a_cache(cache):
     conformal, new, chain = asked(10)
-    cache = Cache(tmp_path / "answers.db")
     scan_answers(new, chain, scorer=SCORER, cache=cache)
     n = len(chain.calls)
     scan_answers(new, chain, scorer=SCORER, cache=cache)

@@ -18,7 +18,7 @@ from conformal_retrievers import calibrate
 from conformal_retrievers.answers import evaluate_answers, scan_answers
 from conformal_retrievers.answers.same import CONTROLS, has_answer, llm_same, same_text
 from conformal_retrievers.data import read_jsonl, write_jsonl
-from conformal_retrievers.llm import LLM, Cache, Reply
+from conformal_retrievers.llm import LLM, Reply
 from conformal_retrievers.scoring import FunctionScorer, score_snippets
 from tests.answers.chains import SCORER, Chain, drawn, scored
 
@@ -79,9 +79,8 @@ def test_one_of_several_references_suffices_whatever_blanks_are_around_their_que
     scans = scan_answers([query], Chain(0), scorer=SCORER, expected={query.query: "Rome"})
     (wrong,), (verdict,) = scans.scans, scans.verdicts
     assert (wrong.needed, wrong.wrong, wrong.levels) == (math.inf, True, ())
-    assert [(s.text, r) for s, r in zip(verdict.snippets, verdict.relevant, strict=True)] == [
-        ("Paris", False)
-    ]
+    [snippet] = verdict.snippets
+    assert (snippet.text, verdict.relevant) == ("Paris", (False,))
 
 
 def test_one_question_of_two_groups_is_asked_about_the_snippets_of_each():
@@ -183,9 +182,8 @@ def test_a_failing_call_leaves_its_question_out_and_names_it_and_all_others_are_
     assert "11 of 12 questions are left out" in caplog.text
 
 
-def test_a_cache_answers_what_was_asked_and_another_chain_asks_anew(tmp_path):
+def test_a_cache_answers_what_was_asked_and_another_chain_asks_anew(cache):
     queries, places = drawn(20, seed=4)
-    cache = Cache(tmp_path / "answers.db")
     first, second, third = Chain(places), Chain(places), Chain(places)
     ours = scan_answers(queries, first, scorer=SCORER, cache=cache)
     again = scan_answers(queries, second, scorer=SCORER, cache=cache)
@@ -203,11 +201,9 @@ def test_a_cache_answers_what_was_asked_and_another_chain_asks_anew(tmp_path):
         scan_answers(queries, lambda question, snippets: "a", scorer=SCORER, cache=cache)
 
 
-def test_the_whole_context_is_asked_twice_also_with_a_cache(tmp_path):
+def test_the_whole_context_is_asked_twice_also_with_a_cache(cache):
     answers = iter(["one", "two"])
-    query = scored([0.1])
-    cache = Cache(tmp_path / "answers.db")
-    scan = scan_of(query, lambda q, s: next(answers), chain="moody", cache=cache)
+    scan = scan_of(scored([0.1]), lambda q, s: next(answers), chain="moody", cache=cache)
     assert (scan.references, scan.needed) == (("one",), math.inf)
 
 
@@ -279,9 +275,9 @@ def test_bad_arguments_are_named(options, message):
     assert chain.calls == []
 
 
-def test_silence_from_no_snippet_is_an_answer(tmp_path):
+def test_silence_from_no_snippet_is_an_answer(cache):
     query = scored([0.1])
-    options = {"expected": {query.query: "Paris"}, "cache": Cache(tmp_path / "answers.db")}
+    options = {"expected": {query.query: "Paris"}, "cache": cache}
     for _ in range(2):
         scan = scan_of(query, lambda q, s: "Paris" if s else "", chain="c", **options)
         assert [level.answer for level in scan.levels] == ["Paris", ""]

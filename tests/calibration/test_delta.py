@@ -12,12 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformal_retrievers import Calibration, ScoredQuery
-from conformal_retrievers.theory.tolerance import (
-    betting_n,
-    query_recall_tolerance,
-    tolerance_n,
-    tolerance_rank,
-)
+from conformal_retrievers.theory import tolerance
 
 calibration_of = partial(calibrations.calibration_of, delta=0.1)
 
@@ -31,7 +26,7 @@ calibration_of = partial(calibrations.calibration_of, delta=0.1)
 def test_the_threshold_is_the_tolerance_rank_of_the_units(guarantee, lists, alpha, delta):
     units = sorted(map(max if guarantee == "all" else min, lists))
     calibration = calibration_of([relevant(*s) for s in lists], alpha, guarantee, delta=delta)
-    assert calibration.threshold() == units[tolerance_rank(len(units), alpha, delta) - 1]
+    assert calibration.threshold() == units[tolerance.tolerance_rank(len(units), alpha, delta) - 1]
     assert calibration.threshold() >= replace(calibration, delta=None).threshold()
 
 
@@ -45,7 +40,7 @@ def named_queries(rng, n=80):
 def test_the_order_of_the_bets_is_that_of_a_hash_of_the_ids(rng, tmp_path):
     queries = named_queries(rng)
     by_hash = sorted(queries, key=lambda q: hashlib.sha256(q.id.encode()).hexdigest())
-    expected = query_recall_tolerance([q.scores for q in by_hash], 0.2, 0.1)
+    expected = tolerance.query_recall_tolerance([q.scores for q in by_hash], 0.2, 0.1)
     for _ in range(10):
         calibration = calibration_of([queries[i] for i in rng.permutation(80)], 0.2)
         assert calibration.threshold() == expected
@@ -58,8 +53,8 @@ def test_the_order_of_the_bets_is_that_of_a_hash_of_the_ids(rng, tmp_path):
     ("guarantee", "alpha", "delta", "needed"),
     [
         ("all", 0.1, 0.1, 22),
-        ("any", 0.05, 0.1, tolerance_n(0.05, 0.1)),
-        ("query-recall", 0.2, 0.05, betting_n(0.2, 0.05)),
+        ("any", 0.05, 0.1, tolerance.tolerance_n(0.05, 0.1)),
+        ("query-recall", 0.2, 0.05, tolerance.betting_n(0.2, 0.05)),
     ],
 )
 def test_too_few_queries_for_delta_are_refused_with_the_number_needed(

@@ -50,10 +50,8 @@ AT = [*AWKWARD, 0.3, 0.4, 7.0, math.inf, -math.inf, math.nan]
 
 def some_queries(rng, n=60):
     """Queries of three groups, one of them small, of which some miss some or all snippets."""
-    queries = [
-        relevant(*AWKWARD, id="ü", group="g", missed=3),
-        relevant(math.inf, group="h", missed=0),
-    ]
+    awkward = relevant(*AWKWARD, id="ü", group="g", missed=3)
+    queries = [awkward, relevant(math.inf, group="h", missed=0)]
     for i in range(n):
         size = int(rng.integers(0, 6))
         queries.append(

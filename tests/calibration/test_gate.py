@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from conformal_retrievers import ConformalFilter, calibrate, calibrate_gate, score_queries
 from conformal_retrievers.calibration import Calibration, CalibrationMismatch
 from conformal_retrievers.data.queries import JudgedQuery, with_hits
-from conformal_retrievers.scoring import FunctionScorer
+from conformal_retrievers.scoring import FunctionScorer, RetrievalScorer
 from conformal_retrievers.scoring.hit_features import sources_of
-from conformal_retrievers.scoring.hits import RetrievalScorer
 from conformal_retrievers.scoring.learned.queries import fitted_queries
 
 pytestmark = pytest.mark.filterwarnings("ignore:relevant snippets score", "ignore:the threshold")
@@ -57,9 +56,7 @@ def test_leaving_one_out_each_in_turn_silences_at_most_alpha_of_them(scores, alp
         assert silent == math.floor(allowed)
 
 
-units = st.tuples(
-    st.integers(0, 5), st.lists(st.integers(0, 5), min_size=0, max_size=3), st.integers(0, 2)
-)
+units = st.tuples(st.integers(0, 5), st.lists(st.integers(0, 5), max_size=3), st.integers(0, 2))
 
 
 @pytest.mark.filterwarnings("ignore:a retriever returned fewer")  # these lists are short ones
@@ -157,9 +154,8 @@ def test_a_silent_gate_keeps_no_best_snippet():
 @pytest.mark.filterwarnings("ignore:alpha is 0.99")
 @pytest.mark.parametrize("own", [0.1, 0.9985])
 def test_an_alpha_that_is_not_above_the_gates_is_an_error_with_the_nearest_valid_one(own):
-    behind = calibrate(
-        QUERIES, LAST, alpha=0.9999, gate=calibrate_gate(QUERIES, (), FIRST, alpha=own)
-    )
+    gate = calibrate_gate(QUERIES, (), FIRST, alpha=own)
+    behind = calibrate(QUERIES, LAST, alpha=0.9999, gate=gate)
     with pytest.raises(ValueError, match="alpha is 0.05") as error:
         behind.at(0.05)
     nearest = float(re.search(r"alpha of ([\d.]+) or more", str(error.value))[1])

@@ -90,11 +90,9 @@ def by_line(text):
 @st.composite
 def queries(draw):
     """Queries of one or two pages, each with a relevant sentence or more; numbers have ties."""
-    found = []
+    found, page = [], st.lists(st.integers(0, 6), min_size=1, max_size=3)
     for i in range(draw(st.integers(2, 7))):
-        pages = draw(
-            st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=3), min_size=1, max_size=2)
-        )
+        pages = draw(st.lists(page, min_size=1, max_size=2))
         places = [(d, s) for d, page in enumerate(pages) for s in range(len(page))]
         chosen = draw(st.lists(st.sampled_from(places), min_size=1, max_size=3, unique=True))
         relevant = {d: [s for e, s in chosen if e == d] for d, _ in chosen}
@@ -117,9 +115,8 @@ def test_leaving_out_each_query_loses_at_most_alpha_of_the_relevant_sentences(ju
             for e in query.evidence
         ]
         lost += 1 - Fraction(sum(kept), len(kept))
-    assert lost <= Fraction(float(alpha)).limit_denominator(10**6) * len(judged) + Fraction(
-        1, 10**9
-    )
+    allowed = Fraction(float(alpha)).limit_denominator(10**6) * len(judged)
+    assert lost <= allowed + Fraction(1, 10**9)
 
 
 # --- without a scorer -----------------------------------------------------------------------------
@@ -140,9 +137,8 @@ def worded(i, rng, n_documents=4):
             evidence.append((f"{i}-{d}", start, start + len(f"Here {word} is explained.")))
     rng.shuffle(documents)
     relevant = [any(d.id == e[0] for e in evidence) for d in documents]
-    return JudgedQuery(
-        f"What is {word}?", with_hits(documents), relevant, id=str(i), evidence=evidence
-    )
+    fields = {"id": str(i), "evidence": evidence}
+    return JudgedQuery(f"What is {word}?", with_hits(documents), relevant, **fields)
 
 
 @pytest.mark.parametrize("n", [40, 120])

@@ -83,9 +83,8 @@ def test_each_filter_refuses_the_calibrations_of_other_subjects(expected, given)
         with pytest.raises(TypeError, match="calib|scorer"):
             make(calibration, scorer)
     else:
-        with pytest.raises(
-            CalibrationMismatch, match=f"{given.name}.*({expected.made_by}|SentenceFilter)"
-        ):
+        names = f"{given.name}.*({expected.made_by}|SentenceFilter)"
+        with pytest.raises(CalibrationMismatch, match=names):
             make(scorer, calibration)
 
 

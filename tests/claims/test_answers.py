@@ -14,11 +14,7 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnablePassthrough
 from langchain_openai import ChatOpenAI
-from llama_index.core.base.response.schema import (
-    AsyncStreamingResponse,
-    PydanticResponse,
-    StreamingResponse,
-)
+from llama_index.core.base.response import schema
 from llama_index.core.llms import MockLLM
 from llama_index.core.query_engine import CustomQueryEngine, RetrieverQueryEngine
 from llama_index.core.retrievers import BaseRetriever
@@ -209,9 +205,8 @@ async def test_the_runnable_accepts_the_forms_of_context_and_answer(llm, context
     message = chain.invoke(given)
     assert message.text == (await chain.ainvoke(given)).text == "It is red."
     assert (chain | StrOutputParser()).invoke(given) == "It is red."
-    assert [c["claim"] for c in message.response_metadata["conformal_claims"]["removed"]] == [
-        "It is low."
-    ]
+    removed = message.response_metadata["conformal_claims"]["removed"]
+    assert [claim["claim"] for claim in removed] == ["It is low."]
     assert seen == [["a d"]] * 3
 
 
@@ -239,9 +234,8 @@ def test_the_runnable_passes_the_group_on(llm):
 
 
 def engine_of(llm, *, streaming, seen=None, **options):
-    inner = vector_index().as_query_engine(
-        llm=MockLLM(), similarity_top_k=2, streaming=streaming, **options
-    )
+    options |= {"llm": MockLLM(), "similarity_top_k": 2, "streaming": streaming}
+    inner = vector_index().as_query_engine(**options)
     answers = AnswerFilter(by_hand([] if seen is None else seen), llm)
     return ClaimFilterQueryEngine(inner, answers), inner
 
@@ -265,11 +259,11 @@ async def test_a_stream_is_collected_and_filtered_as_a_whole(llm):
     question = judged()[0].query
     expected = str(engine_of(llm, streaming=False)[0].query(question))
     response = engine_of(llm, streaming=True)[0].query(question)
-    assert isinstance(response, StreamingResponse)
+    assert isinstance(response, schema.StreamingResponse)
     assert "".join(response.response_gen) == expected
     assert response.metadata["conformal_claims"]["kept"]
     awaited = await engine_of(llm, streaming=True)[0].aquery(question)
-    assert isinstance(awaited, AsyncStreamingResponse)
+    assert isinstance(awaited, schema.AsyncStreamingResponse)
     assert "".join([text async for text in awaited.async_response_gen()]) == expected
 
 
@@ -298,7 +292,7 @@ async def test_an_empty_response_is_not_divided_into_claims(streaming):
 def test_an_engine_without_text_answers_is_refused(llm, own_loop):
     class Structured(CustomQueryEngine):
         def custom_query(self, query_str):
-            return PydanticResponse(TextNode(text="red"))
+            return schema.PydanticResponse(TextNode(text="red"))
 
     engine = ClaimFilterQueryEngine(Structured(), AnswerFilter(by_hand([]), llm))
     with pytest.raises(TypeError, match="PydanticResponse"):

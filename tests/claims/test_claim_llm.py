@@ -7,7 +7,7 @@ from claims_server import llm_at, model
 from llm_server import fields_of
 
 from conformal_retrievers.claims.llm import adecompose, amerge, annotate, decompose, merge
-from conformal_retrievers.llm import LLM, Cache, Reply, Unanswered
+from conformal_retrievers.llm import LLM, Reply, Unanswered
 
 QUERY = "Who wrote it?"
 
@@ -78,8 +78,8 @@ BAD = ("overloaded", '{"claims": "a", "verdict": "perhaps", "text": " "}')
     ],
     ids=["decompose", "annotate", "merge"],
 )
-def test_unreadable_replies_are_not_cached(llm, llm_server, tmp_path, bad, answered):
-    cache, good = Cache(tmp_path / "cache.sqlite"), llm_server.reply
+def test_unreadable_replies_are_not_cached(llm, llm_server, cache, bad, answered):
+    good = llm_server.reply
     llm_server.reply = lambda body: bad
     assert not answered(llm, cache)
     llm_server.reply = good

@@ -50,9 +50,8 @@ def test_what_has_no_direction_supports_nothing_and_cannot_be_scored():
     assert claim_relevance([1, 0], [[1, 0]], [[0, 0], [math.nan, 1]]).tolist() == [0.0]
     assert claim_relevance([1, 0], [], [[1, 0]]).tolist() == []
     assert np.isnan(claim_relevance([0, 0], [[1, 0]], [[1, 0]])).all()
-    scores = claim_relevance(
-        [1, 0], [[math.nan, 0], [math.inf, 0], [1, 0]], [[1, 0], [math.inf, 0]]
-    )
+    claims = [[math.nan, 0], [math.inf, 0], [1, 0]]
+    scores = claim_relevance([1, 0], claims, [[1, 0], [math.inf, 0]])
     assert np.isnan(scores[:2]).all()
     assert scores[2] == 1
     both = [[math.inf, math.inf], [math.inf, 1]]  # of which each product with (1, −1) is NaN
@@ -93,9 +92,8 @@ DOCUMENTS = [
 
 async def test_the_claim_that_the_documents_support_ranks_first():
     told = [document.text for document in DOCUMENTS if document.text.strip()]
-    expected = [
-        max(0.0, *(cosine(QUERY, d) * cosine(c, d) for d in told)) for c in (CLAIMS[0], CLAIMS[2])
-    ]
+    claims = (CLAIMS[0], CLAIMS[2])
+    expected = [max(0.0, *(cosine(QUERY, d) * cosine(c, d) for d in told)) for c in claims]
     scorer = ClaimRelevance(embedding_scorer(MiniLMEmbeddings()))
     relevance = scorer.relevance(QUERY, CLAIMS, DOCUMENTS)
     assert relevance[[0, 2]] == pytest.approx(expected)
@@ -135,10 +133,8 @@ async def test_one_function_embeds_query_claims_and_documents_in_one_batch():
 
 @pytest.mark.parametrize("name", ["answers.jsonl", "answers.jsonl.gz"])
 def test_answers_are_read_as_they_were_written(tmp_path, name):
-    answers = [
-        AnnotatedAnswer([0.1, math.nan], [True, None], id="q", group="x"),
-        AnnotatedAnswer([], []),
-    ]
+    first = AnnotatedAnswer([0.1, math.nan], [True, None], id="q", group="x")
+    answers = [first, AnnotatedAnswer([], [])]
     write_answers(answers, tmp_path / name)
     for one, again in zip(answers, read_answers(tmp_path / name), strict=True):
         np.testing.assert_array_equal(again.relevance, one.relevance)

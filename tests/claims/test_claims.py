@@ -28,9 +28,8 @@ NAN = math.nan
 
 def answer(relevance, factual, **options):
     """An answer whose annotations are written as letters: + factual, - not, ? not annotated."""
-    return AnnotatedAnswer(
-        relevance, [{"+": True, "-": False, "?": None}[f] for f in factual], **options
-    )
+    annotations = {"+": True, "-": False, "?": None}
+    return AnnotatedAnswer(relevance, [annotations[f] for f in factual], **options)
 
 
 FIVE = [  # with the scores −inf, .1, .3, .5 and .7

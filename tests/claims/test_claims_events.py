@@ -91,16 +91,14 @@ def test_events_are_plain_json_without_texts_of_claims():
     assert claims_event_of(merged("q", "Some words.", []))["guaranteed"] is False
 
 
-def test_the_events_of_both_filters_are_counted_and_read_from_one_log(tmp_path, caplog):
-    log = FilterLog(tmp_path / "log.jsonl")
+def test_the_events_of_both_filters_are_counted_and_read_from_one_log(log, caplog):
     observer = Observer(log)
     event = claims_event_of(answer_filter()("q", "Some words.", []), query="q")
     with caplog.at_level(logging.INFO):
         observer.observe(event)
         observer.observe(event)
-    Observer().observe(
-        claims_event_of(answer_filter(failure=Unanswered("busy"))("q", "Some words.", []))
-    )
+    undivided = answer_filter(failure=Unanswered("busy"))("q", "Some words.", [])
+    Observer().observe(claims_event_of(undivided))
     log.append(
         {"event": "conformal_filter", "version": 1, "calibration": "c", "k": 0, "kept": []}
         | {"scores": [], "m1": 0, "m2": 0}
@@ -219,11 +217,8 @@ async def test_both_events_come_in_pairs_inside_a_span(dispatcher):
     assert str(engine().query("q")) == "red."
     assert str(await engine().aquery("q")) == "red."
     start, end, *awaited = of_claims(kept.events)
-    assert (start.class_name(), start.query, start.scorer) == (
-        "ConformalClaimsStartEvent",
-        "q",
-        "lookup",
-    )
+    assert start.class_name() == "ConformalClaimsStartEvent"
+    assert (start.query, start.scorer) == ("q", "lookup")
     assert end.class_name() == "ConformalClaimsEvent"
     assert json.loads(json.dumps(end.decision)) == end.decision
     assert [end.decision[name] for name in ("version", "kept", "query")] == [1, [0], "q"]

@@ -17,9 +17,8 @@ def test_judged_queries_are_read_as_they_were_written(tmp_path):
         write_jsonl(QUERIES, path)
         assert read_jsonl(path) == read_jsonl(str(path)) == QUERIES
     assert gzip.decompress(packed.read_bytes()) == plain.read_bytes()
-    first, nothing, _, unanswerable, by_ids, _ = map(
-        json.loads, plain.read_text("utf-8").split("\n")[:-1]
-    )
+    lines = plain.read_text("utf-8").split("\n")[:-1]
+    first, nothing, _, unanswerable, by_ids, _ = map(json.loads, lines)
     assert first["query"] == QUERIES[0].query
     assert first["snippets"][1]["hits"] == [
         {"retriever": "dense", "rank": 0, "score": 1 / 3},
@@ -101,9 +100,8 @@ def test_a_broken_line_is_an_error_that_names_file_line_and_field(tmp_path, line
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_lines_end_as_on_any_system_and_a_byte_order_mark_is_no_text(tmp_path, end):
     path = tmp_path / "judged.jsonl"
-    path.write_bytes(
-        b"\xef\xbb\xbf" + end.join(['{"query": "q", "snippets": []}', "", "{"]).encode()
-    )
+    text = end.join(['{"query": "q", "snippets": []}', "", "{"])
+    path.write_bytes(b"\xef\xbb\xbf" + text.encode())
     with pytest.raises(ValueError, match=r"line 3: it is not JSON"):
         read_jsonl(path)
 

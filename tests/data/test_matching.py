@@ -289,9 +289,8 @@ def test_that_nothing_retrieved_has_an_id_is_said_where_ids_are_looked_for():
 def test_ids_that_are_given_as_texts_are_told(name, remedy):
     judged = [JudgedQuery(f"q{i}", [name.format(i)], [True]) for i in range(10)]
     retrieved = [found(("text", f"t-{i}", {"source": f"s-{i}"})) for i in range(10)]
-    with pytest.raises(
-        ValueError, match=rf"10 of 10 relevant texts.*from_ids\(query, ids\), and {remedy}"
-    ):
+    told = rf"10 of 10 relevant texts.*from_ids\(query, ids\), and {remedy}"
+    with pytest.raises(ValueError, match=told):
         judge_retrieved(judged, retrieved)
 
 

@@ -16,13 +16,8 @@ from judged import QUERIES
 from conformal_retrievers.data import JudgedQuery, ScoredQuery, Snippet, read
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.hits import Hit, HitColumns
-from conformal_retrievers.data.parquet import files
-from conformal_retrievers.data.parquet.files import (
-    iter_parquet,
-    iter_rows,
-    read_parquet,
-    write_parquet,
-)
+from conformal_retrievers.data.parquet import files, iter_parquet, read_parquet, write_parquet
+from conformal_retrievers.data.parquet.files import iter_rows
 
 
 def assert_equal(one: ScoredQueries, other: ScoredQueries) -> None:
@@ -32,8 +27,12 @@ def assert_equal(one: ScoredQueries, other: ScoredQueries) -> None:
         np.testing.assert_equal(ours, theirs)
 
 
-def test_judged_queries_are_read_as_they_were_written(tmp_path):
-    path = tmp_path / "judged.parquet"
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "judged.parquet"
+
+
+def test_judged_queries_are_read_as_they_were_written(path):
     write_parquet(iter(QUERIES), path)
     assert list(iter_parquet(path)) == list(iter_parquet([str(path)])) == read(path) == QUERIES
     write_parquet([], path)
@@ -134,8 +133,7 @@ EXPECTED = ScoredQueries(
     ],
     ids=["pyarrow", "Polars", "DuckDB", "pandas"],
 )
-def test_the_types_that_other_tools_write_are_read(tmp_path, types):
-    path = tmp_path / "scored.parquet"
+def test_the_types_that_other_tools_write_are_read(path, types):
     table = pa.table({name: pa.array(values, types.get(name)) for name, values in LISTS.items()})
     try:
         pq.write_table(table, path)
@@ -185,8 +183,7 @@ def test_a_column_that_a_file_has_twice_is_named(read, tmp_path):
         ({"hits": [[2 * [{"retriever": "d", "rank": 1}], None], [], [None]]}, "'d' twice"),
     ],
 )
-def test_a_wrong_column_is_an_error_that_names_file_and_column(tmp_path, changed, field):
-    path = tmp_path / "scored.parquet"
+def test_a_wrong_column_is_an_error_that_names_file_and_column(path, changed, field):
     columns = {name: values for name, values in (LISTS | changed).items() if values is not None}
     pq.write_table(pa.table(columns), path)
     with pytest.raises(ValueError, match=field) as error:
@@ -202,16 +199,14 @@ def test_a_wrong_column_is_an_error_that_names_file_and_column(tmp_path, changed
         ({"relevant": [[-1]]}, r"relevant\[0\] is .*-1"),
     ],
 )
-def test_a_judged_query_needs_its_texts_and_judgements_and_no_grades(tmp_path, changed, field):
-    path = tmp_path / "judged.parquet"
+def test_a_judged_query_needs_its_texts_and_judgements_and_no_grades(path, changed, field):
     columns = {"query": ["q"], "relevant": [[True]], "text": [["x"]]} | changed
     pq.write_table(pa.table({name: one for name, one in columns.items() if one}), path)
     with pytest.raises(ValueError, match=rf"judged\.parquet.*{field}"):
         list(iter_parquet(path))
 
 
-def test_a_file_must_be_parquet_and_undamaged(tmp_path):
-    path = tmp_path / "judged.parquet"
+def test_a_file_must_be_parquet_and_undamaged(path):
     write_parquet(QUERIES, path)
     whole = path.read_bytes()
     texts = whole.index(b"Caf")
@@ -244,8 +239,7 @@ def test_a_file_that_cannot_be_read_to_its_end_is_not_called_damaged():
         list(iter_parquet("away://judged.parquet"))
 
 
-def test_a_malformed_row_is_an_error_among_the_others_and_a_wrong_column_is_raised(tmp_path):
-    path = tmp_path / "judged.parquet"
+def test_a_malformed_row_is_an_error_among_the_others_and_a_wrong_column_is_raised(path):
     good = {"query": ["a", None, "c", "d"], "text": [["x"], ["x"], ["x"], ["x", "y"]]}
     pq.write_table(pa.table({**good, "relevant": 4 * [[True]]}), path)
     found = [one if isinstance(one, ValueError) else one.query for one in iter_rows(path)]
@@ -257,8 +251,7 @@ def test_a_malformed_row_is_an_error_among_the_others_and_a_wrong_column_is_rais
         next(iter_rows(path))
 
 
-def test_queries_that_cannot_be_written_leave_the_old_file_as_it_was(tmp_path):
-    path = tmp_path / "judged.parquet"
+def test_queries_that_cannot_be_written_leave_the_old_file_as_it_was(path, tmp_path):
     path.write_bytes(b"old")
     with pytest.raises(TypeError, match=r"queries\[1\]"):
         write_parquet([QUERIES[0], "text"], path)
@@ -266,7 +259,6 @@ def test_queries_that_cannot_be_written_leave_the_old_file_as_it_was(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_null_in_place_of_a_list_is_null_for_each_snippet(tmp_path):
-    path = tmp_path / "scored.parquet"
+def test_a_null_in_place_of_a_list_is_null_for_each_snippet(path):
     pq.write_table(pa.table(LISTS | {"scores": [None, None, [0.25]]}), path)
     assert np.array_equal(read_parquet(path).scores, [math.nan, math.nan, 0.25], equal_nan=True)

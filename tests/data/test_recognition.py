@@ -5,13 +5,12 @@ from dataclasses import replace
 import pytest
 from langchain_core.documents import Document
 from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
+from lookup import LENGTH
 
-from conformal_retrievers import FunctionScorer, calibrate, calibrate_gate, score_queries
+from conformal_retrievers import calibrate, calibrate_gate, score_queries
 from conformal_retrievers.data import by_sentence, read_jsonl, without_relevant
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, with_hits
 from conformal_retrievers.labels.judging import Judging
-
-LENGTH = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
 
 
 def found(*ids):

@@ -48,9 +48,8 @@ def test_parts_have_every_line_of_a_source_once_with_its_number(files, per_part,
         for number, word in enumerate(words, start=1)
         if word.strip()
     ]
-    assert [q.query for queries, _ in found for q in queries] == [
-        word for *_, word in every if word != "bad"
-    ]
+    words = [word for *_, word in every if word != "bad"]
+    assert [q.query for queries, _ in found for q in queries] == words
     assert [(e["file"], e["line"]) for _, errors in found for e in errors] == [
         (file, number) for file, number, word in every if word == "bad"
     ]
@@ -59,10 +58,8 @@ def test_parts_have_every_line_of_a_source_once_with_its_number(files, per_part,
 
 def test_malformed_lines_are_named_by_file_and_number(tmp_path):
     path = tmp_path / "a.jsonl"
-    good = [line_of(word).encode() for word in ("one", "last")]
-    path.write_bytes(
-        codecs.BOM_UTF8 + b"\n".join([good[0], b'{"query": 1}', b"", b"\xff", good[1]])
-    )
+    one, last = (line_of(word).encode() for word in ("one", "last"))
+    path.write_bytes(codecs.BOM_UTF8 + b"\n".join([one, b'{"query": 1}', b"", b"\xff", last]))
     (part,) = parts_of([surveyed(str(path), 100)])
     found, errors = judged_in(part)
     assert [query.query for query in found] == ["one", "last"]

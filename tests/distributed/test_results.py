@@ -65,9 +65,8 @@ def test_a_calibration_of_parts_is_that_of_all_queries_bit_for_bit(data, per_par
     url = scored_in_parts(LINES, sizes, per_part)
     of_parts = calibrated(url, here, **options)
     whole = all_scored()
-    of_all = Calibration.from_scores(
-        whole, scorer="mixed", retrieval={"retriever": "dense", "k": 9}, **options
-    )
+    retrieval = {"retriever": "dense", "k": 9}
+    of_all = Calibration.from_scores(whole, scorer="mixed", retrieval=retrieval, **options)
     assert of_parts == replace(of_all, created=of_parts.created)
     other = Calibration.from_scores(all_scored(range(100, 190)), scorer="mixed", **options)
     assert shown(evaluated(other, url, here)) == shown(evaluate(other, whole))

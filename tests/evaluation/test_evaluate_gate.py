@@ -34,9 +34,8 @@ def test_the_shares_by_hand():
     assert e.unanswerable["removed"].speaks.interval == binomial_interval(1, 3)
     assert e.unanswerable["other"].silent.interval == binomial_interval(2, 2)
     assert [*e.unanswerable] == ["removed", "other"]
-    assert evaluate_gate(GATE, ANSWERABLE, level=0.5).false_silence.interval == binomial_interval(
-        1, 4, 0.5
-    )
+    half = evaluate_gate(GATE, ANSWERABLE, level=0.5)
+    assert half.false_silence.interval == binomial_interval(1, 4, 0.5)
 
 
 def test_queries_without_a_relevant_snippet_are_sources_of_their_own():
@@ -146,9 +145,8 @@ def test_questions_of_the_calibration_are_refused_by_id_and_by_text():
 
 def test_questions_that_the_score_was_chosen_on_are_refused_by_text():
     rng = np.random.default_rng(19)
-    known = [
-        unanswerable(f"none {i}", float(score)) for i, score in enumerate(rng.normal(2, 1, 90))
-    ]
+    scores = enumerate(rng.normal(2, 1, 90).tolist())
+    known = [unanswerable(f"none {i}", score) for i, score in scores]
     gate = calibrate_gate(drawn(rng, 180, "own"), known, [FIRST], alpha=0.1)
     fitted = [i for i in range(180) if gate.calibration.chosen_on(query(f"own {i}", 0.1))]
     assert fitted

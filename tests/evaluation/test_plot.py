@@ -54,11 +54,8 @@ def heights(axes):
 def rows(axes):
     """Return the estimate and the ends of each row of dots that has an interval, by its name."""
     names = [label.get_text() for label in axes.get_yticklabels()]
-    dots = {
-        line.get_ydata()[0]: line.get_xdata()[0]
-        for line in axes.lines
-        if len(line.get_xdata()) == 1
-    }
+    points = [line for line in axes.lines if len(line.get_xdata()) == 1]
+    dots = {point.get_ydata()[0]: point.get_xdata()[0] for point in points}
     ends = {bar[0, 1]: bar[:, 0] for part in axes.collections for bar in part.get_segments()}
     return {names[round(y)]: [dots[y], *ends[y]] for y in ends}
 
@@ -100,10 +97,8 @@ def test_a_diagnosis_and_an_evaluation_are_drawn_over_alpha(calibration, queries
     for name in ("m1", "m2"):
         np.testing.assert_array_equal(drawn[name][1], [getattr(p, name) for p in d.sweep])
     np.testing.assert_array_equal(drawn["1 − α, not a target"][1], 1 - np.array(alphas))
-    assert bands(kept) == [
-        [(p.alpha, *p.m1_band) for p in d.sweep],
-        [(p.alpha, *p.m2_band) for p in d.sweep],
-    ]
+    m1_bands = [(p.alpha, *p.m1_band) for p in d.sweep]
+    assert bands(kept) == [m1_bands, [(p.alpha, *p.m2_band) for p in d.sweep]]
     assert [verticals(axes) for axes in (covered, removed, kept)] == [{0.1}] * 3
     pooled = np.concatenate([q.scores for q in queries])
     relevant = np.concatenate([q.relevant for q in queries])

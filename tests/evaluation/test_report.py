@@ -157,6 +157,9 @@ def lost(scores):
     return ScoredQuery(scores, np.zeros(len(scores), bool))
 
 
+UNSCORED = [lost([np.nan, np.nan]), lost([])]
+
+
 @pytest.mark.parametrize(
     ("options", "changed", "words", "absent"),
     [
@@ -164,12 +167,7 @@ def lost(scores):
         ({"alpha": 0.2, "by_group": True}, list, "threshold, plain", "nan"),
         ({"alpha": 0.2, "delta": 0.1, "guarantee": "all"}, list, "δ = 0.1", "nan"),
         ({}, lambda new: new[:1], "1 query with 10 snippets", "nan"),
-        (
-            {},
-            lambda new: [lost([np.nan, np.nan]), lost([])],
-            "100.0 % of the snippets could",
-            "nan",
-        ),
+        ({}, lambda new: UNSCORED, "100.0 % of the snippets could", "nan"),
         ({}, lambda new: [replace(lost(q.scores), missed=1) for q in new], "", "nan"),
         ({}, lambda new: [replace(q, missed=None) for q in new], "unknown", "End to end"),
     ],
@@ -273,15 +271,10 @@ def test_a_browser_shows_it_without_scrolling_sideways(
 
 
 def test_the_report_names_what_was_dropped(calibration, queries):
-    judged = [
-        JudgedQuery(
-            f"Question {i}?",
-            [Snippet("text", id=f"{i}-{j}") for j in range(10)],
-            q.relevant,
-            id=f"n{i}",
-        )
-        for i, q in enumerate(queries)
-    ]
+    judged = []
+    for i, q in enumerate(queries):
+        snippets = [Snippet("text", id=f"{i}-{j}") for j in range(10)]
+        judged.append(JudgedQuery(f"Question {i}?", snippets, q.relevant, id=f"n{i}"))
     new = [replace(q, id=f"n{i}") for i, q in enumerate(queries)]
     lose = [q.id for q in new if (q.relevant & (q.scores > calibration.threshold())).any()]
     found = dropped(calibration, new, judged)

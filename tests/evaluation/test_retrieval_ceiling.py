@@ -69,10 +69,8 @@ def test_what_is_reached_is_that_of_the_guarantee(guarantee, reached):
 def test_depths_are_those_of_the_retrievers_that_found_a_snippet():
     # In the list both are first, but the one retriever finds them at 4 and 6, the other one at 1.
     none = np.full(2, np.nan)
-    hits = {
-        "dense": HitColumns(np.array([3.0, 5.0]), none),
-        "bm25": HitColumns(np.array([np.inf, 0.0]), none),
-    }
+    ranks = {"dense": np.array([3.0, 5.0]), "bm25": np.array([np.inf, 0.0])}
+    hits = {name: HitColumns(of, none) for name, of in ranks.items()}
     queries = [ScoredQuery([0.1, 0.2], [True, True], missed=0, hits=hits)]
     assert "50.0 %" in said_of(calibrated(k=2), queries)
     line = said_of(calibrated(k=6), queries)  # of the two together, 3 of each

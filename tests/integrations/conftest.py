@@ -29,6 +29,12 @@ async def models(llm_server):
 
 
 @pytest.fixture
+def path(tmp_path):
+    """Where the file of a calibration is to be."""
+    return tmp_path / "calibration.json"
+
+
+@pytest.fixture
 def handled(dispatcher):
     """Return a function that adds a handler to LlamaIndex for this test."""
     return dispatcher.add_event_handler

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from itertools import compress
 
 import numpy as np
 import pytest
@@ -25,10 +26,7 @@ from llama_index.postprocessor.conformal import ConformalPostprocessor
 from llama_index.postprocessor.conformal import answer_queries as llama_index_queries
 
 QUESTIONS = [query.query for query in judged()[:20]]
-NEEDED = {
-    q.query: next(s.text for s, r in zip(q.snippets, q.relevant, strict=True) if r)
-    for q in judged()
-}
+NEEDED = {q.query: next(compress(q.snippets, q.relevant)).text for q in judged()}
 
 
 def reply(body):
@@ -138,9 +136,8 @@ def test_documents_and_sentences_reach_the_chain_with_the_metadata_that_were_ret
 def test_a_sentence_of_a_document_without_an_id_reaches_the_chain_with_its_metadata():
     documents = [Document(f"{i} is it.", metadata={"source": f"page {i}"}) for i in range(3)]
     chain = RunnableLambda(lambda given: f"{given['context'][0].metadata}")
-    (query,), asked = langchain_queries(
-        RunnableLambda(lambda query: documents), ["Which?"], chain, name="c"
-    )
+    found = RunnableLambda(lambda query: documents)
+    (query,), asked = langchain_queries(found, ["Which?"], chain, name="c")
     assert asked("Which?", [replace(query.snippets[1], text="It.")]) == "{'source': 'page 1'}"
 
 

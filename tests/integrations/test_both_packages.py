@@ -78,9 +78,8 @@ def engine_of(retriever, path, **options):
 @pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.05, 0.2, 0.5])
 @pytest.mark.parametrize("guarantee", ["query-recall", "snippet"])
-async def test_both_frameworks_keep_the_same_snippets(tmp_path, alpha, guarantee):
+async def test_both_frameworks_keep_the_same_snippets(path, alpha, guarantee):
     judged = langchain_conformal.judge_retriever(langchain_retriever(), halves()[0])
-    path = tmp_path / "calibration.json"
     scorer = langchain_conformal.embedding_scorer(MiniLMEmbeddings())
     calibrate(judged, scorer, alpha=alpha, guarantee=guarantee).save(path)
     model = {"embeddings": MiniLMEmbeddings()}
@@ -101,7 +100,7 @@ async def test_both_frameworks_keep_the_same_snippets(tmp_path, alpha, guarantee
 
 @pytest.mark.slow
 @pytest.mark.parametrize("calibrated", ["default", "learned", "behind a gate", "behind the best"])
-async def test_a_file_of_hits_and_of_its_gate_is_all_that_either_needs(tmp_path, calibrated):
+async def test_a_file_of_hits_and_of_its_gate_is_all_that_either_needs(path, calibrated):
     depths = {"dense": 20, "short": 5}
     one, other = (
         package.HybridRetriever({name: make(k) for name, k in depths.items()})
@@ -118,7 +117,6 @@ async def test_a_file_of_hits_and_of_its_gate_is_all_that_either_needs(tmp_path,
         best = BestScore(RetrievalScorer("dense", higher_is_better=True))
         by = best if calibrated == "behind the best" else None
         scorers, gate = [FusionScorer([*depths])], calibrate_gate(queries, without, by, alpha=0.3)
-    path = tmp_path / "calibration.json"
     calibrate(queries, *scorers, alpha=0.5 if gate else 0.1, gate=gate).save(path)
     filtered = ConformalRetriever.from_calibration(path, retriever=one)
     engine = engine_of(other, path)

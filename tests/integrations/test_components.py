@@ -1,7 +1,5 @@
 """Compressor, retriever and postprocessor with scores from a dict, and rerankers of LlamaIndex."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math
@@ -206,9 +204,8 @@ def test_an_alpha_out_of_range_is_refused(alpha):
 
 async def test_a_retriever_can_have_another_alpha_than_its_calibration():
     queries = [ScoredQuery([score], [True]) for score in [0.2] * 13 + [0.9] * 7]
-    strict = ConformalFilter(
-        LOOKUP, Calibration.from_scores(queries, alpha=0.1, scorer=LOOKUP.name)
-    )
+    calibration = Calibration.from_scores(queries, alpha=0.1, scorer=LOOKUP.name)
+    strict = ConformalFilter(LOOKUP, calibration)
     for alpha, kept in ((None, ["near", "far", "middle", "odd"]), (0.4, ["near", "odd"])):
         made = IN_RETRIEVER.made(TEXTS, filter=strict, alpha=alpha)
         assert await IN_RETRIEVER.kept(made, TEXTS) == kept

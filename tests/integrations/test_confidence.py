@@ -1,7 +1,5 @@
 """Answers with a confidence in both frameworks, from a tiny transformers model that runs here."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from functools import partial
@@ -253,9 +251,7 @@ async def test_a_flag_by_group_uses_the_group_of_the_question(asked, model, flag
     """The confidence is above what flags in the one group, and below what flags in the other."""
     confidence = expected[1]["confidence"]
     scores = {"lenient": confidence - 0.01, "strict": confidence + 0.01}
-    scored = [
-        ScoredQuery([score], [True], group=g) for g, score in scores.items() for _ in range(9)
-    ]
+    scored = [ScoredQuery([score], [True], group=g) for g, score in scores.items()] * 9
     rule = {"guarantee": "all", "by_group": True, "scorer": flag.classifier.name}
     calibration = Calibration.from_scores(scored, alpha=0.5, **rule)
     calibration = dataclasses.replace(calibration, subject=FLAGS)

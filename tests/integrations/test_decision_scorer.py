@@ -1,7 +1,5 @@
 """A LangChain decision model as a scorer, which langchain-core 1.8 and newer have."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -61,7 +59,6 @@ def test_a_probability_is_calibrated_and_may_vary_between_calls():
     judged = [JudgedQuery(f"red wine {i}", SNIPPETS, [True, False, True]) for i in range(20)]
     calibration = calibrate(judged, decision_scorer(Words()), alpha=0.1)
     for jitter in (0.0, -0.001):
-        keep = ConformalCompressor.from_calibration(
-            calibration, scorer=decision_scorer(Words(jitter=jitter))
-        )
+        scorer = decision_scorer(Words(jitter=jitter))
+        keep = ConformalCompressor.from_calibration(calibration, scorer=scorer)
         assert keep.filter("red wine new", SNIPPETS).kept.tolist() == [0, 2]

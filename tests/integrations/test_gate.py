@@ -8,20 +8,14 @@ import warnings
 import pytest
 from frameworks import (
     COMPONENTS,
-    MiniLMEmbeddings,
     calibration_at,
     each_component,
     filter_at,
+    retriever_of,
     texts_of,
 )
+from langchain_core import runnables
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import (
-    ConfigurableField,
-    RunnableBranch,
-    RunnableLambda,
-    RunnablePassthrough,
-)
-from langchain_core.vectorstores import InMemoryVectorStore
 from llama_index.core import Settings, get_response_synthesizer
 from llama_index.core.query_engine import RetrieverQueryEngine
 from lookup import LookupScorer, QueryFunction
@@ -157,7 +151,7 @@ async def test_the_filters_alpha_is_configurable_behind_a_gate():
     scored = [ScoredQuery([s], [True]) for s in [0.1] * 5 + [0.4] * 3 + [0.9]]
     calibration = Calibration.from_scores(scored, alpha=0.3, scorer=SCORER.name)
     made = gated(RETRIEVER, filter=ConformalFilter(SCORER, calibration))
-    configurable = made.configurable_fields(alpha=ConfigurableField(id="alpha"))
+    configurable = made.configurable_fields(alpha=runnables.ConfigurableField(id="alpha"))
     queries = [SPEAKS, SILENT]
     for alpha, kept in ((0.5, ["near"]), (0.3, ["near", "middle"]), (0.1, TEXTS)):
         config = {"configurable": {"alpha": alpha}}
@@ -216,20 +210,15 @@ def test_a_gate_in_the_place_of_a_calibration_is_refused_as_its_file_is(of):
         of.component.from_calibration(gate_of(), scorer=[SCORER, LAST])
 
 
-def in_langchain(k):
-    store = InMemoryVectorStore.from_texts(TEXTS, MiniLMEmbeddings())
-    return store.as_retriever(search_kwargs={"k": k})
-
-
 def test_a_retriever_notices_that_the_gate_is_of_another_depth():
     queries = [JudgedQuery(f"{text} 0.1", [text], [True]) for text in TEXTS]
-    found = langchain_conformal.judge_retriever(in_langchain(3), queries)
+    found = langchain_conformal.judge_retriever(retriever_of(TEXTS, 3), queries)
     keep = filter_at(SCORER, gate=calibrate_gate(found, scorer=LAST, alpha=0.3))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        ConformalRetriever(retriever=in_langchain(3), filter=keep).invoke(SPEAKS)
+        ConformalRetriever(retriever=retriever_of(TEXTS, 3), filter=keep).invoke(SPEAKS)
     with pytest.warns(UserWarning, match="k = 3"):
-        ConformalRetriever(retriever=in_langchain(2), filter=keep).invoke(SPEAKS)
+        ConformalRetriever(retriever=retriever_of(TEXTS, 2), filter=keep).invoke(SPEAKS)
 
 
 # --- the models that a gate needs -----------------------------------------------------------------
@@ -318,9 +307,9 @@ async def test_a_chain_branches_on_no_documents_without_asking_the_llm(models, l
     filtered = gated(RETRIEVER)
     prompt = ChatPromptTemplate.from_template("{context}\n\n{question}")
     answer = prompt | models()[0] | (lambda message: message.content)
-    chain = RunnablePassthrough.assign(
-        context=RunnableLambda(lambda given: given["question"]) | filtered
-    ) | RunnableBranch((lambda given: not given["context"], lambda given: NONE), answer)
+    chain = runnables.RunnablePassthrough.assign(
+        context=runnables.RunnableLambda(lambda given: given["question"]) | filtered
+    ) | runnables.RunnableBranch((lambda given: not given["context"], lambda given: NONE), answer)
     assert chain.invoke({"question": SILENT}) == NONE
     assert await chain.ainvoke({"question": SILENT}) == NONE
     assert llm_server.bodies == []

@@ -1,7 +1,5 @@
 """`judge_retriever` by ids, sources and evidence, with the stores that people have."""
 
-from __future__ import annotations
-
 import json
 import logging
 from functools import cache
@@ -32,7 +30,7 @@ from llm_server import fields_of, overlap
 
 import langchain_conformal
 from conformal_retrievers import JudgedQuery, calibrate, calibrate_gate
-from conformal_retrievers.llm import Cache, openai_llm
+from conformal_retrievers.llm import openai_llm
 
 QUESTIONS = all_judged()[:40]
 BY_ID, BY_SOURCE = by_ids(QUESTIONS), by_ids(QUESTIONS, lambda snippet: snippet.document)
@@ -235,8 +233,7 @@ def test_questions_become_judged_queries_with_hits_that_calibrate(package, make,
 
 
 @each_package
-def test_a_repeated_run_asks_only_for_what_it_lacks(package, make, llm, llm_server, tmp_path):
-    cache = Cache(tmp_path / "labels.db")
+def test_a_repeated_run_asks_only_for_what_it_lacks(package, make, llm, llm_server, cache):
     retriever = make()
     first = package.label_retriever(retriever, ASKED[:3], llm, cache=cache, progress=False)
     before = len(llm_server.bodies)
@@ -247,9 +244,8 @@ def test_a_repeated_run_asks_only_for_what_it_lacks(package, make, llm, llm_serv
 
 @each_package
 def test_the_number_of_calls_is_told_before_the_first_and_can_be_refused(
-    package, make, llm, llm_server, tmp_path, capsys, caplog
+    package, make, llm, llm_server, cache, capsys, caplog
 ):
-    cache = Cache(tmp_path / "labels.db")
     retriever = make()
     text = rf"6 questions with {6 * K} snippets take {6 * K} calls of .*judge.*, 0 of them"
     with pytest.raises(ValueError, match=f"most_calls is 0, but {text}"):
@@ -260,9 +256,7 @@ def test_the_number_of_calls_is_told_before_the_first_and_can_be_refused(
     with pytest.raises(ValueError, match=f"most_calls is {K}.*{2 * K} of them.*allow {4 * K}"):
         package.label_retriever(retriever, ASKED[:6], llm, cache=cache, most_calls=K)
     with caplog.at_level(logging.INFO, "conformal_retrievers"):
-        package.label_retriever(
-            retriever, ASKED[:2], llm, cache=cache, most_calls=0, progress=False
-        )
+        package.label_retriever(make(), ASKED[:2], llm, cache=cache, most_calls=0, progress=False)
     assert f"{2 * K} of them in the cache" in caplog.text
     assert len(llm_server.bodies) == 2 * K
 

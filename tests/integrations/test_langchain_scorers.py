@@ -1,7 +1,5 @@
 """Any LangChain model as a scorer: embeddings, cross-encoder, reranker, chat model, function."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 

@@ -1,7 +1,5 @@
 """The filter inside what LangChain users put around it: the real chains, agents and tracers."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest
@@ -15,6 +13,7 @@ from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.tools import create_retriever_tool
 from lookup import LookupScorer
+from monitoring.test_events import Raising
 
 from langchain_conformal import ConformalCompressor, ConformalRetriever
 
@@ -58,15 +57,6 @@ class Seen(BaseCallbackHandler):
         return found
 
 
-class Broken(BaseCallbackHandler):
-    """Raises at whatever a filter's run tells it."""
-
-    def on_chain_start(self, serialized, inputs, **kwargs):
-        raise RuntimeError("a broken handler")
-
-    on_chain_end = on_custom_event = on_retriever_start = on_chain_start
-
-
 CONFORMAL_FILTER = filter_at(LookupScorer({**SCORES, "other": 0.2}))
 
 
@@ -91,6 +81,7 @@ def called(runnable, call, given, config):
 
 
 OTHER = Fixed(found=[Document("other", id="other")])
+ENSEMBLE = EnsembleRetriever(retrievers=[RETRIEVER, OTHER])
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -99,11 +90,7 @@ OTHER = Fixed(found=[Document("other", id="other")])
     [
         (COMPRESSION, KEPT, ["ContextualCompressionRetriever"]),
         (PIPELINE, KEPT, ["ContextualCompressionRetriever"]),
-        (
-            EnsembleRetriever(retrievers=[RETRIEVER, OTHER]),
-            [*KEPT, "other"],
-            ["ConformalRetriever", "EnsembleRetriever"],
-        ),
+        (ENSEMBLE, [*KEPT, "other"], ["ConformalRetriever", "EnsembleRetriever"]),
     ],
     ids=["compression", "pipeline", "ensemble"],
 )
@@ -125,9 +112,8 @@ class Scripted(FakeMessagesListChatModel):
 
 @pytest.fixture
 def agent():
-    tool = create_retriever_tool(
-        RETRIEVER, "lookup", "Looks up.", response_format="content_and_artifact"
-    )
+    both = {"response_format": "content_and_artifact"}
+    tool = create_retriever_tool(RETRIEVER, "lookup", "Looks up.", **both)
     asks = AIMessage("", tool_calls=[{"name": "lookup", "args": {"query": "q"}, "id": "1"}])
     return create_agent(Scripted(responses=[asks, AIMessage("done")]), [tool])
 
@@ -146,7 +132,7 @@ def test_as_a_tool_of_an_agent(agent, call):
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_handler_that_raises_breaks_none_of_them(agent, call):
-    config = {"callbacks": [Broken()]}
+    config = {"callbacks": [Raising()]}
     for chain in (COMPRESSION, RETRIEVER):
         assert ids_of(called(chain, call, "q", config)) == KEPT
     result = called(agent, call, {"messages": [("user", "What is near?")]}, config)

@@ -4,8 +4,6 @@ The index and its embeddings are real, and the LLM is asked over HTTP, so that w
 seen. In each engine the filter is one whose threshold no snippet reaches, with each `on_empty`.
 """
 
-from __future__ import annotations
-
 import pytest
 from frameworks import (
     K,

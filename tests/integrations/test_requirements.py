@@ -1,7 +1,5 @@
 """Each package works where nothing is installed but what it requires."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from importlib import import_module

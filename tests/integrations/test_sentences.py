@@ -1,7 +1,5 @@
 """Filters of sentences in both frameworks: what documents and nodes come back as."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math
@@ -24,16 +22,10 @@ from frameworks import (
 )
 from langchain_core.documents import Document
 from langchain_core.runnables import RunnableLambda
+from llama_index.core import schema
 from llama_index.core.llms import MockLLM
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import Document as Page
-from llama_index.core.schema import (
-    ImageNode,
-    NodeRelationship,
-    NodeWithScore,
-    RelatedNodeInfo,
-    TextNode,
-)
 from llama_index.postprocessor import conformal as llama_index_conformal
 
 import langchain_conformal
@@ -41,7 +33,7 @@ from conformal_retrievers import CalibrationMismatch, FunctionScorer, RetrievalS
 from conformal_retrievers.cli.docstrings import docstring_corpus
 from conformal_retrievers.data import Evidence, Hit, JudgedQuery
 from conformal_retrievers.data.sentences import splitter
-from conformal_retrievers.monitoring import FilterLog, read_log
+from conformal_retrievers.monitoring import read_log
 from conformal_retrievers.sentence_filter import SentenceFilter
 from langchain_conformal import (
     ConformalCallbackHandler,
@@ -131,8 +123,7 @@ def test_sentences_can_have_the_score_that_the_retriever_gave_their_document():
 # --- events ---------------------------------------------------------------------------------------
 
 
-def test_both_handlers_log_the_same_decision_about_sentences(tmp_path, handled):
-    log = FilterLog(tmp_path / "log.jsonl")
+def test_both_handlers_log_the_same_decision_about_sentences(log, handled):
     handled(ConformalEventHandler(log))
     COMPRESSOR.ask(made(COMPRESSOR), TEXTS, callbacks=[ConformalCallbackHandler(log)])
     POSTPROCESSOR.ask(made(POSTPROCESSOR), TEXTS)
@@ -153,10 +144,9 @@ class Chapter(Document):
 
 
 def test_a_document_comes_back_as_itself_with_the_kept_text_ranges_and_best_score():
+    metadata = {"source": "a", "nested": {"b": [1]}}
     given = [
-        Chapter(
-            page_content=text, id=id, metadata={"source": "a", "nested": {"b": [1]}}, title="one"
-        )
+        Chapter(page_content=text, id=id, metadata=metadata, title="one")
         for id, text in TEXTS.items()
     ]
     before = copy.deepcopy(given)
@@ -165,12 +155,8 @@ def test_a_document_comes_back_as_itself_with_the_kept_text_ranges_and_best_scor
     assert [(type(document), document.title) for document in kept] == [(Chapter, "one")] * 4
     assert texts_by_id(kept) == KEPT
     marks = {d.id: (d.metadata["conformal_score"], d.metadata["conformal_p_value"]) for d in kept}
-    assert marks == {
-        "cut": (0.1, 1.0),
-        "whole": (0.4, 1.0),
-        "unscored": (None, None),
-        "blank": (None, None),
-    }
+    scored, unscored = {"cut": (0.1, 1.0), "whole": (0.4, 1.0)}, ("unscored", "blank")
+    assert marks == scored | dict.fromkeys(unscored, (None, None))
     assert {d.id: d.metadata["conformal_ranges"] for d in kept} == RANGES
     assert all(d.metadata["source"] == "a" and d.metadata["nested"] == {"b": [1]} for d in kept)
     json.dumps([d.metadata for d in kept])
@@ -201,7 +187,7 @@ def test_ranges_have_the_prefix_of_the_user_or_are_left_out():
 # --- LlamaIndex -----------------------------------------------------------------------------------
 
 
-class Section(TextNode):
+class Section(schema.TextNode):
     heading: str = "none"
 
     @classmethod
@@ -217,7 +203,7 @@ def section(id, text):
         metadata={"file": "a", "nested": {"b": [1]}},
         excluded_llm_metadata_keys=["file"],
         text_template="{content}",
-        relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id="source")},
+        relationships={schema.NodeRelationship.SOURCE: schema.RelatedNodeInfo(node_id="source")},
         embedding=[1.0, 0.0],
         start_char_idx=7,
         end_char_idx=7 + len(text),
@@ -248,7 +234,7 @@ async def test_a_node_comes_back_as_itself_with_the_kept_text():
         assert node.ref_doc_id == "source"
 
 
-class Fixed(TextNode):
+class Fixed(schema.TextNode):
     """Its text is made from something else, so that it cannot be set."""
 
     def get_content(self, metadata_mode=None):
@@ -257,13 +243,15 @@ class Fixed(TextNode):
 
 def test_other_classes_of_nodes_are_cut_where_they_have_a_text_that_can_be_set():
     given = [
-        NodeWithScore(node=Page(text=TEXTS["cut"], id_="1")),
-        NodeWithScore(node=ImageNode(text=TEXTS["cut"], image_url="http://a/b.png", id_="2")),
-        NodeWithScore(node=ImageNode(image_url="http://a/b.png", id_="3")),
-        NodeWithScore(node=Fixed(id_="4", embedding=[1.0])),
+        schema.NodeWithScore(node=Page(text=TEXTS["cut"], id_="1")),
+        schema.NodeWithScore(
+            node=schema.ImageNode(text=TEXTS["cut"], image_url="http://a/b.png", id_="2")
+        ),
+        schema.NodeWithScore(node=schema.ImageNode(image_url="http://a/b.png", id_="3")),
+        schema.NodeWithScore(node=Fixed(id_="4", embedding=[1.0])),
     ]
     kept = made(POSTPROCESSOR).postprocess_nodes(given, query_str="q")
-    assert [type(one.node) for one in kept] == [Page, ImageNode, ImageNode, Fixed]
+    assert [type(one.node) for one in kept] == [Page, schema.ImageNode, schema.ImageNode, Fixed]
     assert texts_of(kept) == [KEPT["cut"], KEPT["cut"], "", TEXTS["cut"]]
     assert kept[1].node.image_url == "http://a/b.png"
     assert kept[2].node is given[2].node
@@ -328,12 +316,11 @@ def test_snippets_have_the_whole_numbers_that_say_where_they_start():
 
 
 @pytest.mark.slow
-async def test_both_frameworks_keep_the_same_sentences(tmp_path):
+async def test_both_frameworks_keep_the_same_sentences(path):
     hybrid = HybridRetriever({"dense": langchain_retriever(), "few": langchain_retriever(4)})
     parts = {"dense": index_retriever(), "few": index_retriever(4)}
     queries = with_evidence([*halves()[0], *halves()[1]])
     judged = langchain_conformal.judge_retriever(hybrid, queries, split="sentences")
-    path = tmp_path / "calibration.json"
     calibrate(judged, alpha=0.3).save(path)
     split = {"split": "sentences"}
     retriever = ConformalRetriever.from_calibration(path, retriever=hybrid, **split)
@@ -360,9 +347,8 @@ async def test_both_frameworks_keep_the_same_sentences(tmp_path):
         for id, text in expected:
             assert all(by_id[id][a:b] in text for a, b in ranges[id])
             n_cut += text != by_id[id]
-        keeps = [
-            any(a <= s.position < b for a, b in ranges.get(s.document, ())) for s in query.snippets
-        ]
+        places = [(s.position, ranges.get(s.document, ())) for s in query.snippets]
+        keeps = [any(a <= position < b for a, b in of) for position, of in places]
         scores = retriever.filter.scorer.score(question, query.snippets)
         assert keeps == retriever.filter.calibration.keep(scores).tolist()
         n_kept, n_all = n_kept + sum(keeps), n_all + len(keeps)

@@ -1,7 +1,5 @@
 """A filter in shadow: everything is returned, and events have what would be kept."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -16,16 +14,12 @@ from lookup import LookupScorer, QueryFunction
 from opentelemetry import trace
 from pydantic import Field
 
+import llama_index.postprocessor.conformal as llama_index_conformal
 from conformal_retrievers import FunctionScorer, JudgedQuery, calibrate_gate
 from conformal_retrievers.data.sentences import splitter
 from conformal_retrievers.monitoring import FilterLog, read_log
 from conformal_retrievers.scoring import RankScorer
 from langchain_conformal import ConformalCallbackHandler, ConformalRetriever
-from llama_index.postprocessor.conformal import (
-    ConformalEventHandler,
-    ConformalPostprocessor,
-    NodeWithHits,
-)
 
 SCORER = LookupScorer({"near": 0.1, "far": 0.9, "middle": 0.4, "odd": math.nan})
 WORDS = FunctionScorer(
@@ -116,10 +110,10 @@ async def test_documents_of_a_hybrid_retriever_all_come_back():
     assert pairs(made.invoke("q")) == pairs(await made.ainvoke("q")) == expected
 
     found = hybrid_in(POSTPROCESSOR).retrieve("q")
-    made = ConformalPostprocessor.from_calibration(first, **options)
+    made = llama_index_conformal.ConformalPostprocessor.from_calibration(first, **options)
     kept = made.postprocess_nodes(found, query_str="q")
     assert pairs(kept) == expected
-    assert [type(node) for node in kept] == [NodeWithHits] * 2
+    assert [type(node) for node in kept] == [llama_index_conformal.NodeWithHits] * 2
     assert [node.hits for node in kept] == [node.hits for node in found]
 
 
@@ -159,7 +153,7 @@ async def test_events_are_those_of_a_filter_that_cuts_marked_as_in_shadow(
     async def observed(name, **more):
         """Return the events of a component with a log, and their counts."""
         log = FilterLog(tmp_path / name)
-        handlers = ConformalCallbackHandler(log), ConformalEventHandler(log)
+        handlers = ConformalCallbackHandler(log), llama_index_conformal.ConformalEventHandler(log)
         handled(handlers[1])
         await asked(of, texts, given, [handlers[0]], **options, **more)
         get_dispatcher().event_handlers.remove(handlers[1])

@@ -5,8 +5,6 @@ Milvus is skipped in LangChain: its package needs another pymilvus than that of 
 environment of its own, with milvus-lite 3.2, these passed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from contextlib import ExitStack
@@ -23,20 +21,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Payload indexes have no effect in the local Qdrant"),
 ]
 
+import vector_stores
 from frameworks import MiniLMEmbedding, by_ids, cosine, filter_at, halves, texts_of
 from llama_index.core.llms import MockLLM
 from llama_index.core.retrievers import QueryFusionRetriever
-from vector_stores import (
-    BM25,
-    STORES,
-    asynchronous,
-    bm25_of_nodes,
-    chroma_in_memory,
-    chroma_server,
-    id_of,
-    of_chroma,
-    of_tenant,
-)
 
 import langchain_conformal
 import llama_index.postprocessor.conformal as llama_index_conformal
@@ -106,14 +94,14 @@ class Asked:
         return texts_of(await keep.apostprocess_nodes(nodes, query_str=query))
 
 
-@pytest.fixture(scope="module", params=STORES)
+@pytest.fixture(scope="module", params=vector_stores.STORES)
 def server(request, tmp_path_factory):
     """One store under both frameworks; a framework that lacks its package has an exception."""
     made, folder = {}, tmp_path_factory.mktemp("store")
     with ExitStack() as stack:
         for framework in PACKAGES:
             try:
-                store = stack.enter_context(STORES[request.param](framework, folder))
+                store = stack.enter_context(vector_stores.STORES[request.param](framework, folder))
                 made[framework] = Asked(framework, request.param, store)
             except pytest.skip.Exception as missing:
                 made[framework] = missing
@@ -126,10 +114,10 @@ def asked(server, request):
 
 
 @pytest.fixture
-def path(asked, tmp_path):
+def own_file(asked, path):
     """The file of a store, whose own score is learned from."""
-    calibrate(asked.judged(halves()[0]), alpha=ALPHA).save(tmp_path / "calibration.json")
-    return tmp_path / "calibration.json"
+    calibrate(asked.judged(halves()[0]), alpha=ALPHA).save(path)
+    return path
 
 
 def installed(asked):
@@ -169,7 +157,7 @@ NO_IDS = {("langchain", "qdrant"): "_id", ("langchain", "milvus"): "pk"}  # of d
 
 
 def test_relevant_ids_are_those_of_the_store_or_the_error_names_the_key(asked):
-    queries = by_ids(halves()[0], id_of)
+    queries = by_ids(halves()[0], vector_stores.id_of)
     if key := NO_IDS.get((asked.framework, asked.name)):
         named = "pk" if asked.name == "milvus" else "key"  # the first of two with these ids
         with pytest.raises(ValueError, match=f"give key='{named}'"):
@@ -178,59 +166,58 @@ def test_relevant_ids_are_those_of_the_store_or_the_error_names_the_key(asked):
     assert sum(sum(q.relevant) for q in judged) > sum(q.missed for q in judged)
 
 
-async def test_a_file_keeps_what_is_relevant_sync_and_async(asked, path):
+async def test_a_file_keeps_what_is_relevant_sync_and_async(asked, own_file):
     new = halves()[1]
-    share, n = recall(asked, path, new)
+    share, n = recall(asked, own_file, new)
     assert share > LEAST
     assert 0 < n < K / 2
     if (asked.framework, asked.name) not in NO_ASYNC:
         for query in new[:3]:
-            assert await asked.akept(path, query.query) == asked.kept(path, query.query)
+            kept = asked.kept(own_file, query.query)
+            assert await asked.akept(own_file, query.query) == kept
 
 
 @pytest.mark.parametrize(("framework", "name"), sorted(NO_ASYNC))
 async def test_a_store_that_needs_another_client_for_async_keeps_the_same(
-    framework, name, tmp_path
+    framework, name, path, tmp_path
 ):
-    path, queries = tmp_path / "calibration.json", halves()[1][:3]
-    with STORES[name](framework, tmp_path) as store:
+    queries = halves()[1][:3]
+    with vector_stores.STORES[name](framework, tmp_path) as store:
         asked = Asked(framework, name, store)
         calibrate(asked.judged(halves()[0]), alpha=ALPHA).save(path)
         expected = [asked.kept(path, query.query) for query in queries]
-    async with asynchronous(framework, name, tmp_path) as store:
+    async with vector_stores.asynchronous(framework, name, tmp_path) as store:
         asked = Asked(framework, name, store)
         assert [await asked.akept(path, query.query) for query in queries] == expected
 
 
 @pytest.mark.filterwarnings("ignore:a retriever returned fewer")  # as tenants do
-def test_a_tenant_has_its_own_snippets_and_its_short_lists_are_filtered(asked, path):
+def test_a_tenant_has_its_own_snippets_and_its_short_lists_are_filtered(asked, own_file):
     if (asked.framework, asked.name) in NO_FILTERS:
         pytest.skip("it has no filters on metadata")
     new = halves()[1]
-    only = of_tenant(asked.name, asked.framework)
+    only = vector_stores.of_tenant(asked.name, asked.framework)
     found = asked.pairs(new[0], **only)
     of_all = {text for text, _ in asked.pairs(new[0], k=200)}
     assert 0 < len(found) <= K
     assert len({text for text, _ in found}) < len(of_all) / 4
     for k in (K, 5):
-        share, n = recall(asked, path, new, k=k, **only)
+        share, n = recall(asked, own_file, new, k=k, **only)
         assert share > LEAST
         assert 0 < n < k
 
 
 @pytest.mark.parametrize("hybrid", [False, True], ids=["alone", "hybrid"])
 @pytest.mark.parametrize("calibrated", PACKAGES)
-def test_one_file_serves_both_frameworks(calibrated, hybrid, server, tmp_path):
+def test_one_file_serves_both_frameworks(calibrated, hybrid, server, path):
     one = installed(getattr(server, calibrated))
     [other] = [installed(getattr(server, name)) for name in PACKAGES if name != calibrated]
     queries, new = halves()
-    path = tmp_path / "calibration.json"
     calibrate(one.judged(queries, hybrid), alpha=ALPHA).save(path)
     # exp(−distance) is another scale than the distance, and keeps nearly the same.
     bends = server.name.startswith(("chroma", "milvus"))
-    alike = [
-        {*one.kept(path, q.query, hybrid)} == {*other.kept(path, q.query, hybrid)} for q in new
-    ]
+    kept = [[{*of.kept(path, q.query, hybrid)} for q in new] for of in (one, other)]
+    alike = [ours == theirs for ours, theirs in zip(*kept, strict=True)]
     assert sum(alike) / len(alike) >= (0.7 if bends else 1)
     assert hybrid or recall(other, path, new)[0] > LEAST
 
@@ -238,40 +225,37 @@ def test_one_file_serves_both_frameworks(calibrated, hybrid, server, tmp_path):
 @cache
 def of_memory(framework):
     """Return the calibration of a framework's own store, in which scores are cosines."""
-    with STORES["memory"](framework, None) as store:
+    with vector_stores.STORES["memory"](framework, None) as store:
         return calibrate(Asked(framework, "memory", store).judged(halves()[0]), alpha=ALPHA)
 
 
 @pytest.mark.parametrize("other", PACKAGES)
-def test_a_file_of_another_store_is_right_where_the_score_is_invariant(asked, other, tmp_path):
-    path = tmp_path / "calibration.json"
+def test_a_file_of_another_store_is_right_where_the_score_is_invariant(asked, other, path):
     of_memory(other).save(path)
     share, n = recall(asked, path, halves()[1])
     assert share > LEAST
     assert 0 < n < K / 2
 
 
-def test_a_file_of_a_score_that_another_store_turns_round_is_refused(asked, tmp_path):
+def test_a_file_of_a_score_that_another_store_turns_round_is_refused(asked, path, tmp_path):
     falls = (asked.framework, asked.name) not in DISTANCES
     queries, new = halves()
     judged = asked.judged(queries)
-    path = tmp_path / "calibration.json"
     calibrate(judged, RetrievalScorer(higher_is_better=falls), alpha=ALPHA).save(path)
     assert Calibration.load(path).fewest == K
     assert asked.kept(path, new[0].query)
-    with STORES["faiss, l2" if falls else "memory"]("llama_index", tmp_path) as store:
+    with vector_stores.STORES["faiss, l2" if falls else "memory"]("llama_index", tmp_path) as store:
         other = Asked("llama_index", "other", store)
         with pytest.raises(ValueError, match="by the order"):
             other.kept(path, new[0].query)
 
 
-def test_a_file_of_a_score_that_has_another_scale_in_another_store_is_warned_of(tmp_path):
+def test_a_file_of_a_score_that_has_another_scale_in_another_store_is_warned_of(path, tmp_path):
     queries, new = halves()
-    path = tmp_path / "calibration.json"
-    with STORES["chroma, cosine"]("llama_index", tmp_path) as store:
+    with vector_stores.STORES["chroma, cosine"]("llama_index", tmp_path) as store:
         judged = Asked("llama_index", "chroma", store).judged(queries)
         calibrate(judged, RetrievalScorer(), alpha=ALPHA).save(path)
-    with STORES["memory"]("llama_index", tmp_path) as store:
+    with vector_stores.STORES["memory"]("llama_index", tmp_path) as store:
         retriever = retriever_of("llama_index", store)
         keep = ConformalPostprocessor.from_calibration(path)
         found = [(query.query, retriever.retrieve(query.query)) for query in new]
@@ -280,9 +264,9 @@ def test_a_file_of_a_score_that_has_another_scale_in_another_store_is_warned_of(
 
 
 @pytest.mark.parametrize("framework", PACKAGES)
-async def test_a_store_and_bm25_are_filtered_from_one_file(framework, tmp_path):
-    dense = retriever_of(framework, chroma_in_memory(framework), k=8)
-    words = BM25() if framework == "langchain" else bm25_of_nodes()
+async def test_a_store_and_bm25_are_filtered_from_one_file(framework, path):
+    dense = retriever_of(framework, vector_stores.chroma_in_memory(framework), k=8)
+    words = vector_stores.BM25() if framework == "langchain" else vector_stores.bm25_of_nodes()
     asked = Asked(framework, "hybrid", None)
     hybrid = asked.package.HybridRetriever({"dense": dense, "bm25": words})
     asked.retriever = lambda *_: hybrid
@@ -290,16 +274,13 @@ async def test_a_store_and_bm25_are_filtered_from_one_file(framework, tmp_path):
     assert {query.k for query in judged} == {2 * 8}
     both = [snippet for query in judged for snippet in query.snippets if len(snippet.hits) == 2]
     assert len(both) > len(judged)  # recognised by its id or its text
-    path = tmp_path / "calibration.json"
     calibrate(judged, FusionScorer(["dense", "bm25"]), alpha=0.2).save(path)
     threshold, n_kept, n_found = Calibration.load(path).threshold(), 0, 0
     for query in halves()[1][:5]:
         sums: dict[str, float] = {}
         for one in (dense, words):
-            found = (
-                one.invoke(query.query) if framework == "langchain" else one.retrieve(query.query)
-            )
-            for rank, text in enumerate(texts_of(found)):
+            ask = one.invoke if framework == "langchain" else one.retrieve
+            for rank, text in enumerate(texts_of(ask(query.query))):
                 sums[text] = sums.get(text, 0.0) + 1 / (60 + rank + 1)
         kept = asked.kept(path, query.query)
         assert {*kept} == {text for text, total in sums.items() if -total <= threshold}
@@ -311,14 +292,13 @@ async def test_a_store_and_bm25_are_filtered_from_one_file(framework, tmp_path):
 @pytest.mark.parametrize("framework", PACKAGES)
 @pytest.mark.parametrize("trouble", ["killed", "frozen"])
 async def test_a_server_that_is_killed_or_frozen_is_an_error_that_names_the_question(
-    trouble, framework, tmp_path
+    trouble, framework, path, tmp_path
 ):
     chromadb = pytest.importorskip("chromadb")
-    with chroma_server(tmp_path) as (process, port):
+    with vector_stores.chroma_server(tmp_path) as (process, port):
         client = chromadb.HttpClient("127.0.0.1", port)
-        asked = Asked(framework, "chroma, server", of_chroma(framework, client))
+        asked = Asked(framework, "chroma, server", vector_stores.of_chroma(framework, client))
         queries = halves()[0][:3]
-        path = tmp_path / "calibration.json"
         calibrate(asked.judged(halves()[0]), alpha=ALPHA).save(path)
         # Chroma's own is none, see docs/your-store.md. On a busy machine, a server that is not
         # frozen may take as long.
@@ -340,12 +320,12 @@ async def test_a_server_that_is_killed_or_frozen_is_an_error_that_names_the_ques
 
 @pytest.fixture(scope="module")
 def chroma():
-    return chroma_in_memory("llama_index").as_retriever(similarity_top_k=8)
+    return vector_stores.chroma_in_memory("llama_index").as_retriever(similarity_top_k=8)
 
 
 @pytest.fixture(scope="module")
 def faiss():
-    with STORES["faiss, l2"]("llama_index", None) as index:
+    with vector_stores.STORES["faiss, l2"]("llama_index", None) as index:
         yield index.as_retriever(similarity_top_k=8)
 
 

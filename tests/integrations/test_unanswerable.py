@@ -1,7 +1,5 @@
 """`without_answers` of both packages: real retrievers as they look if nothing answers a query."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest
@@ -10,12 +8,12 @@ pytest.importorskip("langchain_chroma")  # which `make test-all` installs
 from frameworks import (
     K,
     MiniLMEmbedding,
-    MiniLMEmbeddings,
     OfNodes,
     each_package,
     halves,
     index_retriever,
     langchain_retriever,
+    retriever_of,
     snippets,
     vector_store,
     with_evidence,
@@ -23,7 +21,6 @@ from frameworks import (
 from langchain_classic.retrievers import EnsembleRetriever
 from langchain_core.retrievers import BaseRetriever as LangChainRetriever
 from langchain_core.runnables import ConfigurableField, RunnableLambda
-from langchain_core.vectorstores import InMemoryVectorStore
 from llama_index.core import VectorStoreIndex
 from llama_index.core.base.base_retriever import BaseRetriever as LlamaIndexRetriever
 from llama_index.core.llms import MockLLM
@@ -122,8 +119,7 @@ QUERY = JudgedQuery("red apple", TEXTS, [True, False, False, False, False], id="
 
 
 def store(k):
-    made = InMemoryVectorStore.from_texts(TEXTS, MiniLMEmbeddings(), ids=TEXTS)
-    return made.as_retriever(search_kwargs={"k": k})
+    return retriever_of(TEXTS, k)
 
 
 def small(k):
@@ -239,8 +235,7 @@ def alternatives():
     ],
 )
 def test_a_retriever_that_fuses_is_refused(make):
-    refused = pytest.raises(ValueError, match=r"retriever is (Ensemble|QueryFu).*HybridRetriever")
-    with refused:
+    with pytest.raises(ValueError, match=r"retriever is (Ensemble|QueryFu).*HybridRetriever"):
         package_of(make()).without_answers(make(), halves()[0][:3], deeper=make())
 
 

@@ -114,9 +114,8 @@ def test_foreign_text_is_shown_as_text_and_nothing_scrolls_sideways(browser, pag
 
 def test_the_snippet_that_has_the_focus_is_in_sight(browser, page):
     """It lies between the question above it and the keys below it, at every step."""
-    long = [
-        JudgedQuery("Why? " * 30, [f"Text {i}. " * 20 for i in range(12)], [True] + [False] * 11)
-    ]
+    texts = [f"Text {i}. " * 20 for i in range(12)]
+    long = [JudgedQuery("Why? " * 30, texts, [True] + [False] * 11)]
     gap = """(() => {
         const box = document.activeElement.closest('li').getBoundingClientRect()
         const above = document.querySelector('header').getBoundingClientRect().bottom

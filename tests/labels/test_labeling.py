@@ -9,7 +9,7 @@ from pages import NAME
 from conformal_retrievers import JudgedQuery, Snippet
 from conformal_retrievers.data.queries import with_hits
 from conformal_retrievers.labels import AnsweredQuery, label_by_answer, label_by_llm
-from conformal_retrievers.llm import Cache, Prompt, openai_llm
+from conformal_retrievers.llm import Prompt, openai_llm
 
 WAIT = ["Wait six hours, no less.", "Everest is high.", "After six hours take one."]
 QUERIES = [
@@ -88,14 +88,13 @@ def test_a_blank_fact_is_refused_before_the_llm_is_asked(server, query, split):
     ],
 )
 def test_a_query_with_a_snippet_without_a_verdict_is_unlabelled_until_it_has_one(
-    server, tmp_path, trouble, reply, reason
+    server, cache, trouble, reply, reason
 ):
     def is_bad(body):
         return "one" in fields_of(body)["snippet"] and fields_of(body)["fact"] == "six hours"
 
     server.trouble = lambda body, times: trouble if is_bad(body) else None
     server.reply = lambda body: reply if is_bad(body) else verdict_of(body)
-    cache = Cache(tmp_path / "cache.sqlite")
     labelled = label_by_llm(QUERIES, model(server), cache=cache)
     assert [query.id for query in labelled.judged] == ["yeast", "empty"]
     [(query, reasons)] = labelled.unlabelled

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from conformal_retrievers.llm import Cache, Request
+from conformal_retrievers.llm import Request
 from conformal_retrievers.llm import ask as llm_module
 from conformal_retrievers.llm.ask import LLM, aask, ask, ask_verdicts
 from conformal_retrievers.llm.reply import VERDICT, Reply, Unanswered, Usage
@@ -198,8 +198,8 @@ async def test_an_unanswered_request_is_returned_in_its_place_and_logged(caplog)
 
 
 @pytest.mark.parametrize("error", [WrongKey, ConnectionRefusedError])
-async def test_no_access_is_raised_if_no_request_has_it(error, tmp_path, caplog):
-    busy, cache = Busy(fail={"0": error, "1": error}), Cache(tmp_path / "c.db")
+async def test_no_access_is_raised_if_no_request_has_it(error, cache, caplog):
+    busy = Busy(fail={"0": error, "1": error})
     llm = LLM(busy.complete, "busy", busy.acomplete)
     answers = await both(llm, REQUESTS[:8])
     assert [isinstance(a, Unanswered) for a in answers] == [True] * 2 + [False] * 6
@@ -213,8 +213,8 @@ async def test_no_access_is_raised_if_no_request_has_it(error, tmp_path, caplog)
     assert [(r.levelname, *r.args[1:3]) for r in caplog.records[-2:]] == [("ERROR", 2, 2)] * 2
 
 
-async def test_a_refusal_is_raised_only_if_nothing_was_answered_not_even_before(tmp_path):
-    busy, cache = Busy(fail={"0": Firewall, "1": Firewall}), Cache(tmp_path / "c.db")
+async def test_a_refusal_is_raised_only_if_nothing_was_answered_not_even_before(cache):
+    busy = Busy(fail={"0": Firewall, "1": Firewall})
     llm = LLM(busy.complete, "busy", busy.acomplete)
     ask(llm, REQUESTS[2:3], cache=cache)
     answers = await aask(llm, REQUESTS[:3], cache=cache)
@@ -237,13 +237,12 @@ async def test_a_wrong_key_stops_the_rest_and_leaves_no_task_behind(native):
 
 
 @pytest.mark.parametrize("reason", [ConnectionRefusedError, TooLong, None])
-def test_a_long_run_is_given_up_after_eight_answers_of_no_use(reason, tmp_path):
-    busy, cache = Busy(fail={str(i): reason for i in range(1, 20) if reason}), None
+def test_a_long_run_is_given_up_after_eight_answers_of_no_use(reason, cache):
+    busy = Busy(fail={str(i): reason for i in range(1, 20) if reason})
     llm, options = LLM(busy.complete, "b"), {"concurrency": 1, "give_up": True}
     with pytest.raises(reason or ValueError):
         ask(llm, REQUESTS[1:], is_answer=lambda _, reply: False, **options)
     assert busy.asked == 8
-    cache = Cache(tmp_path / "c.db")
     ask(llm, REQUESTS[:1], cache=cache)  # some answer is of use, so others may be
     busy.asked = 0
     if reason is ConnectionRefusedError:
@@ -316,8 +315,8 @@ def test_a_progress_bar_is_shown_on_request(capsys, monkeypatch):
 # --- asking with a cache --------------------------------------------------------------------------
 
 
-async def test_cached_requests_are_not_sent(tmp_path):
-    cache, busy = Cache(tmp_path / "c.db"), Busy()
+async def test_cached_requests_are_not_sent(cache):
+    busy = Busy()
     llm = LLM(busy.complete, "busy", busy.acomplete)
     first = ask(llm, REQUESTS[:12], cache=cache)
     again = await aask(llm, REQUESTS, cache=cache)
@@ -330,8 +329,7 @@ async def test_cached_requests_are_not_sent(tmp_path):
     assert Usage.of([Reply("", prompt_tokens=5, cached=True)]).prompt_tokens == 0
 
 
-def test_a_cached_reply_is_the_reply(tmp_path):
-    cache = Cache(tmp_path / "c.db")
+def test_a_cached_reply_is_the_reply(cache):
     reply = Reply('"x"\n\ud800é', "stop", {"YES": -0.1, "NO": float("-inf")}, 3, 4)
     ask(LLM(lambda request: reply, "m"), REQUESTS[:1], cache=cache)
     (known,) = ask(LLM(lambda request: None, "m"), REQUESTS[:1], cache=cache)
@@ -341,8 +339,8 @@ def test_a_cached_reply_is_the_reply(tmp_path):
         assert ask(LLM(lambda request: reply, "m"), REQUESTS[:1], cache=cache) == [reply]
 
 
-async def test_only_replies_that_the_caller_can_read_are_stored_and_taken(tmp_path):
-    cache, busy = Cache(tmp_path / "c.db"), Busy()
+async def test_only_replies_that_the_caller_can_read_are_stored_and_taken(cache):
+    busy = Busy()
     llm = LLM(busy.complete, "m")
 
     def even(place, reply):
@@ -358,9 +356,8 @@ async def test_only_replies_that_the_caller_can_read_are_stored_and_taken(tmp_pa
     assert [a.cached for a in again] == [True, False] * 4
 
 
-def test_an_interrupted_run_continues_where_it_stopped(tmp_path):
-    late = dict.fromkeys(map(str, range(10, 20)), KeyboardInterrupt)
-    cache, busy = Cache(tmp_path / "c.db"), Busy(fail=late)
+def test_an_interrupted_run_continues_where_it_stopped(cache):
+    busy = Busy(fail=dict.fromkeys(map(str, range(10, 20)), KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         ask(LLM(busy.complete, "m"), REQUESTS, cache=cache, concurrency=1)
     before, busy.fail = busy.asked, {}
@@ -372,8 +369,8 @@ def test_an_interrupted_run_continues_where_it_stopped(tmp_path):
 # --- questions with the answer yes or no ----------------------------------------------------------
 
 
-def test_equal_requests_are_asked_once_and_all_answered(tmp_path):
-    cache, asked = Cache(tmp_path / "c.db"), []
+def test_equal_requests_are_asked_once_and_all_answered(cache):
+    asked = []
 
     def complete(request):
         asked.append(request.user)

@@ -16,11 +16,6 @@ from conformal_retrievers.llm import Cache, Reply, Request
 from conformal_retrievers.llm.ask import LLM, aask, ask
 
 
-@pytest.fixture
-def cache(tmp_path):
-    return Cache(tmp_path / "cache.db")
-
-
 def sqlite(path, **options):
     return contextlib.closing(sqlite3.connect(path, isolation_level=None, **options))
 

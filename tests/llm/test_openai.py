@@ -13,12 +13,9 @@ from conformal_retrievers.llm.ask import aask, ask
 
 QUERY = "What is the highest mountain?"
 EVEREST = "Mount Everest is the highest mountain on Earth."
-REQUEST = Prompt.load("rating").request(
-    {"query": QUERY, "snippet": EVEREST}, schema={"type": "object"}
-)
-YES_NO = Prompt.load("yes_no").request(
-    {"query": QUERY, "snippet": EVEREST}, top_logprobs=5, max_tokens=1
-)
+FIELDS = {"query": QUERY, "snippet": EVEREST}
+REQUEST = Prompt.load("rating").request(FIELDS, schema={"type": "object"})
+YES_NO = Prompt.load("yes_no").request(FIELDS, top_logprobs=5, max_tokens=1)
 
 
 @pytest.fixture

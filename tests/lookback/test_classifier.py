@@ -109,10 +109,9 @@ def test_an_answer_without_a_token_has_no_confidence_and_is_refused_in_a_fit(fit
     answers, classifier = fitted
     nothing = ratios_of(np.full((LAYERS, HEADS, 2), np.nan), np.nan)
     assert np.isnan(classifier.predict_proba([nothing]))
+    given = [answers[0], JudgedRatios(nothing, False), *answers[1:]]
     with pytest.raises(ValueError, match=r"answers\[1\] has no token"):
-        FactualityClassifier.fit(
-            [answers[0], JudgedRatios(nothing, False), *answers[1:]], n_snippets=SNIPPETS
-        )
+        FactualityClassifier.fit(given, n_snippets=SNIPPETS)
     test = [JudgedRatios(nothing, False), *(a for a in answers_of(rng, 50) if a.consistent)]
     assert classifier.evaluate(test).estimate == 1  # no confidence is the least
 

@@ -46,9 +46,9 @@ def flag_of(answers, alpha=0.2, **options):
 
 INCONSISTENT = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
 ANSWERS = judged([*INCONSISTENT, 0.95, 0.15, 0.97], [False] * len(INCONSISTENT) + [True] * 3)
-BY_GROUP = judged(
-    [*INCONSISTENT, 0.05, 0.06, 0.07, 0.08], [False] * 13, ["hard"] * 9 + ["easy"] * 4
-)
+AGAIN = JudgedRatios(ratios_of(0.99, "answer 2"), False, id="other")
+GROUPS = ["hard"] * 9 + ["easy"] * 4
+BY_GROUP = judged([*INCONSISTENT, 0.05, 0.06, 0.07, 0.08], [False] * 13, GROUPS)
 
 
 @pytest.fixture(scope="module")
@@ -106,11 +106,7 @@ def test_groups_have_thresholds_and_without_a_known_one_it_is_flagged_with_a_war
         (ANSWERS, {"delta": 0.01}, "delta"),
         (judged([0.1, 0.2], [True, True]), {}, "2 consistent and no inconsistent"),
         ([*ANSWERS, JudgedRatios(NOTHING, False)], {}, r"answers\[12\] has no token"),
-        (
-            [*ANSWERS, JudgedRatios(ratios_of(0.99, "answer 2"), False, id="other")],
-            {},
-            r"answers\[12\] is the same answer .* answers\[2\]",
-        ),
+        ([*ANSWERS, AGAIN], {}, r"answers\[12\] is the same answer .* answers\[2\]"),
     ],
     ids=["no group", "too few", "all consistent", "no token", "twice"],
 )

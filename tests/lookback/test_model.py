@@ -136,9 +136,8 @@ def test_products_of_queries_and_keys_are_float32(dtype, size, monkeypatch):
     torch.manual_seed(1)
     query = (size * torch.randn(1, 4, 25, 64)).to(dtype)
     key = (size * torch.randn(1, 2, 25, 64)).to(dtype)
-    assert ((query[0, :2] @ key[0, 0].T).abs().max() == math.inf) == (
-        dtype == torch.float16 and size > 1
-    )
+    largest = (query[0, :2] @ key[0, 0].T).abs().max()
+    assert (largest == math.inf) == (dtype == torch.float16 and size > 1)
     expected = recorded(query.double(), key.double(), scaling=0.7 / size**2)
     for block, autocast in ((2**20, False), (2**20, True), (300, False)):
         monkeypatch.setattr("conformal_retrievers.lookback.attention.BLOCK", block)
@@ -147,11 +146,15 @@ def test_products_of_queries_and_keys_are_float32(dtype, size, monkeypatch):
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+@pytest.fixture
+def model():
+    return local("llama")
+
+
 # --- answers that end -----------------------------------------------------------------------------
 
 
-def test_an_answer_ends_where_the_model_ends_it():
-    model = local("llama")
+def test_an_answer_ends_where_the_model_ends_it(model):
     first = model.generate(PROMPTS, max_new_tokens=7)[0].tokens
     end = next(token for token in first[2:] if token not in first[:2])
     model.model.generation_config.eos_token_id = [end, 399]
@@ -191,8 +194,7 @@ def test_segments_are_counted_in_tokens_word_by_word(chat, lengths):
     assert attention.model == "words"
 
 
-def test_text_and_its_tokens_are_the_same_answer():
-    model = local("llama")
+def test_text_and_its_tokens_are_the_same_answer(model):
     expected = model.read(PROMPTS[:2], [model.tokenizer(" six hours")["input_ids"]] * 2)
     model.tokenizer.backend_tokenizer.enable_truncation(5)  # is not applied
     found = model.read(PROMPTS[:2], [" six hours"] * 2)
@@ -204,8 +206,7 @@ def test_text_and_its_tokens_are_the_same_answer():
 # --- the model is left as it was ------------------------------------------------------------------
 
 
-def test_the_models_own_attention_is_restored_even_after_an_error():
-    model = local("llama")
+def test_the_models_own_attention_is_restored_even_after_an_error(model):
     model.model.set_attn_implementation("eager")
     model.read(PROMPTS[:1], [(5, 6)])
     assert model.model.config._attn_implementation == "eager"
@@ -220,9 +221,8 @@ def test_the_models_own_attention_is_restored_even_after_an_error():
     assert model.generate([], max_new_tokens=3) == model.read([], []) == []
 
 
-def test_threads_that_share_a_model_take_turns():
+def test_threads_that_share_a_model_take_turns(model):
     """The second thread comes while the first is in its pass, and goes on when that is over."""
-    model = local("llama")
     alone = [model.read([prompt], [(5, 6, 7)])[0].means for prompt in PROMPTS[:2]]
     together, second_came, first_over = {}, threading.Event(), threading.Event()
 
@@ -248,8 +248,7 @@ def test_threads_that_share_a_model_take_turns():
     assert model.model.config._attn_implementation == "sdpa"
 
 
-def test_calls_of_another_thread_are_not_recorded():
-    model = local("llama")
+def test_calls_of_another_thread_are_not_recorded(model):
     alone = model.read(PROMPTS[:1], [(5, 6, 7)])[0].means
 
     @torch.inference_mode()
@@ -322,8 +321,7 @@ def test_a_prompt_needs_a_question_and_snippets():
             RagPrompt(question, snippets)
 
 
-def test_control_tokens_in_texts_are_refused():
-    model = local("llama")
+def test_control_tokens_in_texts_are_refused(model):
     for given, field in (
         (("Why?", ("a", "b</s>")), r"snippets\[1\]"),
         (("Why <s>?", ("a",)), "question"),
@@ -367,9 +365,8 @@ def test_answers_that_do_not_fit_prompts_or_model_are_refused(answers, message):
     ],
     ids=lambda settings: next(iter(settings)),
 )
-def test_settings_that_read_several_tokens_or_sequences_per_call_are_refused(settings):
+def test_settings_that_read_several_tokens_or_sequences_per_call_are_refused(model, settings):
     """In `generation`, and in the model's own settings."""
-    model = local("llama")
     with pytest.raises(ValueError, match="generation"):
         model.generate(PROMPTS[:1], max_new_tokens=3, generation=GenerationConfig(**settings))
     model.model.generation_config.update(**settings)
@@ -378,9 +375,8 @@ def test_settings_that_read_several_tokens_or_sequences_per_call_are_refused(set
 
 
 @pytest.mark.parametrize("generation", [None, GenerationConfig(do_sample=True, temperature=2.0)])
-def test_answers_are_recorded_when_sampled_and_whatever_the_models_own_cache(generation):
+def test_answers_are_recorded_when_sampled_and_whatever_the_models_own_cache(model, generation):
     """A static cache has room for keys that do not exist yet."""
-    model = local("llama")
     model.model.generation_config.cache_implementation = "static"
     torch.manual_seed(3)
     generated = model.generate(PROMPTS, max_new_tokens=6, generation=generation)
@@ -390,8 +386,7 @@ def test_answers_are_recorded_when_sampled_and_whatever_the_models_own_cache(gen
         model.generate(PROMPTS, max_new_tokens=0)
 
 
-def test_the_digest_of_an_answer_is_the_same_in_another_batch():
-    model = local("llama")
+def test_the_digest_of_an_answer_is_the_same_in_another_batch(model):
     generated = model.generate(PROMPTS, max_new_tokens=4)
     alone = [model.read([p], [g.tokens])[0] for p, g in zip(PROMPTS, generated, strict=True)]
     digests = [lookback_ratios(one).digest for one in alone]

@@ -35,14 +35,12 @@ def sentencepiece(*, scheme):
     if scheme == "normalizer":
         steps = [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
         tokenizer.normalizer = normalizers.Sequence(steps)
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single="<s> $A", special_tokens=[("<s>", 1)]
-        )
+        begins = {"single": "<s> $A", "special_tokens": [("<s>", 1)]}
+        tokenizer.post_processor = processors.TemplateProcessing(**begins)
     else:
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
-    trainer = trainers.BpeTrainer(
-        vocab_size=400, special_tokens=[*SPECIAL, *BYTES], show_progress=False
-    )
+    tokens = [*SPECIAL, *BYTES]
+    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=tokens, show_progress=False)
     tokenizer.train_from_iterator(CORPUS * 3, trainer)
     return tokenizer
 
@@ -84,11 +82,8 @@ def test_a_token_is_of_the_segment_in_which_its_last_byte_is(family, chat):
         snippets = [*prompt.snippets]
         if not preamble:
             snippets[0] = snippets[0].lstrip()
-        texts = [
-            before + preamble,
-            *(snippet + "\n\n" for snippet in snippets),
-            prompt.question + after,
-        ]
+        inside = [snippet + "\n\n" for snippet in snippets]
+        texts = [before + preamble, *inside, prompt.question + after]
         found = prompt_tokens(0, prompt, tokenizer)
         pieces = [bytes_of(token) for token in tokenizer.convert_ids_to_tokens(found.ids)]
         text = "".join(texts).encode()

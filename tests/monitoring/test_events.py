@@ -16,15 +16,11 @@ from llama_index.core.instrumentation.events.rerank import ReRankStartEvent
 from lookup import LookupScorer
 
 import langchain_conformal
+import llama_index.postprocessor.conformal as llama_index_conformal
 from conformal_retrievers import ConformalFilter, NothingKept
 from conformal_retrievers.monitoring import FilterLog, read_log
 from conformal_retrievers.results import Unscorable
 from langchain_conformal import ConformalCallbackHandler, ConformalCompressor
-from llama_index.postprocessor.conformal import (
-    ConformalEventHandler,
-    ConformalFilterEvent,
-    ConformalPostprocessor,
-)
 
 CHAIN, _, ENGINE = COMPONENTS
 SCORES = {"near": 0.1, "middle": 0.4, "far": 0.9}
@@ -97,7 +93,7 @@ def broken(*given, **options):
 
 
 class Raising(BaseCallbackHandler):
-    on_custom_event = on_chain_start = on_chain_end = broken
+    on_custom_event = on_chain_start = on_chain_end = on_retriever_start = broken
 
 
 class RaisingAsync(AsyncCallbackHandler):
@@ -163,7 +159,7 @@ def listened(dispatcher):
 
 @pytest.fixture
 def postprocessor():
-    return ConformalPostprocessor(filter=lookup_filter())
+    return llama_index_conformal.ConformalPostprocessor(filter=lookup_filter())
 
 
 @pytest.mark.parametrize("ask", [ENGINE.ask, ENGINE.aask])
@@ -172,7 +168,7 @@ async def test_both_events_come_in_pairs(postprocessor, listened, ask):
     await finished(ask(postprocessor, []))
     start, end, _, empty = listened
     assert isinstance(start, ReRankStartEvent)
-    assert isinstance(end, ConformalFilterEvent)
+    assert isinstance(end, llama_index_conformal.ConformalFilterEvent)
     assert (start.query.query_str, start.model_name) == ("q", "lookup")
     assert (texts_of(end.nodes), empty.nodes) == (KEPT, [])
     assert json.loads(json.dumps(end.decision)) == end.decision
@@ -185,11 +181,13 @@ async def test_after_an_error_of_the_scorer_the_second_event_has_no_decision(
     scorer, error, listened
 ):
     failing = ConformalFilter(scorer({}), CALIBRATION, on_empty="raise")
-    postprocessor = ConformalPostprocessor(filter=failing)
+    postprocessor = llama_index_conformal.ConformalPostprocessor(filter=failing)
     for ask in (ENGINE.ask, ENGINE.aask):
         with pytest.raises(error):
             await finished(ask(postprocessor, TEXTS))
-    ends = [event for event in listened if isinstance(event, ConformalFilterEvent)]
+    ends = [
+        event for event in listened if isinstance(event, llama_index_conformal.ConformalFilterEvent)
+    ]
     assert [(event.nodes, event.decision) for event in ends] == [([], None)] * 2
 
 
@@ -231,7 +229,7 @@ def logged(request, tmp_path, dispatcher):
         if of.package is langchain_conformal:
             handler = ConformalCallbackHandler(log)
         else:
-            handler = ConformalEventHandler(log)
+            handler = llama_index_conformal.ConformalEventHandler(log)
             dispatcher.event_handlers = [handler]
         made = of.made(texts, filter=lookup_filter(**options))
         for ask in (of.ask, of.aask):

@@ -31,11 +31,6 @@ def event():
     return event_of(decided([0.1]))
 
 
-@pytest.fixture
-def log(tmp_path):
-    return FilterLog(tmp_path / "log.jsonl")
-
-
 # --- the event ------------------------------------------------------------------------------------
 
 
@@ -108,9 +103,8 @@ def start_writers(path, *events):
     """Start a process for each number of events, which writes that many."""
     code = [sys.executable, "-c", WRITER, str(path)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    writers = [
-        subprocess.Popen([*code, str(n), str(count)], **pipes) for n, count in enumerate(events)
-    ]
+    counts = enumerate(events)
+    writers = [subprocess.Popen([*code, str(n), str(count)], **pipes) for n, count in counts]
     for writer in writers:
         assert writer.stdout.readline() == "ready\n"
     for writer in writers:

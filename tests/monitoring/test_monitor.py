@@ -71,9 +71,8 @@ def test_the_bet_by_hand():
         mixed = 0.99 * capitals + 0.01 / 3
         growth = mixed @ (1 + np.array([-1, 0, 1]) * (p - 0.5))
         assert monitor._state.log_drift - before == pytest.approx(math.log(growth), rel=1e-12)
-    assert monitor.status.drift_evidence == pytest.approx(
-        math.exp(monitor._state.most_log_drift), rel=1e-12
-    )
+    evidence = math.exp(monitor._state.most_log_drift)
+    assert monitor.status.drift_evidence == pytest.approx(evidence, rel=1e-12)
     assert monitor._state.live == [0.5, 0.4, 9.0, 9.0]
 
 
@@ -134,9 +133,8 @@ def test_the_loss_of_whole_queries_exceeds_what_is_tolerated_with_half_the_level
 
 
 def test_what_is_tolerated_follows_the_losses_where_too_few_queries_keep_everything():
-    assert Monitor(calibrated(range(5), guarantee="all"))._tolerated == 1 - betting_lower(
-        np.ones(5), 0.025
-    )
+    monitor = Monitor(calibrated(range(5), guarantee="all"))
+    assert monitor._tolerated == 1 - betting_lower(np.ones(5), 0.025)
 
 
 def test_behind_a_gate_what_is_tolerated_follows_the_losses():

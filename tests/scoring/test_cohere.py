@@ -4,8 +4,6 @@ The server's answers have the fields of the types in cohere 7.3.1, whose `Client
 it is installed. `Client` sends and reads the same JSON.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

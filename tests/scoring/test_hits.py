@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 import pytest
+from lookup import LENGTH
 
-from conformal_retrievers import FunctionScorer, RetrievalScorer
+from conformal_retrievers import RetrievalScorer
 from conformal_retrievers.data.hits import Hit, fuse
 from conformal_retrievers.data.queries import Snippet, with_hits
 from conformal_retrievers.scoring import (
@@ -26,8 +27,8 @@ A = Snippet("a", hits=(Hit("dense", 1, 0.5), Hit("bm25", 0, 7.0)))
 B = Snippet("b", hits=(Hit("dense", 0, 0.9),))
 C = Snippet("c", hits=(Hit("bm25", 1, 3.0),))
 D = Snippet("d")
+OF_VECTORS = Snippet("a", hits=(Hit("vectors", 0), Hit("bm25", 1)))
 ABCD = [A, B, C, D]
-LENGTH = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
 ALL = [RankScorer("dense"), FusionScorer(["dense", "bm25"]), RetrievalScorer("dense")]
 
 
@@ -72,11 +73,8 @@ def test_the_order_of_fusion_is_that_of_the_hybrid_retriever():
 def test_names_do_not_depend_on_the_order_of_retrievers():
     assert FusionScorer(["dense", "bm25"]) == FusionScorer(["bm25", "dense"])
     assert FusionScorer("dense") == FusionScorer(["dense"])
-    assert [scorer.name for scorer in ALL] == [
-        "rank(dense)",
-        "fusion(bm25, dense)",
-        "retrieval(dense, higher)",
-    ]
+    names = ["rank(dense)", "fusion(bm25, dense)", "retrieval(dense, higher)"]
+    assert [scorer.name for scorer in ALL] == names
     assert RetrievalScorer("dense", higher_is_better=False).name == "retrieval(dense, lower)"
 
 
@@ -87,11 +85,8 @@ def test_retrievers_are_different_names(retrievers):
 
 
 def test_scorers_state_what_they_read():
-    assert [retrievers_of(QueryZScore(scorer)) for scorer in ALL] == [
-        ("dense",),
-        ("bm25", "dense"),
-        ("dense",),
-    ]
+    read = [("dense",), ("bm25", "dense"), ("dense",)]
+    assert [retrievers_of(QueryZScore(scorer)) for scorer in ALL] == read
     assert [relative_to_query(scorer) for scorer in ALL] == [True, True, False]
 
 
@@ -100,11 +95,7 @@ def test_scorers_state_what_they_read():
     [
         *((scorer, ["a", "b"], r"'dense'.*with_hits") for scorer in ALL[:2]),
         (ALL[1], with_hits(["a"], "store"), r"'dense'.*'store'"),
-        (
-            ALL[1],
-            [Snippet("a", hits=(Hit("vectors", 0), Hit("bm25", 1)))],
-            "'dense'.*'vectors'.*Hyb",
-        ),
+        (ALL[1], [OF_VECTORS], "'dense'.*'vectors'.*Hyb"),
         (ALL[1], with_hits(["a", "b"]), "a single retriever; put HybridRetriever"),
     ],
 )

@@ -9,17 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lookup import LookupScorer, QueryFunction
+from lookup import LENGTH, LONGEST, LookupScorer, QueryFunction
 
+from conformal_retrievers import scoring
 from conformal_retrievers.data.hits import Hit, fuse
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, as_snippets
-from conformal_retrievers.scoring import (
-    FunctionScorer,
-    LearnedQueryScorer,
-    ascore_query,
-    retrievers_of,
-    score_query,
-)
 from conformal_retrievers.scoring.hit_features import Sources, sources_of
 from conformal_retrievers.scoring.learned.prior import prior_of
 from conformal_retrievers.scoring.learned.queries import fitted_queries, table_of, weights_of
@@ -36,8 +30,6 @@ from conformal_retrievers.scoring.scorer import check_not_fitted_on
 
 DENSE = Sources((("dense", "similarity"),), (), "none")
 HYBRID = Sources((("bm25", "similarity"), ("dense", "similarity")), (), "none")
-LENGTH = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
-LONGEST = QueryFunction(lambda query, texts: -max(map(len, texts)), "longest")
 
 
 def fit(answerable, unanswerable, scorers=()):
@@ -151,9 +143,9 @@ def test_it_is_the_most_probable_one_of_the_prior_and_the_queries():
 def test_without_queries_of_both_kinds_the_prior_alone_scores():
     alone = fit(ANSWERABLE, {})
     assert alone.coefficients == tuple(prior_of("queries").of(columns(HYBRID))[0])
-    yes = [score_query(alone, q.query, q.snippets) for q in ANSWERABLE]
+    yes = [scoring.score_query(alone, q.query, q.snippets) for q in ANSWERABLE]
     for queries in UNANSWERABLE.values():
-        no = [score_query(alone, q.query, q.snippets) for q in queries]
+        no = [scoring.score_query(alone, q.query, q.snippets) for q in queries]
         assert np.mean(np.array(no) > np.quantile(yes, 0.9)) > 0.7
 
 
@@ -164,7 +156,7 @@ def test_the_scale_of_a_retriever_s_scores_does_not_count(times):
 
     others = [replace(q, snippets=[*map(scaled, q.snippets)]) for q in ANSWERABLE]
     falls = [
-        np.diff([score_query(learned, "q", q.snippets) for q in queries])
+        np.diff([scoring.score_query(learned, "q", q.snippets) for q in queries])
         for queries in (ANSWERABLE, others)
         for learned in [fit(queries, {})]
     ]
@@ -185,8 +177,8 @@ def test_scorers_of_snippets_and_of_queries_are_features():
     [row] = table_of(learned.sources, [LENGTH], [LONGEST], [asked])
     own = columns(learned.sources, ["longest"])
     expected = -float((in_units(own, learned.units, row) * learned.coefficients).sum())
-    assert score_query(learned, asked.query, asked.snippets) == expected
-    assert asyncio.run(ascore_query(learned, asked.query, asked.snippets)) == expected
+    assert scoring.score_query(learned, asked.query, asked.snippets) == expected
+    assert asyncio.run(scoring.ascore_query(learned, asked.query, asked.snippets)) == expected
 
 
 def test_scorers_alone_are_enough():
@@ -217,8 +209,8 @@ def test_a_retriever_that_found_nothing_speaks_against_an_answer():
         for s in asked.snippets
         if any(h.retriever == "dense" for h in s.hits)
     ]
-    alone = score_query(LEARNED, asked.query, dense)
-    assert alone > score_query(LEARNED, asked.query, asked.snippets)
+    alone = scoring.score_query(LEARNED, asked.query, dense)
+    assert alone > scoring.score_query(LEARNED, asked.query, asked.snippets)
     row = query_features(LEARNED.sources, asked.query, [], as_snippets(dense))
     assert np.isnan(row).sum() == 4  # best, last, fall and best elsewhere by bm25
     filled = named(HYBRID, in_units(columns(HYBRID), LEARNED.units, row))
@@ -228,8 +220,8 @@ def test_a_retriever_that_found_nothing_speaks_against_an_answer():
 def test_it_is_unknown_if_a_part_does_not_know():
     shy = QueryFunction(lambda query, texts: None if query == "new" else 0.5, "shy")
     learned = fit(ANSWERABLE, UNANSWERABLE, [shy])
-    assert math.isfinite(score_query(learned, "q1", ANSWERABLE[1].snippets))
-    assert math.isnan(score_query(learned, "new", ANSWERABLE[1].snippets))
+    assert math.isfinite(scoring.score_query(learned, "q1", ANSWERABLE[1].snippets))
+    assert math.isnan(scoring.score_query(learned, "new", ANSWERABLE[1].snippets))
 
 
 # --- provenance -----------------------------------------------------------------------------------
@@ -242,7 +234,7 @@ def test_it_is_made_again_bit_for_bit_from_its_provenance():
     assert again == learned
     assert again.name == learned.name
     assert needs(stored) == ["length", "longest"]
-    assert retrievers_of(learned) == ("bm25", "dense")
+    assert scoring.retrievers_of(learned) == ("bm25", "dense")
     for asked in ANSWERABLE:
         scores = [one.score_query(asked.query, asked.snippets) for one in (learned, again)]
         assert scores[0] == scores[1]
@@ -264,4 +256,4 @@ def test_it_was_fitted_on_the_queries_of_both_kinds():
 def test_a_provenance_that_was_changed_is_an_error(name, value):
     learned = fit(ANSWERABLE, UNANSWERABLE, [LONGEST])
     with pytest.raises(ValueError, match=name):
-        LearnedQueryScorer.from_provenance({**learned.provenance, name: value}, [LONGEST])
+        scoring.LearnedQueryScorer.from_provenance({**learned.provenance, name: value}, [LONGEST])

@@ -1,7 +1,5 @@
 """Overlap in pairs, stems and pieces, by hand and by its definition."""
 
-from __future__ import annotations
-
 import re
 from itertools import pairwise
 

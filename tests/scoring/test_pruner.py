@@ -90,9 +90,8 @@ def test_a_blank_text_is_not_read_and_unscorable():
     ],
 )
 def test_a_document_with_other_sentences_than_were_given_is_unscorable(sentences, probabilities):
-    model = Returns(
-        kept_sentences=[sentences, ["Wine. "]], sentence_probabilities=[probabilities, [0.75]]
-    )
+    returned = [probabilities, [0.75]]
+    model = Returns(kept_sentences=[sentences, ["Wine. "]], sentence_probabilities=returned)
     snippets = [*of("a", "Red.", "White."), *of("b", "Wine.")]
     scores = ProvenceScorer(model, "p").score(QUESTION, snippets)
     np.testing.assert_array_equal(scores, [math.nan, math.nan, 0.25])
@@ -127,9 +126,8 @@ def test_a_model_that_returns_no_probabilities_of_sentences_is_refused_by_name(r
 
 
 async def test_a_pruner_calibrates_and_filters_the_sentences_of_documents():
-    document = (
-        "Ann likes red wine.\n\nBob bakes bread. He adds salt.\n\n| a | b |\n|---|---|\n| 1 | 2 |"
-    )
+    table = "| a | b |\n|---|---|\n| 1 | 2 |"
+    document = f"Ann likes red wine.\n\nBob bakes bread. He adds salt.\n\n{table}"
     judged = [
         JudgedQuery(f"{QUESTION} {i}", [Snippet(document, id="d")], [True], evidence=[("d", 0, 19)])
         for i in range(12)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from gates import gate_of
-from lookup import QueryFunction
+from lookup import LENGTH, LONGEST, QueryFunction
 
 from conformal_retrievers import FunctionScorer, Gate, JudgedQuery, RetrievalScorer, Snippet
 from conformal_retrievers.data.hits import Hit, HitColumns
@@ -17,10 +17,6 @@ from conformal_retrievers.data.snippets import Retrieved
 from conformal_retrievers.scoring import BestScore, ascore_query, score_query
 from conformal_retrievers.scoring.query_scorer import query_scores
 from conformal_retrievers.scoring.registry import needs, query_scorer_of
-
-LENGTH = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
-LONGEST = QueryFunction(lambda query, texts: -max(map(len, texts)), "longest")
-
 
 # --- what enters, and what comes out --------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import pytest
 from llm_server import fields_of
 
 from conformal_retrievers import LLM, JudgedQuery, LLMScorer, calibrate
-from conformal_retrievers.llm import Cache, Prompt, Reply, Unanswered, Usage, openai_llm
+from conformal_retrievers.llm import Prompt, Reply, Unanswered, Usage, openai_llm
 from conformal_retrievers.scoring import LLMVerdict
 
 QUERY = "What is the highest mountain?"
@@ -100,10 +100,9 @@ async def test_a_reply_that_did_not_end_by_itself_has_no_rating(finish, reason):
 
 def test_a_calibration_error_states_why_a_relevant_snippet_has_no_score():
     judged = [JudgedQuery("q", ["Everest", "b"], [True, True], k=2)]
+    scorer = LLMScorer(replying("no idea", '{"rating": 0.5}'), concurrency=1)
     with pytest.raises(ValueError, match="snippet 'Everest': unreadable"):
-        calibrate(
-            judged, LLMScorer(replying("no idea", '{"rating": 0.5}'), concurrency=1), alpha=0.5
-        )
+        calibrate(judged, scorer, alpha=0.5)
 
 
 async def test_blank_texts_are_not_sent_and_equal_ones_once():
@@ -222,10 +221,10 @@ async def test_ratings_through_http_are_the_servers(model, toy_corpus):
 
 @each_way
 async def test_readable_replies_are_cached_and_others_asked_again(
-    tmp_path, llm_server, model, toy_corpus, build
+    cache, llm_server, model, toy_corpus, build
 ):
     texts = list(toy_corpus.values())
-    scorer = build(model, cache=Cache(tmp_path / "c.db"))
+    scorer = build(model, cache=cache)
     llm_server.trouble = lambda body, times: "refusal"
     assert np.isnan(scorer.score(QUERY, texts)).all()
     llm_server.trouble = lambda body, times: None

@@ -147,9 +147,8 @@ def test_a_vector_without_a_direction_is_unscorable():
 @given(n=st.sampled_from([1, 5, 127, 128, 129, 300]), seed=st.integers(0, 999))
 def test_a_cosine_does_not_depend_on_the_other_snippets_even_in_its_last_bit(d, kind, n, seed):
     chosen = 1 + np.random.default_rng(seed).permutation(399)[:n]
-    vectors = {
-        str(i): kind(v) for i, v in enumerate(np.random.default_rng(d).normal(size=(400, d)))
-    }
+    drawn = enumerate(np.random.default_rng(d).normal(size=(400, d)))
+    vectors = {str(i): kind(vector) for i, vector in drawn}
     scorer = EmbeddingScorer(lambda texts: [vectors[text] for text in texts], name="table")
     q, *rows = (np.array(vectors[str(i)], dtype=np.float64) for i in [0, *chosen])
     alone = [1 - v @ q / (math.sqrt(v @ v) * math.sqrt(q @ q)) for v in rows]

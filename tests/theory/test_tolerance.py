@@ -10,24 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import beta, betabinom, binom, binomtest
 
-from conformal_retrievers.theory.tolerance import (
-    beta_binomial_cdf,
-    betting_lower,
-    betting_n,
-    betting_p_value,
-    binomial_interval,
-    binomial_lower,
-    query_recall_tolerance,
-    tolerance_n,
-    tolerance_rank,
-)
+from conformal_retrievers.theory import tolerance
 
 
 @pytest.mark.parametrize("delta", [0.01, 0.05, 0.1, 0.5, 0.9])
 @pytest.mark.parametrize("alpha", [0.01, 0.1, 0.172, 0.5, 0.9])
 def test_the_tolerance_rank_is_the_smallest_that_scipy_allows(alpha, delta):
     for n in [1, 2, 3, 10, 21, 22, 29, 59, 99, 100, 230, 500, 1000, 2500]:
-        k = tolerance_rank(n, alpha, delta)
+        k = tolerance.tolerance_rank(n, alpha, delta)
         assert 1 <= k <= n + 1
         ranks = np.arange(1, n + 1)
         # At alpha = delta = 1/2 and odd n the law hits delta exactly, which floats miss.
@@ -42,22 +32,22 @@ def test_the_tolerance_rank_is_the_smallest_that_scipy_allows(alpha, delta):
 
 def test_a_delta_that_is_hit_exactly_is_allowed():
     # Of an odd number of fair coins at most half show heads with probability 1/2 exactly.
-    assert [tolerance_rank(n, 0.5, 0.5) for n in (1, 3, 15, 101)] == [1, 2, 8, 51]
-    assert tolerance_rank(15, 0.5, 0.4999999) == 9
+    assert [tolerance.tolerance_rank(n, 0.5, 0.5) for n in (1, 3, 15, 101)] == [1, 2, 8, 51]
+    assert tolerance.tolerance_rank(15, 0.5, 0.4999999) == 9
 
 
 @pytest.mark.parametrize("delta", [0.05, 0.1, 0.5])
 @pytest.mark.parametrize("alpha", [0.01, 0.05, 0.1, 0.5, 0.9])
 def test_the_number_of_queries_for_a_tolerance_rank_is_the_first_that_has_one(alpha, delta):
-    n = tolerance_n(alpha, delta)
+    n = tolerance.tolerance_n(alpha, delta)
     assert (1 - alpha) ** n <= delta < (1 - alpha) ** (n - 1)
-    assert tolerance_rank(n, alpha, delta) == n
-    assert n == 1 or tolerance_rank(n - 1, alpha, delta) == n
+    assert tolerance.tolerance_rank(n, alpha, delta) == n
+    assert n == 1 or tolerance.tolerance_rank(n - 1, alpha, delta) == n
 
 
 @pytest.mark.parametrize(("m", "a", "b"), [(1, 1, 1), (10, 3, 7), (200, 91, 10)])
 def test_the_beta_binomial_law_is_scipys(m, a, b):
-    ours = beta_binomial_cdf(m, a, b)
+    ours = tolerance.beta_binomial_cdf(m, a, b)
     np.testing.assert_allclose(ours, betabinom(m, a, b).cdf(np.arange(m + 1)), rtol=1e-9)
 
 
@@ -66,9 +56,9 @@ def test_the_beta_binomial_law_is_scipys(m, a, b):
     ("k", "n"), [(0, 1), (1, 1), (0, 20), (20, 20), (3, 20), (50, 100), (899, 1000), (1, 3)]
 )
 def test_the_binomial_interval_and_its_lower_limit_are_clopper_and_pearsons(k, n, level):
-    estimate, low, high = binomial_interval(k, n, level)
+    estimate, low, high = tolerance.binomial_interval(k, n, level)
     tail = (1 - level) / 2
-    assert binomial_lower(k, n, tail) == pytest.approx(low, abs=1e-8)
+    assert tolerance.binomial_lower(k, n, tail) == pytest.approx(low, abs=1e-8)
     assert estimate == k / n
     # Quantiles of the Beta law, and what defines the ends: tails of the binomial law.
     assert low == pytest.approx(beta(k, n - k + 1).ppf(tail) if k else 0.0, rel=1e-9)
@@ -77,7 +67,7 @@ def test_the_binomial_interval_and_its_lower_limit_are_clopper_and_pearsons(k, n
         assert binom.sf(k - 1, n, low) == pytest.approx(tail, rel=1e-8)
     if k < n:
         assert binom.cdf(k, n, high) == pytest.approx(tail, rel=1e-8)
-    np.testing.assert_equal(tuple(binomial_interval(0, 0)), (math.nan, 0, 1))
+    np.testing.assert_equal(tuple(tolerance.binomial_interval(0, 0)), (math.nan, 0, 1))
 
 
 def wealth_by_hand(losses, alpha, delta):
@@ -102,7 +92,7 @@ shares = st.fractions(0, 1, max_denominator=6).map(float)
     st.sampled_from([0.01, 0.1, 0.5]),
 )
 def test_the_p_value_of_bets_is_that_of_betting_by_hand(losses, alpha, delta):
-    p = betting_p_value(losses, alpha, delta)
+    p = tolerance.betting_p_value(losses, alpha, delta)
     assert p == pytest.approx(1 / wealth_by_hand(losses, alpha, delta), rel=1e-9)
     assert 0 < p <= 1
 
@@ -111,15 +101,15 @@ def test_the_p_value_of_bets_is_that_of_betting_by_hand(losses, alpha, delta):
 def test_the_p_value_of_many_bets_is_that_of_betting_by_hand(mean, rng):
     losses = rng.random(200) < mean  # so many that the bets stay below their limit of 1
     expected = 1 / wealth_by_hand(losses, 0.2, 0.1)
-    assert betting_p_value(losses, 0.2, 0.1) == pytest.approx(expected, rel=1e-9) != 1
+    assert tolerance.betting_p_value(losses, 0.2, 0.1) == pytest.approx(expected, rel=1e-9) != 1
 
 
 @given(st.lists(shares, min_size=1, max_size=40), st.sampled_from([0.05, 0.3]))
 def test_the_lower_limit_of_a_mean_share_is_the_largest_that_a_bet_rejects(kept, delta):
-    low = betting_lower(kept, delta)
+    low = tolerance.betting_lower(kept, delta)
     losses = 1 - np.array(kept)
-    assert betting_p_value(losses, 1 - low, delta) <= delta or low == 0
-    assert betting_p_value(losses, 1 - low - 1e-7, delta) > delta
+    assert tolerance.betting_p_value(losses, 1 - low, delta) <= delta or low == 0
+    assert tolerance.betting_p_value(losses, 1 - low - 1e-7, delta) > delta
 
 
 LAWS = {
@@ -137,19 +127,23 @@ LAWS = {
 def test_if_the_mean_loss_is_alpha_a_bet_is_won_no_more_often_than_its_level(law, n, alpha, delta):
     rng = np.random.default_rng([41, list(LAWS).index(law), n])
     runs = 2000
-    p = np.array([betting_p_value(x, alpha, delta) for x in LAWS[law](rng, alpha, (runs, n))])
+    p = np.array(
+        [tolerance.betting_p_value(x, alpha, delta) for x in LAWS[law](rng, alpha, (runs, n))]
+    )
     for level in (delta, 0.02, 0.3):  # valid at every level, though tuned to one
         wins = int((p <= level).sum())
         assert binomtest(wins, runs, level, alternative="greater").pvalue > FALSE_ALARM
     # At half the losses it is won often.
-    better = [betting_p_value(x / 2, alpha, delta) for x in LAWS[law](rng, alpha, (300, n))]
+    better = [
+        tolerance.betting_p_value(x / 2, alpha, delta) for x in LAWS[law](rng, alpha, (300, n))
+    ]
     assert np.mean(np.array(better) <= delta) > 2 * delta
 
 
 @pytest.mark.parametrize(("alpha", "delta"), [(0.1, 0.1), (0.2, 0.05), (0.05, 0.1), (0.5, 0.01)])
 def test_the_number_of_queries_for_a_bet_is_the_first_that_can_win(alpha, delta):
-    n = betting_n(alpha, delta)
-    wins = [betting_p_value(np.zeros(m), alpha, delta) <= delta for m in range(1, 4 * n)]
+    n = tolerance.betting_n(alpha, delta)
+    wins = [tolerance.betting_p_value(np.zeros(m), alpha, delta) <= delta for m in range(1, 4 * n)]
     assert wins == [False] * (n - 1) + [True] * (3 * n)
 
 
@@ -158,11 +152,11 @@ def test_the_numbers_of_queries_for_a_tiny_alpha_are_exact_to_a_thousandth(alpha
     # For α → 0 the first n with (1 − α)^n ≤ δ is ln(1/δ) / α. A bet wins as much with each query:
     # n is ln(1/δ) / (α · mean bet), whose mean is the same for all large n.
     delta, exact = 0.1, Fraction(str(alpha))
-    assert abs(tolerance_n(alpha, delta) * exact / Fraction(-math.log(delta)) - 1) < 1e-3
-    known = betting_n(1e-5, delta)
-    assert betting_p_value(np.zeros(known), 1e-5, delta) <= delta
-    assert betting_p_value(np.zeros(known - 1), 1e-5, delta) > delta
-    assert abs(betting_n(alpha, delta) * exact / (known * Fraction("1e-5")) - 1) < 1e-3
+    assert abs(tolerance.tolerance_n(alpha, delta) * exact / Fraction(-math.log(delta)) - 1) < 1e-3
+    known = tolerance.betting_n(1e-5, delta)
+    assert tolerance.betting_p_value(np.zeros(known), 1e-5, delta) <= delta
+    assert tolerance.betting_p_value(np.zeros(known - 1), 1e-5, delta) > delta
+    assert abs(tolerance.betting_n(alpha, delta) * exact / (known * Fraction("1e-5")) - 1) < 1e-3
 
 
 def tolerance_by_brute_force(lists, alpha, delta):
@@ -189,10 +183,10 @@ score_lists = st.lists(
 
 @given(score_lists, st.sampled_from([0.1, 0.3, 0.5, 0.8]), st.sampled_from([0.1, 0.3, 0.5]))
 def test_the_threshold_of_bets_is_that_of_trying_every_score(lists, alpha, delta):
-    threshold = query_recall_tolerance(lists, alpha, delta)
+    threshold = tolerance.query_recall_tolerance(lists, alpha, delta)
     assert threshold == tolerance_by_brute_force(lists, alpha, delta)
     assert type(threshold) is float
 
 
 def test_without_queries_the_threshold_of_bets_is_infinite():
-    assert query_recall_tolerance([], 0.1, 0.1) == math.inf
+    assert tolerance.query_recall_tolerance([], 0.1, 0.1) == math.inf
