@@ -335,6 +335,7 @@ def test_the_report_is_that_of_the_library(files, tmp_path):
     page = tmp_path / "report.html"
     given = (files / "half.json", files / "new.jsonl")
     assert run("diagnose", *given, "--out", page).stdout.endswith("report.html\n")
+    assert "ends in .html" in error_of("diagnose", *given, "--out", tmp_path / "r.pdf", code=2)
     calibration, new = Calibration.load(files / "half.json"), new_scored(files)
     sources = {"calibration": "half.json", "judged queries": "new.jsonl"}
     d, judged = diagnose(calibration, new), read_jsonl(files / "new.jsonl")

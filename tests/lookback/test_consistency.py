@@ -37,13 +37,8 @@ def test_an_answer_is_consistent_if_the_llm_says_yes(llm, llm_server):
     assert labelled.reasons == {1: "unreadable: 'I think so.'"}
     assert labelled.usage.requests == 3
     assert fields_of(llm_server.bodies[0])["context"] == ["Wait six hours.", "Bread rises."]
-    assert labelled.labels == {
-        "source": "LLM",
-        "llm": llm.name,
-        "prompt": Prompt.load("consistency").hash,
-        "answers": 3,
-        "answers_without_verdict": 1,
-    }
+    of_llm = {"source": "LLM", "llm": llm.name, "prompt": Prompt.load("consistency").hash}
+    assert labelled.labels == {**of_llm, "answers": 3, "answers_without_verdict": 1}
 
 
 def test_one_text_is_not_a_tuple_of_snippets():

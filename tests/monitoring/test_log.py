@@ -239,6 +239,8 @@ def test_a_file_of_other_lines_is_not_a_log(tmp_path, line):
         list(read_log(tmp_path / "other.txt"))
     with pytest.raises(FileNotFoundError):
         list(read_log(tmp_path / "none.jsonl"))
+    with pytest.raises(ValueError, match="event is 'claims'; give 'conformal_filter' or"):
+        list(read_log(tmp_path / "other.txt", event="claims"))
 
 
 @pytest.mark.parametrize(

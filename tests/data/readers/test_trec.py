@@ -37,16 +37,10 @@ def snippet(id, *hits, text=""):
 
 def test_qrels_and_a_run_are_read_by_hand(files):
     first, second, third = read(files / "qrels.txt", files / "run.txt")
-    assert first == JudgedQuery(
-        "301",  # the text is unknown
-        [
-            snippet(f"FT-{name}", Hit("retriever", rank, score))
-            for rank, (name, score) in enumerate([(1, 12.5), (2, 11.5), (7, 10.0)])
-        ],
-        [True, False, False],
-        id="301",
-        missed=1,  # FT-4
-    )
+    scores = enumerate({"FT-1": 12.5, "FT-2": 11.5, "FT-7": 10.0}.items())
+    found = [snippet(name, Hit("retriever", rank, score)) for rank, (name, score) in scores]
+    judged = JudgedQuery("301", found, [True, False, False], id="301", missed=1)
+    assert first == judged  # its text is unknown, and FT-4 is missed
     assert (second.relevant, second.missed) == ((True,), 0)
     assert (third.relevant, third.missed) == ((False,), 0)
 
