@@ -42,10 +42,10 @@ def diagnose(
         raise typer.BadParameter(f"give judged queries in place of --log for {needed}")
     sources = inputs.Sources(judged or Path(), unanswerable, run, k, min_score)
     if out is not None:
-        if out.suffix not in (".html", ".htm"):
-            raise typer.BadParameter(inputs.say("no page", out=out), param_hint="--out")
         read = (calibration, judged, *(log or ()), corpus, *sources.files.values())
         options.check_out(out, *read)
+        if out.suffix not in (".html", ".htm"):
+            raise typer.BadParameter(inputs.say("no page", out=out), param_hint="--out")
     tested = inputs.load_calibration(calibration, None, *(FILTERED if log else RETRIEVED))
     options.check_holds_gate(tested, calibration, unanswerable)
     if log:
