@@ -119,7 +119,9 @@ class Retrieved(Sequence[Snippet]):
         >>> Retrieved([Snippet("a", hits=(Hit("dense", 3),)), Snippet("b")]).has_gaps
         True
         """
-        known = ((np.count_nonzero(np.bincount(own)), int(own.max()) + 1) for own in self._ranks)
+        depths = [(own, int(own.max()) + 1) for own in self._ranks]
+        some = ((own, depth) for own, depth in depths if len(own) != depth)  # others are complete
+        known = ((np.count_nonzero(np.bincount(own)), depth) for own, depth in some)
         return any(n < min(0.9 * depth, depth - 1) for n, depth in known)
 
     @property

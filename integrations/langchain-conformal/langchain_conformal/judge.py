@@ -5,7 +5,7 @@ from functools import partial
 from inspect import signature
 from typing import Any
 
-from langchain_core.documents import BaseDocumentCompressor, Document
+from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever, RetrieverLike
 from langchain_core.runnables import Runnable, RunnableBinding, RunnableConfig
 from langchain_core.runnables.base import RunnableBindingBase
@@ -15,7 +15,6 @@ from langchain_core.vectorstores import VectorStoreRetriever
 from typing_extensions import Unpack
 
 from conformal_retrievers import LLM, JudgedQuery, Scorer
-from conformal_retrievers.data import unanswerable
 from conformal_retrievers.data.hits import RETRIEVER
 from conformal_retrievers.data.matching import JudgeOptions, Returned, retrieve_and_judge
 from conformal_retrievers.data.retrieval import Hybrid, Retrieval
@@ -222,16 +221,15 @@ def retrieval_of(retriever: RetrieverLike) -> Retrieval:
 
 def _inside(retriever: object) -> str:
     """Return what a retriever is made of: others with their depth, and how these are merged."""
-    within = [part for part in unanswerable.parts_of(retriever, Runnable) if _retrieves(part)]
-    parts = [f"{of.retriever}, k = {of.k or '?'}" for of in map(retrieval_of, within)]
-    compressors = unanswerable.parts_of(retriever, BaseDocumentCompressor)
-    parts += [type(compressor).__name__ for compressor in compressors]
+    # By name, as this is asked at each query: the fields of others may hold a whole corpus.
+    held = [getattr(retriever, name, None) for name in ("retriever", "base_retriever")]
+    held += getattr(retriever, "retrievers", ())
+    known = [retrieval_of(part) for part in held if isinstance(part, Runnable)]
+    parts = [f"{of.retriever}, k = {of.k or '?'}" for of in known]
+    if compressor := getattr(retriever, "base_compressor", None):
+        parts.append(type(compressor).__name__)
     weights = getattr(retriever, "weights", None)
     return "; ".join([*parts, *([f"weights {weights}"] if weights and parts else [])])
-
-
-def _retrieves(runnable: Any) -> bool:
-    return isinstance(unbound(runnable)[0], BaseRetriever)
 
 
 def parts_of(retriever: RetrieverLike) -> Mapping[str, RetrieverLike]:
