@@ -150,7 +150,7 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         reads it lets the query pass. None can be scored either in a list clearly shorter than any
         that was calibrated, if the scorer compares the snippets of a list. Warns of that, of more
         snippets than the retriever was asked for, of ranks that are missing between others, if none
-        were where it was calibrated, of less than half as many snippets as in nearly all lists that
+        were where it was calibrated, of scores where the retriever gave none, of less than half as many snippets as in nearly all lists that
         calibrated, if none can be scored, and if far more queries keep none, or all, than of those
         that calibrated.
         """
@@ -263,6 +263,7 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         checks.check_query(query)
         checks.warn_if_deeper(n, self.calibration.k)
         checks.warn_if_gaps(given, self.calibration.retrieval)
+        checks.warn_if_scored(given, self.calibration.retrieval, self.scorer)
         return self.group_of(query) if group is None and self.group_of is not None else group
 
     def _warn_if_nothing_drops(self) -> None:

@@ -65,6 +65,18 @@ def test_what_drops_snippets_in_front_is_warned_of_unless_it_did_where_it_was_ca
     of_cut("q", filtered[::2])
 
 
+def test_scores_are_warned_of_where_the_retriever_is_known_to_give_none(rng):
+    scored = judged(rng)
+    bare = [replace(q, snippets=with_hits([s.text for s in q.snippets])) for q in scored]
+    named = [replace(q, retriever="BM25Retriever()") for q in bare]
+    for queries in (named, bare, [*named[1:], replace(scored[0], retriever="BM25Retriever()")]):
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            keep = ConformalFilter.of(calibrate(queries, alpha=0.2))
+            keep("q", bare[0].snippets), keep("q", listed(similarities(rng)))
+        assert len([w for w in seen if "reranker" in str(w.message)]) == (queries is named)
+
+
 def test_lists_as_short_as_calibrated_ones_are_filtered(rng):
     calibration = calibrate(judged(rng, lengths=(5, K, 8)), Z_SCORE, alpha=0.05)
     keep = ConformalFilter.of(calibration)

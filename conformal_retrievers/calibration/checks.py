@@ -17,6 +17,7 @@ from conformal_retrievers.data.judged import retrieved
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.data.retrieval import as_json, as_retriever
 from conformal_retrievers.data.snippets import Retrieved
+from conformal_retrievers.scoring.hits import retrievers_of
 from conformal_retrievers.scoring.scorer import Scorer
 
 
@@ -124,6 +125,14 @@ def warn_if_gaps(snippets: Retrieved, calibrated: Mapping[str, JsonValue] | None
         warnings.warn(say("gaps"), stacklevel=1)
 
 
+def warn_if_scored(
+    snippets: Retrieved, calibrated: Mapping[str, JsonValue] | None, scorer: Scorer
+) -> None:
+    """Warn of scores where the retriever gave none to calibrate with, if its ranks are read."""
+    if (calibrated or {}).get("without_scores") and snippets.scored and retrievers_of(scorer):
+        warnings.warn(say("scored"), stacklevel=1)
+
+
 def check_unique_ids(ids: Iterable[str | None], unit: str = "query") -> None:
     """Raise ValueError for an id that occurs twice; None is not an id."""
     for id, times in Counter(id for id in ids if id is not None).most_common(1):
@@ -207,7 +216,8 @@ def with_retrieval(
     """Return the retrieval facts, completed with the judged queries' retriever, k and lengths.
 
     `lengths` are those of the lists that were retrieved, each with its number of queries, and
-    `with_gaps` is how many lack ranks. Raises ValueError if retriever or k differ between queries,
+    `with_gaps` is how many lack ranks, and `without_scores` how many had none, if all of them are
+    known to come from one retriever that gives none. Raises ValueError if retriever or k differ between queries,
     or from what is given.
     """
     facts: dict[str, Any] = json_copy("retrieval", retrieval) or {}
@@ -225,6 +235,8 @@ def with_retrieval(
         facts["lengths"] = {str(n): lengths[n] for n in sorted(lengths)}
     if with_gaps := sum(snippets.has_gaps for snippets in lists):
         facts["with_gaps"] = with_gaps
+    if facts.get("retriever") and lists and all(snippets.scored is False for snippets in lists):
+        facts["without_scores"] = len(lists)
     return json_copy("retrieval", facts or None)
 
 

@@ -125,6 +125,12 @@ class Retrieved(Sequence[Snippet]):
         return any(n < min(0.9 * depth, depth - 1) for n, depth in known)
 
     @property
+    def scored(self) -> bool | None:
+        """Whether the list of a single retriever has scores; None if there is no such list."""
+        own = self.hits.get(RETRIEVER)
+        return None if own is None else bool(np.isfinite(own.scores).any())
+
+    @property
     def _ranks(self) -> list[NDArray[np.intp]]:
         """The ranks of each retriever that found something."""
         known = [column.ranks[column.ranks < np.inf] for column in self.hits.values()]
