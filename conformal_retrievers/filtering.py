@@ -150,9 +150,9 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         reads it lets the query pass. None can be scored either in a list clearly shorter than any
         that was calibrated, if the scorer compares the snippets of a list. Warns of that, of more
         snippets than the retriever was asked for, of ranks that are missing between others, if none
-        were where it was calibrated, of scores where the retriever gave none, of less than half as many snippets as in nearly all lists that
-        calibrated, if none can be scored, and if far more queries keep none, or all, than of those
-        that calibrated.
+        were where it was calibrated, of scores where the retriever gave none, of less than half as
+        many snippets as in nearly all lists that calibrated, if none can be scored, and if far more
+        queries keep none, or all, than of those that calibrated.
         """
         given, n, decide = self._opened(snippets)
         group = self._checked(query, given, n, group)

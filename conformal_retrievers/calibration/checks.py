@@ -216,9 +216,9 @@ def with_retrieval(
     """Return the retrieval facts, completed with the judged queries' retriever, k and lengths.
 
     `lengths` are those of the lists that were retrieved, each with its number of queries, and
-    `with_gaps` is how many lack ranks, and `without_scores` how many had none, if all of them are
-    known to come from one retriever that gives none. Raises ValueError if retriever or k differ between queries,
-    or from what is given.
+    `with_gaps` is how many lack ranks. `without_scores` is how many have none, if all come from one
+    retriever, which is known, and none has any. Raises ValueError if retriever or k differ between
+    queries, or from what is given.
     """
     facts: dict[str, Any] = json_copy("retrieval", retrieval) or {}
     check_retrieval(facts)
