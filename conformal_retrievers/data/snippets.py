@@ -108,7 +108,7 @@ class Retrieved(Sequence[Snippet]):
         >>> Retrieved([Snippet("a", hits=hits), Snippet("b")]).depth
         4
         """
-        return max((int(own.max()) + 1 for own in self._ranks), default=len(self))
+        return max((depth for depth, _ in self._ranks), default=len(self))
 
     @property
     def has_gaps(self) -> bool:
@@ -119,10 +119,8 @@ class Retrieved(Sequence[Snippet]):
         >>> Retrieved([Snippet("a", hits=(Hit("dense", 3),)), Snippet("b")]).has_gaps
         True
         """
-        depths = [(own, int(own.max()) + 1) for own in self._ranks]
-        some = ((own, depth) for own, depth in depths if len(own) != depth)  # others are complete
-        known = ((np.count_nonzero(np.bincount(own)), depth) for own, depth in some)
-        return any(n < min(0.9 * depth, depth - 1) for n, depth in known)
+        some = ((depth, own) for depth, own in self._ranks if len(own) != depth)  # not complete
+        return any(len(np.unique(own)) < min(0.9 * depth, depth - 1) for depth, own in some)
 
     @property
     def scored(self) -> bool | None:
@@ -130,11 +128,11 @@ class Retrieved(Sequence[Snippet]):
         own = self.hits.get(RETRIEVER)
         return None if own is None else bool(np.isfinite(own.scores).any())
 
-    @property
-    def _ranks(self) -> list[NDArray[np.intp]]:
-        """The ranks of each retriever that found something."""
+    @cached_property
+    def _ranks(self) -> list[tuple[int, NDArray[np.float64]]]:
+        """The depth and the ranks of each retriever that found something."""
         known = [column.ranks[column.ranks < np.inf] for column in self.hits.values()]
-        return [own.astype(np.intp) for own in known if len(own)]
+        return [(int(own.max()) + 1, own) for own in known if len(own)]
 
 
 def as_snippets(snippets: Iterable[Snippet | str], name: str = "snippets") -> Retrieved:
