@@ -215,10 +215,10 @@ def with_retrieval(
 ) -> Mapping[str, JsonValue] | None:
     """Return the retrieval facts, completed with the judged queries' retriever, k and lengths.
 
-    `lengths` are those of the lists that were retrieved, each with its number of queries, and
-    `with_gaps` is how many lack ranks. `without_scores` is how many have none, if all come from one
-    retriever, which is known, and none has any. Raises ValueError if retriever or k differ between
-    queries, or from what is given.
+    `lengths` are those of the lists that were retrieved, each with its number of queries. `empty`
+    is for how many queries nothing was, `with_gaps` how many lists lack ranks, and
+    `without_scores` how many there are, if one retriever is known to have given all, and none has a
+    score. Raises ValueError if retriever or k differ between queries, or from what is given.
     """
     facts: dict[str, Any] = json_copy("retrieval", retrieval) or {}
     check_retrieval(facts)
@@ -230,9 +230,12 @@ def with_retrieval(
             raise ValueError(say("retrievals differ", name=name, values=values))
         if known:
             facts[name] = known.pop()
-    lists = [query.retrieved for query in judged if query.snippets and retrieved(query)]
+    asked = [query.retrieved for query in judged if retrieved(query)]
+    lists = [snippets for snippets in asked if len(snippets)]
     if lengths := Counter(snippets.depth for snippets in lists):
         facts["lengths"] = {str(n): lengths[n] for n in sorted(lengths)}
+    if empty := len(asked) - len(lists):
+        facts["empty"] = empty
     if with_gaps := sum(snippets.has_gaps for snippets in lists):
         facts["with_gaps"] = with_gaps
     if facts.get("retriever") and lists and all(snippets.scored is False for snippets in lists):

@@ -242,10 +242,24 @@ class Thresholds:
 
         Shorter ones are too few to have their way with the threshold.
         """
+        lengths = self._lengths
+        return lengths[math.floor(exact_alpha(self.alpha) * len(lengths))] if lengths else None
+
+    @property
+    def empty(self) -> tuple[int, int]:
+        """Of how many queries the retriever returned nothing, and how many it was asked, if known.
+
+        Both are 0 otherwise.
+        """
+        empty = (self.retrieval or {}).get("empty") or 0
+        return (int(str(empty)), int(str(empty)) + len(self._lengths)) if self._lengths else (0, 0)
+
+    @property
+    def _lengths(self) -> list[int]:
+        """The lengths of the lists that were retrieved, ascending; none if they are unknown."""
         known = (self.retrieval or {}).get("lengths")
         counts = {int(n): int(str(m)) for n, m in known.items()} if isinstance(known, dict) else {}
-        lengths = [n for n in sorted(counts) for _ in range(counts[n])]
-        return lengths[math.floor(exact_alpha(self.alpha) * len(lengths))] if lengths else None
+        return [n for n in sorted(counts) for _ in range(counts[n])]
 
     def is_short(self, n: int, *, passes: bool = True) -> bool:
         """Return, with a warning, whether a list of n is not like those that were calibrated.

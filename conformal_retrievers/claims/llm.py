@@ -107,7 +107,7 @@ def annotate(
     "verdict"}, with a `ClaimVerdict`. `concurrency` is the largest number of requests at a time;
     `cache` is as in `decompose`. Raises ValueError for a blank reference, and as `decompose`.
     """
-    if not reference.strip():
+    if not (reference or "").strip():
         raise ValueError(f"reference is {reference!r:.20}; give the text of a right answer")
     prompt = prompt or Prompt.load("annotate")
     check_fields(prompt, "query", "reference", "documents", "claim")

@@ -96,15 +96,19 @@ class Diagnosis:
 
     @property
     def few_scores(self) -> str:
-        """A sentence on it if these are too few to see that their scores differ."""
-        if self.comparison is None or self.comparison.p_value <= 1 - self.level:
+        """A sentence on how many queries it takes to see that scores differ; "" for enough."""
+        c = self.comparison
+        if c is None or c.p_value <= 1 - self.level:
             return ""
-        needed, reference = self.comparison.needed(self.level)
-        if self.comparison.n_new >= needed:
+        needed, reference = c.needed(self.level)
+        if c.n_new >= needed:
             return ""
-        more = f"{needed:,} queries like these, or " if needed <= 10 * reference else ""
-        judged = math.ceil(reference * SHARE / (SHARE - 1))
-        return say("few scores", more=more, reference=reference, judged=judged)
+        these = [say("like these", n=needed)] if needed <= 10 * reference else []
+        if c.n_reference < reference:
+            judged = math.ceil(reference * SHARE / (SHARE - 1))
+            kind = "a calibration" if self.calibration.subject == ANSWERS else "that fits"
+            these.append(say(kind, n=reference, judged=judged))
+        return say("needed", these=", or ".join(these))
 
     @property
     def summary(self) -> str:
@@ -121,10 +125,10 @@ class Diagnosis:
             return say("not comparable")
         target = 1 - exact_alpha(self.calibration.alpha)
         outside = any(f.name == "m1" and f.severity == "notice" for f in self.findings)
-        fine = "m1 alone" if outside else "no contradiction"
+        fine = "few scores" if self.few_scores else "m1 alone" if outside else "no contradiction"
         return say(
             "not asked" if self.calibration.subject == ANSWERS else "not judged",
-            known=self.few_scores or say(fine, share=percent(1 - self.level, exact=True)),
+            known=say(fine, share=percent(1 - self.level, exact=True)),
             n=n_to_rule_out(target),
             target=percent(target, exact=True),
             least=percent(shortfall(target), exact=True),

@@ -2,8 +2,9 @@
 
 A problem is a reason not to rely on the guarantee for these queries. Most problems are found by
 tests, each with a false alarm in at most a share 1 − level of cases: whether the lowest scores
-differ and, with judgements, whether coverage is too low or scores are reversed. A notice explains
-m1, m2 or coverage; the constants below say from where on it is given. What is fine is listed too.
+differ, whether more queries have no snippet and, with judgements, whether coverage is too low or
+scores are reversed. A notice explains m1, m2 or coverage; the constants below say from where on it
+is given. What is fine is listed too.
 """
 
 import math
@@ -18,6 +19,7 @@ from conformal_retrievers.evaluation.diagnosis import MEANING, Diagnosis, Findin
 from conformal_retrievers.evaluation.evaluate import Evaluation
 from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.wording import say
+from conformal_retrievers.theory.exchangeability import p_at_threshold
 from conformal_retrievers.theory.intervals import in_percent, percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
@@ -30,7 +32,7 @@ WEAK_AUC = 0.6
 def findings(d: Diagnosis) -> tuple[Finding, ...]:
     """Return all findings, the problems first."""
     of_judgements = (_coverage, _direction, _missing, _irrelevant, _groups)
-    of_scores = (_scores, _silence, _m1, _removal, _ties, _unscorable)
+    of_scores = (_scores, _empty, _silence, _m1, _removal, _ties, _unscorable)
     listed = [
         replace(finding, sentence=d.calibration.subject.worded(finding.sentence))
         for rule in (of_judgements if d.judged else ()) + of_scores
@@ -136,6 +138,20 @@ def _scores(d: Diagnosis) -> Iterator[Finding]:
     direction, share = ("higher" if c.higher > 0.5 else "lower"), max(c.higher, 1 - c.higher)
     how = say("shifted", direction=direction, share=100 * share) if c.overlap else say("outside")
     yield Finding("scores", "problem", say("scores differ", tested=tested, how=how))
+
+
+def _empty(d: Diagnosis) -> Iterator[Finding]:
+    """Empty lists have no score, so the test of scores and the band of m1 leave them out."""
+    n, (before, of) = d.evaluation.n_queries, d.calibration.empty
+    empty = n - int(d.evaluation.m2.n)
+    if not empty:
+        return
+    p = p_at_threshold(before, empty, of, n)
+    facts = {"empty": empty, "n": n, "before": before, "of": of, "p": p}
+    if of and empty * of > before * n and p <= 1 - d.level:
+        yield Finding("empty", "problem", say("more empty", **facts))
+    else:
+        yield Finding("empty", "notice", say("as empty" if of else "empty", **facts))
 
 
 def _silence(d: Diagnosis) -> Iterator[Finding]:

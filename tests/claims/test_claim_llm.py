@@ -102,8 +102,9 @@ def test_each_claim_is_annotated_by_reference_and_documents(llm, llm_server):
     assert found.usage.requests == 3
     assert sorted(fields_of(body)["claim"] for body in llm_server.bodies) == sorted(claims)
     assert fields_of(llm_server.bodies[0])["documents"] == documents
-    with pytest.raises(ValueError, match="reference"):
-        annotate(llm, QUERY, claims, reference=" \n")
+    for blank in (" \n", None):
+        with pytest.raises(ValueError, match="reference"):
+            annotate(llm, QUERY, claims, reference=blank)
 
 
 @pytest.mark.parametrize(

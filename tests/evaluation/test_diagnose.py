@@ -8,8 +8,17 @@ import pytest
 from drawn import calibrated, draw, unjudged
 from scipy.stats import binomtest
 
-from conformal_retrievers import ScoredQuery, diagnose, evaluate
+from conformal_retrievers import (
+    JudgedQuery,
+    RetrievalScorer,
+    ScoredQuery,
+    Snippet,
+    calibrate,
+    diagnose,
+    evaluate,
+)
 from conformal_retrievers.calibration.guarantees import n_needed
+from conformal_retrievers.data.queries import with_hits
 from conformal_retrievers.evaluation.diagnosis import Ties
 from conformal_retrievers.evaluation.power import coverage_p_value
 from conformal_retrievers.theory.exchangeability import m1_band, m2_band
@@ -230,6 +239,7 @@ def test_too_few_queries_are_noticed(rng):
     ("reference", "new", "needed"),
     [
         (60, 84, "85 queries like these, or a calibration of 61 or more: 82 judged queries"),
+        (399, 15, "in m1 takes 39 queries like these."),
         (60, 85, None),
         (36, 299, "takes a calibration of 40 or more: 54 judged queries"),  # or of 1,338 new ones
         (35, 999, "takes a calibration of 37 or more: 50 judged queries"),
@@ -238,7 +248,8 @@ def test_too_few_queries_are_noticed(rng):
 def test_too_few_queries_to_compare_scores_are_noticed(rng, reference, new, needed):
     d = diagnose(calibrated(draw(rng, reference)), unjudged(draw(rng, new)))
     assert by_name(d, "scores").severity == ("notice" if needed else "fine")
-    assert d.few_scores in d.summary
+    assert d.few_scores[:-1] in by_name(d, "scores").sentence
+    assert ("too few queries" in d.summary) == bool(needed)
     assert needed is None if not d.few_scores else needed in d.few_scores
 
 
@@ -367,3 +378,17 @@ def test_queries_without_judgements_or_without_a_retrieved_relevant_snippet_conf
     assert d.evaluation.recall_at_k.estimate == 0
     assert "coverage" not in names(d)
     assert "These queries are not judged" in d.summary
+
+
+def test_more_queries_without_a_snippet_than_where_it_was_calibrated_are_a_problem(rng):
+    snippets = with_hits([Snippet("a", retrieval_score=0.9), Snippet("b", retrieval_score=0.1)])
+    judged = [JudgedQuery(f"q{i}", snippets, [True, False], k=2) for i in range(27)]
+    judged += [JudgedQuery(f"none {i}", [], [], missed=1, k=2) for i in range(3)]
+    made = calibrate(judged, RetrievalScorer(), alpha=0.2)
+    found, nothing = ScoredQuery([-0.9, -0.1], [False] * 2), ScoredQuery([], [])
+    cases = ((made, 3, "notice"), (made, 12, "problem"), (CALIBRATION, 12, "notice"))
+    for calibration, n, severity in cases:
+        d = diagnose(calibration, [found] * (30 - n) + [nothing] * n)
+        assert by_name(d, "empty").severity == severity
+        assert f"nothing for {n} of 30" in d.paragraph
+    assert "empty" not in names(diagnose(made, [found] * 30))

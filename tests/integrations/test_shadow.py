@@ -93,6 +93,7 @@ def test_langchains_metadata_have_the_scores_of_what_would_be_dropped_too():
     scores = [(d.metadata["conformal_score"], d.metadata["conformal_p_value"] > 0.1) for d in found]
     assert scores == [(0.1, True), (0.9, False)]
     assert all("conformal_ranges" not in d.metadata for d in found)
+    assert made.compress_documents(found, "q")  # without a warning: nothing was dropped before
     bare = made.model_copy(update={"metadata_prefix": None})
     assert COMPRESSOR.ask(bare, PAGES) == COMPRESSOR.given(PAGES)
 

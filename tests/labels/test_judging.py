@@ -175,6 +175,9 @@ def test_the_record_of_queries_without_marks_has_no_audit(begin, out):
     judging = begin(queries(marked=[]), given={"questions": "synthetic"})
     finish(judging, lambda question, given: [True, *given[1:]])
     assert read_labels(out).keys() == {"source", "by", "queries", "unsure", "of", "questions"}
+    judging.close()
+    with pytest.raises(ValueError, match="behind number 3 are marked"):
+        begin([*queries(marked=[]), replace(queries(1)[0], query="new", id="new")])
 
 
 def test_the_rate_of_missed_snippets_by_hand(begin, out):

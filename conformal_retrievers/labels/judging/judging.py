@@ -37,7 +37,8 @@ class Judging:
     that of the unmarked snippets to show, in (0, 1]; see `draw` for the default.
 
     Raises ValueError if there is nothing to judge, the queries are not retrieved yet, a query has
-    evidence, or the journal is about other queries, another share or person; OSError if a file
+    evidence, marked queries follow those without marks, or the journal is about other queries,
+    another share or person; OSError if a file
     cannot be written, another process judges it, or `out` exists without a journal or was edited.
     """
 
@@ -104,6 +105,11 @@ class Judging:
             raise ValueError(
                 f"queries: {self.journal.path} is for others; give the file that it was begun "
                 "with, also with more queries at its end, or another --out"
+            )
+        if self.marked and not any(any(query.relevant) for query in self.queries[:n]):
+            raise ValueError(
+                f"queries: those behind number {n} are marked, and those that {self.journal.path} "
+                "was begun with are not; give these another --out"
             )
         more = draw(self.queries[n:], plan["share"], int(digest[:8], 16))
         order = [*plan["order"], *(n + place for place in more.order)]

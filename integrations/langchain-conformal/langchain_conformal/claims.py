@@ -18,7 +18,7 @@ class AnswerInput(TypedDict):
     """The input of `answer_filter_runnable`: `context` is what the answer was written from."""
 
     question: str
-    context: list[Document] | list[str] | Document | str
+    context: list[Document] | list[str]
     answer: str | BaseMessage
     group: NotRequired[str]
 
@@ -65,8 +65,7 @@ def _arguments(given: AnswerInput) -> tuple[str, str, Any, str | None]:
     check_input(given, "question", "context", "answer")
     answer, context = given["answer"], given["context"]
     text = str(answer.text) if isinstance(answer, BaseMessage) else answer
-    listed: Any = [context] if isinstance(context, (str, Document)) else context
-    snippets = [to_snippets([s])[0] if isinstance(s, Document) else s for s in listed]
+    snippets = [to_snippets([s])[0] if isinstance(s, Document) else s for s in context]
     return given["question"], text, snippets, given.get("group")
 
 

@@ -67,8 +67,6 @@ def confidence_runnable(
     def answer(given: QuestionInput) -> AIMessage:
         check_input(given, "question", "context")
         context = given["context"]
-        if isinstance(context, (str, Document)):
-            raise TypeError(f"context is {context!r:.60}; give a list of Documents or texts")
         if not context:
             raise ValueError('context is empty; filter with on_empty="keep_best", or do not ask')
         texts = [d.page_content if isinstance(d, Document) else d for d in context]

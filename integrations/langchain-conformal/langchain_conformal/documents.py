@@ -50,7 +50,8 @@ def check_input(given: object, *keys: str) -> None:
     for key in keys:
         if key not in given:
             raise ValueError(f"{key!r} is missing from the input; {form}")
-    if isinstance(given.get("context", ()), Mapping | None):  # its keys would pass for texts
+    # Letters, or the keys of a mapping, would pass for texts, and a joined text has other scores.
+    if isinstance(given.get("context", ()), Mapping | str | Document | None):
         raise TypeError(f"context is {given['context']!r:.60}; give a list of Documents or texts")
 
 
