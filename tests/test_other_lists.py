@@ -75,6 +75,9 @@ def test_scores_are_warned_of_where_the_retriever_is_known_to_give_none(rng):
             keep = ConformalFilter.of(calibrate(queries, alpha=0.2))
             keep("q", bare[0].snippets), keep("q", listed(similarities(rng)))
         assert len([w for w in seen if "reranker" in str(w.message)]) == (queries is named)
+    by_text = FunctionScorer(lambda query, texts: [float(len(text)) for text in texts], "length")
+    keep = ConformalFilter.of(calibrate(named, by_text, alpha=0.2), by_text)
+    keep("q", listed(similarities(rng)))  # without a warning: it reads no ranks
 
 
 def test_lists_as_short_as_calibrated_ones_are_filtered(rng):

@@ -116,7 +116,8 @@ class Retrieved(Sequence[Snippet]):
 
         More than a tenth is missing, and not one alone: a retriever may return a snippet twice.
 
-        >>> Retrieved([Snippet("a", hits=(Hit("dense", 3),)), Snippet("b")]).has_gaps
+        >>> sentences = [Snippet(text, hits=(Hit("dense", 3),)) for text in ("Ann did.", "It was.")]
+        >>> Retrieved([Snippet("a", hits=(Hit("dense", 0),)), *sentences]).has_gaps
         True
         """
         some = ((depth, own) for depth, own in self._ranks if len(own) != depth)  # not complete

@@ -386,9 +386,11 @@ def test_more_queries_without_a_snippet_than_where_it_was_calibrated_are_a_probl
     judged += [JudgedQuery(f"none {i}", [], [], missed=1, k=2) for i in range(3)]
     made = calibrate(judged, RetrievalScorer(), alpha=0.2)
     found, nothing = ScoredQuery([-0.9, -0.1], [False] * 2), ScoredQuery([], [])
-    cases = ((made, 3, "notice"), (made, 12, "problem"), (CALIBRATION, 12, "notice"))
-    for calibration, n, severity in cases:
+    more = replace(made, retrieval={"lengths": {"2": 18}, "empty": 12})
+    cases = [(made, 3, "notice"), (made, 5, "notice"), (made, 12, "problem"), (more, 1, "notice")]
+    for calibration, n, severity in [*cases, (CALIBRATION, 12, "notice")]:
         d = diagnose(calibration, [found] * (30 - n) + [nothing] * n)
         assert by_name(d, "empty").severity == severity
-        assert f"nothing for {n} of 30" in d.paragraph
+        before = {id(made): ", and for 3 of 30 where", id(more): ", and for 12 of 30 where"}
+        assert f"nothing for {n} of 30 queries{before.get(id(calibration), '.')}" in d.paragraph
     assert "empty" not in names(diagnose(made, [found] * 30))
