@@ -144,7 +144,7 @@ def _counts(score: Mapping[str, Any]) -> str:
     counts = (
         f"{more / less:.1f} times as much as {name}".removeprefix("1.0 times ")
         if less > 0.05 * more
-        else f"and {name} does not"
+        else f"and {name} counts little"
         for name, less in others
     )
     return f": {most} counts {', '.join(counts)}"

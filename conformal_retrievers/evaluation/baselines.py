@@ -92,7 +92,7 @@ def _own_scores(queries: ScoredQueries) -> dict[str, Array]:
     scores = {}
     for name, hits in known_hits(queries).items():
         hit = np.isfinite(hits.ranks)
-        if not np.isnan(hits.scores[hit]).any():
+        if np.isfinite(hits.scores[hit]).all():
             scores[name] = np.where(hit, _sign(queries, hits) * hits.scores, math.inf)
     return scores
 

@@ -182,6 +182,8 @@ def test_lower_scores_of_a_retriever_are_better_where_its_ranks_say_so():
         _, rows = of([replace(query, hits={"a": hits([0, 1], scores)})] * 2, 0.5)
         assert values(rows["threshold on a"]) == [1, 1]
         assert rows["threshold on a"].setting == scores[0]
+    endless = replace(query, hits={"a": hits([0, 1], [math.inf, math.inf])})
+    assert "threshold on a" not in of([endless] * 2, 0.5)[1]  # which its scores cannot set
 
 
 def test_where_missed_snippets_are_unknown_the_table_says_so():
