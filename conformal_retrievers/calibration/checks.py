@@ -216,9 +216,10 @@ def with_retrieval(
     """Return the retrieval facts, completed with the judged queries' retriever, k and lengths.
 
     `lengths` are those of the lists that were retrieved, each with its number of queries. `empty`
-    is for how many queries nothing was, `with_gaps` how many lists lack ranks, and
-    `without_scores` how many there are, if one retriever is known to have given all, and none has a
-    score. Raises ValueError if retriever or k differ between queries, or from what is given.
+    is for how many queries nothing was, None if that is unknown of some; `with_gaps` is how many
+    lists lack ranks, and `without_scores` how many there are, if one retriever is known to have
+    given all, and none has a score. What is 0 is left out. Raises ValueError if retriever or k
+    differ between queries, or from what is given.
     """
     facts: dict[str, Any] = json_copy("retrieval", retrieval) or {}
     check_retrieval(facts)
@@ -230,17 +231,20 @@ def with_retrieval(
             raise ValueError(say("retrievals differ", name=name, values=values))
         if known:
             facts[name] = known.pop()
-    asked = [query.retrieved for query in judged if retrieved(query)]
-    lists = [snippets for snippets in asked if len(snippets)]
-    if lengths := Counter(snippets.depth for snippets in lists):
-        facts["lengths"] = {str(n): lengths[n] for n in sorted(lengths)}
-    if empty := len(asked) - len(lists):
-        facts["empty"] = empty
-    if with_gaps := sum(snippets.has_gaps for snippets in lists):
-        facts["with_gaps"] = with_gaps
-    if facts.get("retriever") and lists and all(snippets.scored is False for snippets in lists):
-        facts["without_scores"] = len(lists)
-    return json_copy("retrieval", facts or None)
+    returned = [query for query in judged if query.snippets and retrieved(query)]
+    lists = [query.retrieved for query in returned]
+    if not lists:
+        return json_copy("retrieval", facts or None)
+    lengths, empty = Counter(of.depth for of in lists), [q for q in judged if not q.snippets]
+    named = all(query.retriever is not None for query in returned)
+    measured = {
+        "lengths": {str(n): lengths[n] for n in sorted(lengths)},
+        "empty": len(empty) if all(map(retrieved, empty)) else None,
+        "with_gaps": sum(of.has_gaps for of in lists),
+        "without_scores": len(lists) if named and all(of.scored is False for of in lists) else 0,
+    }
+    others = {name: fact for name, fact in facts.items() if name not in measured}
+    return json_copy("retrieval", others | {k: v for k, v in measured.items() if v != 0})
 
 
 def check_retrieval(

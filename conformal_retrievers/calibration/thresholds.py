@@ -251,8 +251,10 @@ class Thresholds:
 
         Both are 0 otherwise.
         """
-        empty = (self.retrieval or {}).get("empty") or 0
-        return (int(str(empty)), int(str(empty)) + len(self._lengths)) if self._lengths else (0, 0)
+        empty = (self.retrieval or {}).get("empty", 0)
+        if not self._lengths or not isinstance(empty, int):
+            return 0, 0
+        return empty, empty + len(self._lengths)
 
     @property
     def _lengths(self) -> list[int]:

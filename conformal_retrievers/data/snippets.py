@@ -125,9 +125,11 @@ class Retrieved(Sequence[Snippet]):
 
     @property
     def scored(self) -> bool | None:
-        """Whether the list of a single retriever has scores; None if there is no such list."""
-        own = self.hits.get(RETRIEVER)
-        return None if own is None else bool(np.isfinite(own.scores).any())
+        """Whether all in the list of a single retriever has a score, or none; None for some."""
+        if RETRIEVER not in self.hits:
+            return None
+        known = np.isfinite(self.hits[RETRIEVER].scores)
+        return bool(known.any()) if known.all() == known.any() else None
 
     @cached_property
     def _ranks(self) -> list[tuple[int, NDArray[np.float64]]]:

@@ -71,6 +71,7 @@ class Diagnosis:
     auc_within: Interval  # mean over queries of P(an irrelevant score is above a relevant one)
     auc_over: float  # the same over the snippets of all queries
     ties: Ties
+    empty: tuple[int, int]  # of how many reference queries nothing was retrieved, of how many
     sweep: tuple[SweepPoint, ...] = field(repr=False)
     findings: tuple[Finding, ...] = ()  # the problems first
 
@@ -106,7 +107,7 @@ class Diagnosis:
         these = [say("like these", n=needed)] if needed <= 10 * reference else []
         if c.n_reference < reference:
             judged = math.ceil(reference * SHARE / (SHARE - 1))
-            kind = "a calibration" if self.calibration.subject == ANSWERS else "that fits"
+            kind = "a calibration" if self.calibration.choice is None else "that fits"
             these.append(say(kind, n=reference, judged=judged))
         return say("needed", these=", or ".join(these))
 

@@ -17,6 +17,7 @@ from conformal_retrievers import (
     diagnose,
     evaluate,
 )
+from conformal_retrievers.calibration.file_schema import Choice
 from conformal_retrievers.calibration.guarantees import n_needed
 from conformal_retrievers.data.queries import with_hits
 from conformal_retrievers.evaluation.diagnosis import Ties
@@ -246,7 +247,11 @@ def test_too_few_queries_are_noticed(rng):
     ],
 )
 def test_too_few_queries_to_compare_scores_are_noticed(rng, reference, new, needed):
-    d = diagnose(calibrated(draw(rng, reference)), unjudged(draw(rng, new)))
+    learned = {"score": "x", "choice": Choice(chosen="x", given=[]).model_dump()}
+    calibration = calibrated(draw(rng, reference), scorer_provenance=learned)
+    d = diagnose(calibration, unjudged(draw(rng, new)))
+    given = replace(d, calibration=replace(calibration, scorer_provenance=None))
+    assert "judged queries" not in given.few_scores  # none would fit a score that is given
     assert by_name(d, "scores").severity == ("notice" if needed else "fine")
     assert d.few_scores[:-1] in by_name(d, "scores").sentence
     assert ("too few queries" in d.summary) == bool(needed)
@@ -394,3 +399,8 @@ def test_more_queries_without_a_snippet_than_where_it_was_calibrated_are_a_probl
         before = {id(made): ", and for 3 of 30 where", id(more): ", and for 12 of 30 where"}
         assert f"nothing for {n} of 30 queries{before.get(id(calibration), '.')}" in d.paragraph
     assert "empty" not in names(diagnose(made, [found] * 30))
+    unknown = calibrate([*judged[:-1], replace(judged[-1], k=None)], RetrievalScorer(), alpha=0.2)
+    again = calibrate(judged[:27], RetrievalScorer(), alpha=0.2, retrieval=unknown.retrieval)
+    assert (unknown.empty, made.empty, again.empty) == ((0, 0), (3, 30), (0, 27))
+    like = diagnose(made, [found] * 18 + [nothing] * 12, reference=[found] * 18 + [nothing] * 12)
+    assert by_name(like, "empty").severity == "notice"

@@ -33,7 +33,9 @@ def answer_filter_runnable(answer_filter: AnswerFilter) -> Runnable[AnswerInput,
     complete answer can be filtered. With handlers, filtering is a run of its own,
     "conformal_claims", with one custom event, which is also its output.
 
-    Raises TypeError for another kind of filter, and ValueError for an input without a key.
+    Raises TypeError for another kind of filter. The Runnable raises ValueError for an input without
+    a key, and TypeError for a context that is no list, such as one joined text, by which claims
+    have other relevances than by the documents that were calibrated with.
     """
     needed = "an AnswerFilter: AnswerFilter(claim_filter, as_llm(chat))"
     check_type(AnswerFilter, needed, answer_filter=answer_filter)

@@ -51,7 +51,7 @@ def check_input(given: object, *keys: str) -> None:
         if key not in given:
             raise ValueError(f"{key!r} is missing from the input; {form}")
     # Letters, or the keys of a mapping, would pass for texts, and a joined text has other scores.
-    if isinstance(given.get("context", ()), Mapping | str | Document | None):
+    if not isinstance(given.get("context", ()), list | tuple):
         raise TypeError(f"context is {given['context']!r:.60}; give a list of Documents or texts")
 
 
