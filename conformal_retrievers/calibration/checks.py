@@ -235,13 +235,15 @@ def with_retrieval(
     lists = [query.retrieved for query in returned]
     if not lists:
         return json_copy("retrieval", facts or None)
-    lengths, empty = Counter(of.depth for of in lists), [q for q in judged if not q.snippets]
+    lengths = Counter(snippets.depth for snippets in lists)
+    empty = [query for query in judged if not query.snippets]
     named = all(query.retriever is not None for query in returned)
+    bare = named and all(snippets.scored is False for snippets in lists)
     measured = {
         "lengths": {str(n): lengths[n] for n in sorted(lengths)},
         "empty": len(empty) if all(map(retrieved, empty)) else None,
-        "with_gaps": sum(of.has_gaps for of in lists),
-        "without_scores": len(lists) if named and all(of.scored is False for of in lists) else 0,
+        "with_gaps": sum(snippets.has_gaps for snippets in lists),
+        "without_scores": len(lists) if bare else 0,
     }
     others = {name: fact for name, fact in facts.items() if name not in measured}
     return json_copy("retrieval", others | {k: v for k, v in measured.items() if v != 0})

@@ -246,7 +246,7 @@ class Thresholds:
         return lengths[math.floor(exact_alpha(self.alpha) * len(lengths))] if lengths else None
 
     @property
-    def empty(self) -> tuple[int, int]:
+    def empty_lists(self) -> tuple[int, int]:
         """Of how many queries the retriever returned nothing, and how many it was asked, if known.
 
         Both are 0 otherwise.

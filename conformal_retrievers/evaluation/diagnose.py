@@ -69,7 +69,7 @@ def diagnose(
     if len(lowest) and len(scored):
         both = (kept[own], int(new.lowest_kept[own])) if kept else None
         comparison = exchangeability.two_sample_test(lowest, scored, both)
-    before = calibration.empty
+    before = calibration.empty_lists
     if like is not None:
         before = int(np.count_nonzero(like.counts.retrieved == 0)), len(like.counts.retrieved)
     d = Diagnosis(
@@ -82,7 +82,7 @@ def diagnose(
         auc_within=cluster_interval(within, np.ones(len(within)), level),
         auc_over=new.auc_over,
         ties=Ties(new.n_scores, new.n_values, new.at_threshold / max(1, new.n_scores)),
-        empty=before,
+        empty_before=before,
         sweep=points,
     )
     return replace(d, findings=findings(d))

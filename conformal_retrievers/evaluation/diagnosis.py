@@ -71,7 +71,7 @@ class Diagnosis:
     auc_within: Interval  # mean over queries of P(an irrelevant score is above a relevant one)
     auc_over: float  # the same over the snippets of all queries
     ties: Ties
-    empty: tuple[int, int]  # of how many reference queries nothing was retrieved, of how many
+    empty_before: tuple[int, int]  # reference queries without a snippet, of how many
     sweep: tuple[SweepPoint, ...] = field(repr=False)
     findings: tuple[Finding, ...] = ()  # the problems first
 

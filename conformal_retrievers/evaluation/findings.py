@@ -142,7 +142,7 @@ def _scores(d: Diagnosis) -> Iterator[Finding]:
 
 def _empty(d: Diagnosis) -> Iterator[Finding]:
     """Empty lists have no score, so the test of scores and the band of m1 leave them out."""
-    n, (before, of) = d.evaluation.n_queries, d.empty
+    n, (before, of) = d.evaluation.n_queries, d.empty_before
     empty = n - int(d.evaluation.m2.n)
     if not empty:
         return

@@ -153,8 +153,8 @@ def _has(units: Sequence[str], texts: Sequence[str]) -> NDArray[np.bool_]:
     marked[_marks(known)] = True
     # By every fourth place: numpy is slow where numbers do not begin at multiples of their size.
     every = [np.frombuffer(joined, np.uint32, (n + 3 - i) // 4, i) for i in range(4)]
-    found = [4 * np.flatnonzero(marked.take(_marks(some))) + i for i, some in enumerate(every)]
-    places = np.concatenate(found)
+    marks = [4 * np.flatnonzero(marked.take(_marks(some))) + i for i, some in enumerate(every)]
+    places = np.concatenate(marks)
     which = known.searchsorted(fours[places])
     same = known.take(which, mode="clip") == fours[places]
     seen = np.zeros((len(known), len(texts)), np.bool_)

@@ -401,6 +401,6 @@ def test_more_queries_without_a_snippet_than_where_it_was_calibrated_are_a_probl
     assert "empty" not in names(diagnose(made, [found] * 30))
     unknown = calibrate([*judged[:-1], replace(judged[-1], k=None)], RetrievalScorer(), alpha=0.2)
     again = calibrate(judged[:27], RetrievalScorer(), alpha=0.2, retrieval=unknown.retrieval)
-    assert (unknown.empty, made.empty, again.empty) == ((0, 0), (3, 30), (0, 27))
+    assert (unknown.empty_lists, made.empty_lists, again.empty_lists) == ((0, 0), (3, 30), (0, 27))
     like = diagnose(made, [found] * 18 + [nothing] * 12, reference=[found] * 18 + [nothing] * 12)
     assert by_name(like, "empty").severity == "notice"
