@@ -79,6 +79,8 @@ def test_scores_are_warned_of_where_the_retriever_is_known_to_give_none(rng):
     by_text = FunctionScorer(lambda query, texts: [float(len(text)) for text in texts], "length")
     keep = ConformalFilter.of(calibrate(named, by_text, alpha=0.2), by_text)
     keep("q", listed(similarities(rng)))  # without a warning: it reads no ranks
+    some = with_hits([Snippet("a", retrieval_score=0.9), *[s.text for s in bare[0].snippets[1:]]])
+    ConformalFilter.of(calibrate(named, alpha=0.2))("q", some)  # of a store that keeps a score
 
 
 def test_lists_as_short_as_calibrated_ones_are_filtered(rng):
