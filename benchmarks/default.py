@@ -19,6 +19,7 @@ drawn anew in each halving.
 
 The recall is 80 % (nq-open 90 %), or what the union of both lists reaches less 10 points.
 `--alone 20` filters the best 20 of the dense retriever instead, as a plain vector store gives them.
+`--places` states the documents of snippets and their places there, where the corpus has `doc`.
 
     python -m benchmarks.default --data FOLDER [--sets scifact nq-open] [--cache FOLDER]
     python -m benchmarks.default … --write NAME    also writes results/NAME.md; alone, default.md
@@ -45,6 +46,7 @@ from rich.table import Table
 
 from benchmarks.arguments import add_cache, add_data, parser_of
 from benchmarks.halvings import encoded
+from benchmarks.sets import json_rows
 from conformal_retrievers import (
     JudgedQuery,
     RetrievalScorer,
@@ -121,6 +123,7 @@ def parsed_arguments() -> argparse.Namespace:
         help="characters that a snippet costs beside its text; inf: snippets alone cost",
     )
     parser.add_argument("--alone", type=int, help="so many snippets of the dense retriever alone")
+    parser.add_argument("--places", action="store_true", help="state documents and places there")
     parser.add_argument(
         "--write", nargs="?", const="default", help="also write results/NAME.md", metavar="NAME"
     )
@@ -148,6 +151,8 @@ def sections(arguments: argparse.Namespace) -> Iterator[str | Table]:
         for name in arguments.sets:
             prior = prior_from("snippets", made, [name])
             judged = united(arguments.data / name, cache, arguments.model)
+            if arguments.places:
+                judged = placed(judged, arguments.data / name)
             if arguments.alone:
                 judged = [of_dense(query, arguments.alone) for query in judged]
             recall = recall_of(name, judged)
@@ -204,6 +209,15 @@ def of_dense(query: JudgedQuery, depth: int) -> JudgedQuery:
     missed = query.missed + sum(query.relevant) - sum(relevant)
     fields = {"snippets": snippets, "relevant": relevant, "missed": missed}
     return replace(query, **fields, retriever="dense", k=depth)
+
+
+def placed(judged: Sequence[JudgedQuery], folder: Path) -> list[JudgedQuery]:
+    """Return queries whose snippets state their document and place there, of a corpus with both."""
+    rows = enumerate(json_rows(folder / "corpus.jsonl.gz"))
+    places = {row["_id"]: {"document": row["doc"], "position": i} for i, row in rows}
+    return [
+        replace(q, snippets=[replace(s, **places[str(s.id)]) for s in q.snippets]) for q in judged
+    ]
 
 
 def candidates_in(folder: Path) -> dict[str, set[str]]:

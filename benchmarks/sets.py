@@ -175,8 +175,8 @@ def functions(folder: Path) -> Path:
     """Write the functions of numpy, scipy and scikit-learn in the BEIR layout; return the folder.
 
     A question is the first paragraph of a docstring, and relevant is the function whose it is, of
-    which the corpus has the source without docstrings. Which ones are there depends on the versions
-    of the packages.
+    which the corpus has the source without docstrings, in the order of its file. Which ones are
+    there depends on the versions of the packages.
     """
     sources, questions = dict[str, str](), dict[str, str]()
     root = Path(find_spec("numpy").origin).parents[1]  # type: ignore[union-attr, arg-type]
@@ -194,7 +194,10 @@ def functions(folder: Path) -> Path:
     corpus = {*asked.values(), *others[: N_FUNCTIONS - len(asked)]}
     folder.mkdir(parents=True, exist_ok=True)
     rows = {
-        "corpus": [{"_id": id, "text": sources[id]} for id in sources if id in corpus],
+        "corpus": [
+            {"_id": id, "text": sources[id], "doc": id.rpartition(":")[0]}
+            for id in sorted(corpus, key=place_of)
+        ],
         "queries": [{"_id": f"q:{id}", "text": text} for text, id in asked.items()],
     }
     for name, of in rows.items():
@@ -203,6 +206,11 @@ def functions(folder: Path) -> Path:
     lines = ["query-id\tcorpus-id\tscore", *(f"q:{id}\t{id}\t1" for id in asked.values())]
     (folder / "qrels.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder
+
+
+def place_of(id: str) -> tuple[str, int]:
+    path, _, line = id.rpartition(":")
+    return path, int(line)
 
 
 def functions_in(path: Path) -> Iterator[tuple[int, str, str]]:

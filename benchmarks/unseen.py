@@ -7,7 +7,7 @@
 
 A query retrieves from all paragraphs or rows of its collection, in which its own text is not.
 Paragraphs shorter than 80 characters, such as code or the items of a list, belong to the one
-before.
+before. Paragraphs state their page, and are in its order.
 
     apt-get download perl-doc python3.11-doc debian-handbook
     pip download --no-deps --no-binary :all: py_entitymatching==0.4.2
@@ -45,6 +45,7 @@ class Row(NamedTuple):
 
     query: str
     relevant: list[str]
+    page: str | None = None
 
 
 def main() -> None:
@@ -68,8 +69,9 @@ def write(folder: Path, rows: list[Row], others: Iterable[str] = ()) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     texts = dict.fromkeys([*(text for row in rows for text in row.relevant), *others])
     ids = {text: f"d{i}" for i, text in enumerate(texts)}
+    pages = {text: {"doc": row.page} for row in reversed(rows) if row.page for text in row.relevant}
     tables = {
-        "corpus": [{"_id": id, "text": text} for text, id in ids.items()],
+        "corpus": [{"_id": id, "text": text, **pages.get(text, {})} for text, id in ids.items()],
         "queries": [{"_id": f"q{i}", "text": row.query} for i, row in enumerate(rows)],
     }
     for name, table in tables.items():
@@ -88,7 +90,8 @@ def of_perl(root: Path) -> Iterator[Row]:
         for part in re.split("^=head2 ", path.read_text("utf-8"), flags=re.M)[1:]:
             question, _, answer = part.partition("\n")
             answer = re.split("^=(?:head1|cut|over|back)", answer, flags=re.M)[0]
-            yield from answered(without_pod(question), without_pod(answer).split("\n\n"))
+            paragraphs = without_pod(answer).split("\n\n")
+            yield from answered(without_pod(question), paragraphs, path.name)
 
 
 def without_pod(text: str) -> str:
@@ -102,7 +105,7 @@ def of_python(root: Path) -> Iterator[Row]:
         for question, answer in zip(parts[1::2], parts[2::2], strict=True):
             paragraphs = [p for p in answer.split("\n\n") if not p.startswith("..")]
             marks = (re.sub(r":\w+:|[`*]", "", paragraph) for paragraph in paragraphs)
-            yield from answered(re.sub("[`*]", "", question), marks)
+            yield from answered(re.sub("[`*]", "", question), marks, path.name)
 
 
 def of_handbook(root: Path, language: str) -> Iterator[Row]:
@@ -115,14 +118,14 @@ def of_handbook(root: Path, language: str) -> Iterator[Row]:
             found = re.findall(r'<div class="para">(.*?)</div>', below, flags=re.S)
             if heading not in seen:
                 seen.add(heading)
-                yield from answered(heading, map(without_html, found))
+                yield from answered(heading, map(without_html, found), path.name)
 
 
 def without_html(text: str) -> str:
     return " ".join(html.unescape(re.sub("<[^>]+>", "", text)).split())
 
 
-def answered(question: str, paragraphs: Iterable[str]) -> Iterator[Row]:
+def answered(question: str, paragraphs: Iterable[str], page: str) -> Iterator[Row]:
     """Yield the question with its paragraphs, if it says something and there are any."""
     joined: list[str] = []
     for paragraph in (" ".join(text.split()) for text in paragraphs):
@@ -131,7 +134,7 @@ def answered(question: str, paragraphs: Iterable[str]) -> Iterator[Row]:
         elif paragraph:
             joined.append(paragraph)
     if joined and len(question) >= 8:
-        yield Row(question, joined)
+        yield Row(question, joined, page)
 
 
 # --- tables ---------------------------------------------------------------------------------------

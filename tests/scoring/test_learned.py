@@ -95,10 +95,13 @@ def test_the_features_of_documents_and_places_by_hand():
     m = found["scorer's z-score by s"] / 2  # the mean of it and of stems, which are all alike
     y, x30, x10, _, x70, y5, x30b = m
     best, mean = [y5, x10, x10, m[3], x10, y5, x10], np.mean([x10, x30, x30b, x70])
+    sizes = np.array([2, 4, 4, 1, 4, 2, 4])
+    others = 1 - sizes / 7
+    means = [(y + y5) / 2, mean, mean, m[3], mean, (y + y5) / 2, mean]
     of_documents = {
-        "best of document": best - m,
-        "mean of document": [(y + y5) / 2, mean, mean, m[3], mean, (y + y5) / 2, mean] - m,
-        "size of document": np.log([2, 4, 4, 1, 4, 2, 4]),
+        "best of document": (best - m) * others,
+        "mean of document": (means - m) * others,
+        "size of document": np.log(sizes) * others,
     }
     of_places = {
         "two before": [0, 0, 0, 0, x10 - x70, 0, 0],
@@ -193,6 +196,17 @@ def test_without_judged_queries_coefficients_are_the_means_of_the_prior_shared_b
         assert (mean, sd) == (normal.mean / times, normal.sd)
 
 
+def test_by_the_prior_a_document_of_several_snippets_is_better_unless_it_is_the_only_one():
+    def scores(documents, context="document"):
+        hits = [Snippet("text", document=d, hits=[Hit("a", i)]) for i, d in enumerate(documents)]
+        scorer = fitted(Sources((("a", "rank"),), (), context), (), [], "snippets")
+        return scorer.score("q", hits)
+
+    alone, beside = scores("xyzuv"), scores("xyxuv")
+    assert (beside - alone)[[0, 2]].max() < 0 < (beside - alone)[[1, 3, 4]].min()
+    assert alone.tolist() == scores("xxxxx").tolist() == scores("xxxxx", "none").tolist()
+
+
 def drawn(queries=45, n=12):
     """Return queries with hits of `near`, distances, and `words`, ranks, and two scorers."""
     rng, scores, judged = np.random.default_rng(5), ({}, {}), []
@@ -229,10 +243,11 @@ def test_the_fit_is_the_optimum_of_its_formula_and_the_score_is_the_expected_sha
     np.testing.assert_allclose(LEARNED.coefficients, best, atol=1e-4)
     assert np.abs(best - m).max() > 0.1
     for query in NEW:
-        log_odds = table_of(LEARNED.sources, SCORERS, query)[1].T @ LEARNED.coefficients
-        p = 1 / (1 + np.exp(-log_odds))
-        shares = [one / (1 + sum(p) - one) for one in p]
-        for scorer, c in ((LEARNED, 500), (replace(LEARNED, prior="sentences 1"), 100)):
+        for prior, c in (("snippets 1", 500), ("sentences 1", 100)):
+            scorer, of_item = replace(LEARNED, prior=prior), replace(query, split="s" * (c == 100))
+            log_odds = table_of(LEARNED.sources, SCORERS, of_item)[1].T @ LEARNED.coefficients
+            p = 1 / (1 + np.exp(-log_odds))
+            shares = [one / (1 + sum(p) - one) for one in p]
             expected = np.log([1 + len(t) / c for t in query.retrieved.texts]) - np.log(shares)
             np.testing.assert_allclose(scorer.score(query.query, query.snippets), expected)
     odds = np.random.default_rng(0).normal(size=100)  # bit for bit, in whatever order

@@ -91,7 +91,12 @@ def words_of(query: str, texts: Sequence[str]) -> Values:
 
 
 def features(
-    sources: Sources, query: str, words: Values, scores: Sequence[Values], snippets: Retrieved
+    sources: Sources,
+    query: str,
+    words: Values,
+    scores: Sequence[Values],
+    snippets: Retrieved,
+    sentences: bool = False,
 ) -> tuple[Known, Values]:
     """Return which snippets (n,) can be scored, and the features (d, n) of these.
 
@@ -134,7 +139,7 @@ def features(
         if sources.context == "document+position":
             places.append(snippets.positions)
         layout = layout_of(*[[*compress(of_each, known)] for of_each in places])
-        rows += in_documents(mean, layout)
+        rows += in_documents(mean, layout, sentences)
         if sources.context == "document+position":
             rows += in_places(mean, layout)
     return known, np.vstack(rows)
@@ -163,19 +168,22 @@ def standing(x: Values, lengths: NDArray[np.intp]) -> tuple[Values, Values]:
     return (part - mean) / sd, part / sd
 
 
-def in_documents(mean: Values, layout: Layout) -> list[Values]:
+def in_documents(mean: Values, layout: Layout, sentences: bool = False) -> list[Values]:
     """Return best and mean of each snippet's document less its own score, and the log size.
 
-    Of scores (n,): (n,) each. All are 0 of a document with one snippet.
+    Of scores (n,): (n,) each. But for sentences, times the share of snippets that are of other
+    documents: one document alone says nothing. All are 0 of a document with one snippet.
 
-    >>> in_documents(np.array([1.0, 3.0, 2.0]), layout_of(["d", "d", None]))[:2]
-    [array([ 0., -2.,  0.]), array([ 1., -1.,  0.])]
+    >>> in_documents(np.array([1.0, 3.0, 2.0, 2.0]), layout_of(["d", "d", None, None]))[:2]
+    [array([ 0., -1.,  0.,  0.]), array([ 0.5, -0.5,  0. ,  0. ])]
     """
     document, sizes = layout.document, layout.sizes
+    others = 1.0 if sentences else (1 - sizes / len(mean))[document]
     best = np.minimum.reduceat(mean[layout.order], sizes.cumsum() - sizes)
     by_score = np.lexsort((mean, document))  # sums of floats depend on the order
     sums = np.add.reduceat(mean[by_score], sizes.cumsum() - sizes)
-    return [best[document] - mean, (sums / sizes)[document] - mean, np.log(sizes[document])]
+    to_best, to_mean = best[document] - mean, (sums / sizes)[document] - mean
+    return [to_best * others, to_mean * others, np.log(sizes[document]) * others]
 
 
 def in_places(mean: Values, layout: Layout) -> list[Values]:

@@ -38,7 +38,7 @@ from conformal_retrievers.scoring.learned.regression import most_probable
 from conformal_retrievers.scoring.scorer import Scorer, query_digest, score_snippets
 from conformal_retrievers.scoring.shared_scores import scored_once
 
-FORMAT, VERSION = "conformal-retrievers/learned-scorer", 11
+FORMAT, VERSION = "conformal-retrievers/learned-scorer", 12
 BESIDE = {"snippets": 500.0, "sentences": 100.0}  # what one costs beside its text, in characters
 
 
@@ -181,11 +181,13 @@ class LearnedScorer(Learned, CombinedScorer):
 
     def combine(self, query: str, scores: Sequence[Values], snippets: Retrieved) -> Values:
         """Return the score of each snippet, (n,)."""
-        known, table = features(self.sources, query, _words(query, snippets), scores, snippets)
+        item, *_ = self.prior.split()
+        known, table = features(
+            self.sources, query, _words(query, snippets), scores, snippets, item == "sentences"
+        )
         combined = np.full(len(snippets), np.nan)
         # Row by row: no sum depends on other snippets, even in its last bit.
         combined[known] = by_share((table * np.array(self.coefficients)[:, np.newaxis]).sum(axis=0))
-        item, *_ = self.prior.split()
         return combined + np.log1p(np.array([*map(len, snippets.texts)]) / BESIDE[item])
 
 
@@ -235,7 +237,7 @@ def table_of(
     """Return which of a query's snippets can be scored, (n,), and their features (d, n)."""
     text, given = query.query, query.retrieved
     own = [score_snippets(scorer, text, given) for scorer in scorers]
-    return features(sources, text, _words(text, given), own, given)
+    return features(sources, text, _words(text, given), own, given, bool(query.split))
 
 
 def _words(query: str, snippets: Retrieved) -> Values:
