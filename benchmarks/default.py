@@ -213,8 +213,10 @@ def of_dense(query: JudgedQuery, depth: int) -> JudgedQuery:
 
 def placed(judged: Sequence[JudgedQuery], folder: Path) -> list[JudgedQuery]:
     """Return queries whose snippets state their document and place there, of a corpus with both."""
-    rows = enumerate(json_rows(folder / "corpus.jsonl.gz"))
-    places = {row["_id"]: {"document": row["doc"], "position": i} for i, row in rows}
+    rows = [*json_rows(folder / "corpus.jsonl.gz")]
+    if not all("doc" in row for row in rows):
+        raise SystemExit(f"{folder.name} does not state documents; leave it out, or write it again")
+    places = {row["_id"]: {"document": row["doc"], "position": i} for i, row in enumerate(rows)}
     return [
         replace(q, snippets=[replace(s, **places[str(s.id)]) for s in q.snippets]) for q in judged
     ]

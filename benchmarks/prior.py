@@ -12,9 +12,9 @@ variance 1). The prior has for each feature
 Retrievers: all-MiniLM-L6-v2 (dense), BM25 (bm25s), and BM25 of stems, the first five letters of
 words. Choices: each of the first two alone, both, and all three, 50 snippets each; both also with
 20 and 10. Coefficients of documents and places are of collections that state them, and add to the
-other coefficients, which are as they are without. Those of a scorer are of cosines beside BM25's
-hits; beside several retrievers, of these and of BM25 of stems beside both hits, since a given
-scorer may say as much that is new as a cosine, or as little.
+other coefficients, which are as they are without, but for the intercept. Those of a scorer are of
+cosines beside BM25's hits; beside several retrievers, of these and of BM25 of stems beside both
+hits, since a given scorer may say as much that is new as a cosine, or as little.
 
 The collections are the labelled sets, and functions of numpy, scipy and scikit-learn, each asked
 for by the first paragraph of its docstring. Sentences are those of `benchmarks/sentences.py`, with

@@ -19,8 +19,15 @@ from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.data.snippets import as_snippets
 from conformal_retrievers.scoring import relative_to_query
 from conformal_retrievers.scoring.hit_features import Sources, sources_of
-from conformal_retrievers.scoring.learned.features import WORDS, columns, features, words_of
+from conformal_retrievers.scoring.learned.features import (
+    WORDS,
+    columns,
+    features,
+    in_documents,
+    words_of,
+)
 from conformal_retrievers.scoring.learned.feedback import feedback
+from conformal_retrievers.scoring.learned.layout import layout_of
 from conformal_retrievers.scoring.learned.prior import prior_of
 from conformal_retrievers.scoring.learned.regression import most_probable
 from conformal_retrievers.scoring.learned.score import by_share, fitted, table_of, weights_in
@@ -114,6 +121,11 @@ def test_the_features_of_documents_and_places_by_hand():
     }
     assert list(found)[-10:] == [*of_documents, *of_places]
     same(found, of_documents | of_places)
+    layout = layout_of(*map(list, zip(*where, strict=True)))
+    for of_sentences, of_snippets in zip(
+        in_documents(m, layout, sentences=True), of_documents.values(), strict=True
+    ):
+        np.testing.assert_allclose(of_sentences * others, of_snippets, atol=1e-12)
     documents = by_name(Sources((), ("s",), "document"), [scores], snippets)
     assert list(documents) == list(found)[:-7]
     same(documents, {name: found[name] for name in documents})
@@ -196,11 +208,13 @@ def test_without_judged_queries_coefficients_are_the_means_of_the_prior_shared_b
         assert (mean, sd) == (normal.mean / times, normal.sd)
 
 
-def test_by_the_prior_a_document_of_several_snippets_is_better_unless_it_is_the_only_one():
+@pytest.mark.parametrize("names", ["a", "ab"])
+def test_by_the_prior_a_document_of_several_is_better_unless_it_is_the_only_one(names):
     def scores(documents, context="document"):
-        hits = [Snippet("text", document=d, hits=[Hit("a", i)]) for i, d in enumerate(documents)]
-        scorer = fitted(Sources((("a", "rank"),), (), context), (), [], "snippets")
-        return scorer.score("q", hits)
+        hits = [[Hit(name, i) for name in names] for i in range(5)]
+        given = [Snippet("text", document=d, hits=h) for d, h in zip(documents, hits, strict=True)]
+        sources = Sources(tuple((name, "rank") for name in names), (), context)
+        return fitted(sources, (), [], "snippets").score("q", given)
 
     alone, beside = scores("xyzuv"), scores("xyxuv")
     assert (beside - alone)[[0, 2]].max() < 0 < (beside - alone)[[1, 3, 4]].min()

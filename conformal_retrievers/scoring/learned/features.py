@@ -171,8 +171,8 @@ def standing(x: Values, lengths: NDArray[np.intp]) -> tuple[Values, Values]:
 def in_documents(mean: Values, layout: Layout, sentences: bool = False) -> list[Values]:
     """Return best and mean of each snippet's document less its own score, and the log size.
 
-    Of scores (n,): (n,) each. But for sentences, times the share of snippets that are of other
-    documents: one document alone says nothing. All are 0 of a document with one snippet.
+    Of scores (n,): (n,) each. They are 0 of a document with one snippet. Those of snippets, but not
+    of sentences, are times the share of other documents' snippets: one document says nothing.
 
     >>> in_documents(np.array([1.0, 3.0, 2.0, 2.0]), layout_of(["d", "d", None, None]))[:2]
     [array([ 0., -1.,  0.,  0.]), array([ 0.5, -0.5,  0. ,  0. ])]

@@ -65,8 +65,10 @@ def stored(model: type[F], provenance: Mapping[str, JsonValue], needed: Mapping[
     for name, value in needed.items():
         if provenance.get(name) != value:
             raise ValueError(
-                f"{name} is {provenance.get(name)!r} in the provenance and {value!r} here; "
-                "calibrate again, or give the scorers of the fit in their order"
+                f"the learned score's {name} is {provenance.get(name)!r} in the calibration, and "
+                f"{value!r} here; calibrate again"
+                + ", or give the scorers of the fit in their order"
+                * (name == "scorers")
             )
     try:
         return model.model_validate({**provenance})
