@@ -9,6 +9,8 @@ variance 1). The prior has for each feature
     sd      √(0.7 · mean square of their distance from it + 0.02), in units of features of variance
             1; of the intercept √25 more, since the share of relevant snippets differs
 
+Of documents and places of snippets it is half of this mean, which is of four collections.
+
 Retrievers: all-MiniLM-L6-v2 (dense), BM25 (bm25s), and BM25 of stems, the first five letters of
 words. Choices: each of the first two alone, both, and all three, 50 snippets each; both also with
 20 and 10. Coefficients of documents and places are of collections that state them, and add to the
@@ -87,6 +89,7 @@ VERSIONS: dict[Item, int] = {"snippets": 6, "sentences": 5, "queries": 2}
 MOST = 400  # queries of a collection
 RIDGE = 30.0
 SHARE, LEAST, INTERCEPT, OF_VERDICTS = 0.7, 0.02, 25.0, 1.0  # of the variance
+OF_FEW = 0.5  # of a mean over four sets
 CHOICES = (
     (("dense",), 50),
     (("bm25",), 50),
@@ -191,6 +194,8 @@ def normal(feature: str, made: Sequence[Coefficients], item: Item) -> Normal:
         if feature in one.features
     ]
     mean = float(np.mean([sum(value for value, _ in of) for of in found]))
+    if item == "snippets" and feature in names.OF_DOCUMENTS + names.OF_PLACES:
+        mean *= OF_FEW  # four sets state documents, and there are others, where these mislead
     scale = float(np.mean([s for of in found for _, s in of]))
     apart = [value - mean / len(of) for of in found for value, _ in of]
     variance = SHARE * float(np.mean(np.square(apart))) * scale**2 + LEAST
