@@ -246,8 +246,8 @@ def _compared(
         fewer = sources._replace(scorers=tuple(scorer.name for scorer in others))
         if fewer.names:
             without[scorer.name] = _not_fitted_on(fewer, others, fit, on, item)
-    top = {} if item == "sentences" else _top(sources, on)  # those of a document have one rank
-    return Compared(_not_fitted_on(sources, given, fit, on, item), without, top)
+    learned = _not_fitted_on(sources, given, fit, on, item)
+    return Compared(learned, without, _top(sources, on))
 
 
 def _top(sources: Sources, on: Judged) -> dict[str, list[ScoredQuery]]:
@@ -262,7 +262,8 @@ def _top(sources: Sources, on: Judged) -> dict[str, list[ScoredQuery]]:
     for name, scorer in scorers.items():
         for query in on:
             scores = score_snippets(scorer, query.query, query.retrieved)
-            place = scores.argsort(kind="stable").argsort()
+            # Of sentences, those of a document share its place, and pass together.
+            place = scores if query.split else scores.argsort(kind="stable").argsort()
             ks = np.where(scores < np.inf, place, np.inf)
             top[name].append(ScoredQuery(ks, np.array(query.relevant)))
     return top

@@ -23,7 +23,7 @@ from conformal_retrievers.theory.ranks import exact_alpha
 from conformal_retrievers.theory.tolerance import tolerance_rank
 
 SPREAD = 0.8  # of calibrations: one in ten is below, one in ten above
-SIZES = (20, 50, 100, 200, 500, 1000)
+SIZES = (10, 15, 20, 40, 80, 200, 500, 1000)
 DELTA = 0.1  # whose cost is stated if none is given
 
 

@@ -153,13 +153,14 @@ def _counts(score: Mapping[str, Any]) -> str:
 def _kept(c: Thresholds, made: Choice) -> Iterator[str]:
     """Yield what the score keeps on queries of one part, what a top k, and what scorers add."""
     others = [f"the {name} {cost:.1f}" for name, cost in made.costs.items() if name != "learned"]
+    whole = "of whole documents, " if c.split else ""
     yield say(
         "costs on fit" if made.on == "fit" else "costs on calibration",
         n=made.n_fit,
         own=made.costs["learned"],
         items=c.subject.name,
         target=percent(1 - exact_alpha(made.alpha or c.alpha), exact=True),
-        than=f", and {', '.join(others)}" if others else "",
+        than=f", and {whole}{', '.join(others)}" if others else "",
     )
     if made.best != "learned":
         yield say("top k is better", best=made.best)

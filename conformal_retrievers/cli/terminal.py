@@ -5,7 +5,8 @@ import json
 import math
 import sys
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import numpy as np
@@ -21,17 +22,25 @@ class Commands(TyperGroup):
     def main(self, args: Sequence[str] | None = None, *more: Any, **others: Any) -> Any:
         """Run a command; exit with 3 after an error."""
         try:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always", UserWarning)
+            with _said_at_the_end():
                 return super().main(args, *more, **others)
         except OSError as error:
             path = f": {error.filename}" if error.filename and error.strerror else ""
             _fail(f"{error.strerror or error}{path}")
         except (ValueError, ModuleNotFoundError) as error:
             _fail(str(error))
+
+
+@contextmanager
+def _said_at_the_end() -> Iterator[None]:
+    """Print warnings once, not for each query, below the results and above an error."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        try:
+            yield
         finally:
             users = (w.message for w in caught if issubclass(w.category, UserWarning))
-            for message in dict.fromkeys(map(_one_line, users)):  # once, not for each query
+            for message in dict.fromkeys(map(_one_line, users)):
                 say(f"Warning: {message}", err=True)
 
 

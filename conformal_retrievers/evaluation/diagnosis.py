@@ -7,6 +7,7 @@ from typing import Literal
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.fitting import SHARE
 from conformal_retrievers.calibration.subjects import ANSWERS
+from conformal_retrievers.data.text import filled
 from conformal_retrievers.evaluation.evaluate import Evaluation
 from conformal_retrievers.evaluation.measures import guaranteed
 from conformal_retrievers.evaluation.power import n_to_rule_out, shortfall
@@ -148,4 +149,4 @@ class Diagnosis:
         marks = {"problem": "✗", "notice": "!", "fine": "✓"}
         lines = [f"{marks[f.severity]} {f.name}: {f.sentence}" for f in self.findings]
         lead = (self.summary, self.evaluation.too_shallow, self.evaluation.equal_recall)
-        return "\n".join([*(f"{part}\n" for part in lead if part), *lines])
+        return filled("\n".join([*(f"{part}\n" for part in lead if part), *lines]))

@@ -250,6 +250,22 @@ def test_the_statement_warns_where_a_top_k_keeps_fewer_by_more_than_the_noise(re
     assert "more than the noise" not in calibrate(JUDGED, alpha=0.1).statement
 
 
+def test_of_sentences_a_top_k_of_documents_is_compared_which_passes_all_of_each():
+    judged = [
+        JudgedQuery(
+            query.query,
+            [replace(s, id=f"{i}:{start}") for i, s in enumerate(query.snippets) for start in "01"],
+            np.repeat(query.relevant, 2),
+            split="halves",
+        )
+        for query in ranked()
+    ]
+    calibration = calibrate(judged, alpha=0.02)
+    assert calibration.choice.costs["top k of retriever"] == 10  # both halves of five
+    assert "and of whole documents, the top k of retriever 10.0." in calibration.statement
+    assert "The top k of retriever keeps fewer there, by more than" in calibration.statement
+
+
 def test_the_statement_says_how_many_snippets_pass_the_threshold():
     parts, calibration = split(JUDGED), calibrate(JUDGED, alpha=0.1)
     conformal = ConformalFilter.of(calibration)

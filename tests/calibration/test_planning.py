@@ -99,4 +99,4 @@ def test_a_plan_says_what_it_knows():
 def test_a_plan_fits_into_80_columns(guarantee, n):
     planned = plan(0.001, n, guarantee=guarantee)
     assert max(map(len, str(planned).split("\n"))) <= 80
-    assert len(planned.table.split("\n")) == 2 + (6 if n is None else 3)
+    assert len(planned.table.split("\n")) == 2 + (8 if n is None else 3)
