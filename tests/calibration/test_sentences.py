@@ -153,9 +153,6 @@ def test_the_default_tells_sentences_of_a_document_apart(n):
     costs = calibration.choice.costs
     assert (calibration.choice.best, [*costs]) == ("learned", ["learned", "top k of retriever"])
     assert costs["top k of retriever"] % 4 == 0 < costs["learned"] < 4  # sentences a document
-    assert f"and of whole documents, the top k of retriever {costs['top k of retriever']:.1f}." in (
-        calibration.statement
-    )
     assert f"prior {prior_of('sentences').name}" in calibration.statement
 
 
