@@ -99,8 +99,8 @@ def without_copies(judged: Sequence[JudgedQuery]) -> tuple[list[JudgedQuery], st
     kept = [query for query in judged if id(query) not in left_out]
     near, exact_text, near_text = near_copies_in(kept), "", ""
     if copies:
-        shown = " of ".join(dict.fromkeys(query.name for query in copies[0]))
-        exact_text = say("copies", n=len(copies), total=len(judged), pair=shown)
+        pair = " of ".join(dict.fromkeys(query.name for query in copies[0]))
+        exact_text = say("copies", n=len(copies), total=len(judged), pair=pair)
     if len(near) > MANY * len(kept):
         shown = [repr(q.query[:60]) + (f" ({q.id})" if q.id else "") for q in near[0]]
         near_text = say("near copies", n=len(near), total=len(kept), pair=" of ".join(shown))
