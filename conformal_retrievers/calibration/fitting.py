@@ -262,8 +262,11 @@ def _top(sources: Sources, on: Judged) -> dict[str, list[ScoredQuery]]:
     for name, scorer in scorers.items():
         for query in on:
             scores = score_snippets(scorer, query.query, query.retrieved)
-            # Of sentences, those of a document share its place, and pass together.
-            place = scores if query.split else scores.argsort(kind="stable").argsort()
+            own = query.document_of  # of sentences, those of a document share its place
+            document = np.arange(len(scores)) if own is None else own
+            order = np.lexsort((document, scores))
+            place = np.zeros(len(scores))
+            place[order[1:]] = np.cumsum(np.diff(document[order]) != 0)
             ks = np.where(scores < np.inf, place, np.inf)
             top[name].append(ScoredQuery(ks, np.array(query.relevant)))
     return top

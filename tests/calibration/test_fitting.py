@@ -14,7 +14,13 @@ from conformal_retrievers.calibration.fitting import kept, split
 from conformal_retrievers.data import JudgedQuery, ScoredQuery, Snippet
 from conformal_retrievers.data.hits import fuse
 from conformal_retrievers.data.queries import with_hits
-from conformal_retrievers.scoring import FunctionScorer, LearnedScorer, RankScorer, score_queries
+from conformal_retrievers.scoring import (
+    FunctionScorer,
+    FusionScorer,
+    LearnedScorer,
+    RankScorer,
+    score_queries,
+)
 from conformal_retrievers.scoring.learned.features import columns
 from conformal_retrievers.scoring.learned.prior import prior_of
 from conformal_retrievers.scoring.scorer import query_digest
@@ -202,15 +208,18 @@ def test_what_it_keeps_is_found_by_fits_that_did_not_see_the_query(judged):
     fit = split(judged).fit
     folds = [LearnedScorer.fit([q for i, q in enumerate(fit) if i % 5 != f]) for f in range(5)]
     scores = [folds[i % 5].score(q.query, q.snippets) for i, q in enumerate(fit)]
-    own, ranks = (
+    fused = [FusionScorer(["bm25", "dense"]).score(q.query, q.snippets) for q in fit]
+    fusion = [of.argsort(kind="stable").argsort() for of in fused]
+    own, ranks, places = (
         kept([ScoredQuery(s, q.relevant) for s, q in zip(of, fit, strict=True)], 0.1)
-        for of in (scores, [query.hits["dense"].ranks for query in fit])
+        for of in (scores, [query.hits["dense"].ranks for query in fit], fusion)
     )
     choice = calibrate(judged, alpha=0.1).choice
     assert choice.costs["learned"] == own.mean()
     assert choice.best == "learned"
     assert choice.costs["top k of dense"] == ranks.mean() > own.mean()
     assert [*choice.costs][1:] == ["top k of bm25", "top k of dense", "top k of the fusion"]
+    assert choice.costs["top k of the fusion"] == places.mean()
 
 
 def test_with_fewer_than_ten_queries_in_the_fit_it_is_told_what_is_kept_of_those_that_calibrate():
@@ -250,20 +259,20 @@ def test_the_statement_warns_where_a_top_k_keeps_fewer_by_more_than_the_noise(re
     assert "more than the noise" not in calibrate(JUDGED, alpha=0.1).statement
 
 
+def halved(query):
+    """Return a query whose snippets are cut into two sentences each."""
+    halves = [replace(s, id=f"{i}:{start}") for i, s in enumerate(query.snippets) for start in "01"]
+    return JudgedQuery(query.query, halves, np.repeat(query.relevant, 2), split="halves")
+
+
 def test_of_sentences_a_top_k_of_documents_is_compared_which_passes_all_of_each():
-    judged = [
-        JudgedQuery(
-            query.query,
-            [replace(s, id=f"{i}:{start}") for i, s in enumerate(query.snippets) for start in "01"],
-            np.repeat(query.relevant, 2),
-            split="halves",
-        )
-        for query in ranked()
-    ]
-    calibration = calibrate(judged, alpha=0.02)
-    assert calibration.choice.costs["top k of retriever"] == 10  # both halves of five
+    calibration = calibrate([*map(halved, ranked())], alpha=0.02)
     assert "and of whole documents, the top k of retriever 10.0." in calibration.statement
     assert "The top k of retriever keeps fewer there, by more than" in calibration.statement
+    whole, halves = (calibrate([*map(cut, JUDGED)], alpha=0.1).choice for cut in (replace, halved))
+    assert {name: 2 * cost for name, cost in whole.costs.items() if name != "learned"} == {
+        name: cost for name, cost in halves.costs.items() if name != "learned"
+    }
 
 
 def test_the_statement_says_how_many_snippets_pass_the_threshold():
