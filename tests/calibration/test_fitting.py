@@ -260,9 +260,9 @@ def test_the_statement_warns_where_a_top_k_keeps_fewer_by_more_than_the_noise(re
 
 
 def halved(query):
-    """Return a query whose snippets are cut into two sentences each."""
-    halves = [replace(s, id=f"{i}:{start}") for i, s in enumerate(query.snippets) for start in "01"]
-    return JudgedQuery(query.query, halves, np.repeat(query.relevant, 2), split="halves")
+    """Return a query whose snippets are cut into two sentences each, the first ones first."""
+    halves = [replace(s, id=f"{i}:{start}") for start in "01" for i, s in enumerate(query.snippets)]
+    return JudgedQuery(query.query, halves, np.tile(query.relevant, 2), split="halves")
 
 
 def test_of_sentences_a_top_k_of_documents_is_compared_which_passes_all_of_each():
