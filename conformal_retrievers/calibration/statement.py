@@ -118,7 +118,7 @@ def _choice(c: Thresholds) -> Iterator[str]:
         yield say("fitted", prior=prior, queries=queries, counts=_counts(score))
     if made.costs:
         yield from _kept(c, made)
-    if made.passes is not None and made.alpha == c.alpha:
+    if made.passes is not None and made.alpha == c.alpha and not c.keeps_everything:
         yield say("passes", passes=made.passes, items=c.subject.name)
     if c.keeps_everything and not few:
         yield say("fit left none", effect=_effect(c, math.inf))
@@ -152,8 +152,9 @@ def _counts(score: Mapping[str, Any]) -> str:
 
 def _kept(c: Thresholds, made: Choice) -> Iterator[str]:
     """Yield what the score keeps on queries of one part, what a top k, and what scorers add."""
-    others = [f"the {name} {cost:.1f}" for name, cost in made.costs.items() if name != "learned"]
-    whole = "of whole documents, " if c.split else ""
+    whole, unit = ("of whole documents, ", f" {c.subject.name}") if c.split else ("", "")
+    tops = {name: cost for name, cost in made.costs.items() if name != "learned"}
+    others = [f"the {name} {cost:.1f}{unit}" for name, cost in tops.items()]
     yield say(
         "costs on fit" if made.on == "fit" else "costs on calibration",
         n=made.n_fit,

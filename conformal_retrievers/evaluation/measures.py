@@ -38,6 +38,7 @@ from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.data.retrieval import may_be_one
 from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.wording import say
+from conformal_retrievers.scoring.hits import named
 from conformal_retrievers.scoring.scorer import judged_queries
 
 Given = Iterable[ScoredQuery | JudgedQuery]
@@ -103,7 +104,7 @@ def checked(given: Given, calibration: Calibration, name: str = "scored") -> Sco
 
 
 def warn_if_retrieved_otherwise(queries: Iterable[JudgedQuery], calibration: Calibration) -> None:
-    """Warn of another depth or retriever than the calibration's.
+    """Warn of another depth or retriever than the calibration's, or of hits that are missing.
 
     The names that LlamaIndex and LangChain give a vector store are not compared with each other.
     """
@@ -114,6 +115,11 @@ def warn_if_retrieved_otherwise(queries: Iterable[JudgedQuery], calibration: Cal
         if known is not None and others:
             had = ", ".join(sorted(map(repr, others)))
             warnings.warn(say("retrieved otherwise", name=name, had=had, known=known), stacklevel=2)
+    score: Any = (calibration.scorer_provenance or {}).get("score")
+    read = score.get("retrievers", ()) if isinstance(score, dict) else ()
+    hits = {name for query in queries for name in query.hits}
+    if hits and (lost := {*read} - hits):
+        warnings.warn(say("no hits of", names=named(sorted(lost))), stacklevel=2)
 
 
 def _scored(given: Iterable[Any], calibration: Calibration) -> Iterable[ScoredQuery]:

@@ -12,6 +12,7 @@ from lookup import LookupScorer
 from conformal_retrievers import CalibrationMismatch, ConformalFilter, calibrate, score_queries
 from conformal_retrievers.calibration.subjects import CLAIMS
 from conformal_retrievers.data import JudgedQuery, ScoredQuery
+from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.data.queries import with_hits
 from conformal_retrievers.evaluation import Share, diagnose, evaluate
 from conformal_retrievers.theory.intervals import wilson_interval
@@ -54,6 +55,9 @@ def test_the_shares_of_four_queries_by_hand():
     assert e.text_removed is None
 
 
+FOUND_BY_TWO = [replace(s, hits=(*s.hits, Hit("dense", 0))) for s in with_hits(["a", "b c"])]
+
+
 def test_judged_queries_are_scored_as_the_filter_does():
     found = with_hits(["a", "b c"])
     judged = [JudgedQuery(f"q{i}", found, [True, False], id=f"q{i}") for i in range(12)]
@@ -76,6 +80,7 @@ def test_judged_queries_are_scored_as_the_filter_does():
         ({"retriever": "FAISS(m, similarity)"}, {"retriever": "VectorIndexRetriever(m)"}, None),
         ({"retriever": "VectorIndexRetriever(m)"}, {"retriever": "BM25Retriever()"}, r"'BM25Retr"),
         ({}, {"k": 60}, None),
+        ({"snippets": FOUND_BY_TWO}, {}, "judged queries have no hits of 'dense', which the cal"),
     ],
 )
 @pytest.mark.parametrize("measure", [evaluate, diagnose])
