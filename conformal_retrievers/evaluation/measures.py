@@ -104,7 +104,7 @@ def checked(given: Given, calibration: Calibration, name: str = "scored") -> Sco
 
 
 def warn_if_retrieved_otherwise(queries: Iterable[JudgedQuery], calibration: Calibration) -> None:
-    """Warn of another depth or retriever than the calibration's, or of hits that are missing.
+    """Warn of another depth or retriever than the calibration's, missing hits, and short lists.
 
     The names that LlamaIndex and LangChain give a vector store are not compared with each other.
     """
@@ -120,6 +120,8 @@ def warn_if_retrieved_otherwise(queries: Iterable[JudgedQuery], calibration: Cal
     hits = {name for query in queries for name in query.hits}
     if hits and (lost := {*read} - hits):
         warnings.warn(say("no hits of", names=named(sorted(lost))), stacklevel=2)
+    depths = [query.retrieved.depth for query in queries if query.snippets]
+    checks.warn_if_shallow(int(np.median(depths or [0])), calibration.fewest or 0)
 
 
 def _scored(given: Iterable[Any], calibration: Calibration) -> Iterable[ScoredQuery]:

@@ -55,6 +55,7 @@ def test_the_shares_of_four_queries_by_hand():
     assert e.text_removed is None
 
 
+OF_FIVE = {"snippets": with_hits([*"abcde"]), "relevant": [True] + [False] * 4}
 FOUND_BY_TWO = [replace(s, hits=(*s.hits, Hit("dense", 0))) for s in with_hits(["a", "b c"])]
 
 
@@ -80,6 +81,7 @@ def test_judged_queries_are_scored_as_the_filter_does():
         ({"retriever": "FAISS(m, similarity)"}, {"retriever": "VectorIndexRetriever(m)"}, None),
         ({"retriever": "VectorIndexRetriever(m)"}, {"retriever": "BM25Retriever()"}, r"'BM25Retr"),
         ({}, {"k": 60}, None),
+        (OF_FIVE, {}, "fewer than 3 snippets for a query, but 5 or more when it was calibrated"),
         ({"snippets": FOUND_BY_TWO}, {}, "judged queries have no hits of 'dense', which the cal"),
     ],
 )

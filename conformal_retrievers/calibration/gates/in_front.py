@@ -69,4 +69,5 @@ def check_same_retrieval(gate: Any, calibration: Any, what: str) -> None:
         ours, theirs = getattr(calibration, name), getattr(gate, name)
         if ours != theirs and (None not in (ours, theirs) or name == "split"):
             facts = {"what": what, "name": name, "ours": ours, "theirs": theirs}
-            raise CalibrationMismatch(say("other retrieval", **facts))
+            kind = "other cut" if name == "split" else "other retrieval"
+            raise CalibrationMismatch(say(kind, **facts))
