@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,7 +58,7 @@ def main() -> None:
         "",
         f"Over {arguments.halvings} halvings. `benchmarks/misleading.py` says what the rows are.",
         "",
-        "| lists | judged | without documents | with them | ratio | coverage, % |",
+        "| lists | judged | without documents | with them | ratio | coverage with them, % |",
         "|---|---|---|---|---|---|",
     ]
     for name, judged in kinds:
@@ -75,14 +76,13 @@ def compared(judged: Sequence[JudgedQuery], size: int, halvings: int) -> str:
         replace(q, snippets=tuple(replace(s, document=None, position=None) for s in q.snippets))
         for q in judged
     ]
-    passed, coverage = [], []
-    for queries in (bare, judged):
-        rngs = np.random.default_rng(size).spawn(halvings)
-        prior = prior_of("snippets")
-        found = [halving([*queries], {}, RECALL, rng, size, prior) for rng in rngs]
-        passed.append(np.mean([one.snippets["filter"] for one in found]))
-        coverage = [one.coverage for one in found]
-    without, with_them = passed
+    rngs, prior = np.random.default_rng(size).spawn(halvings), prior_of("snippets")
+    pairs = [
+        [halving([*queries], {}, RECALL, deepcopy(rng), size, prior) for queries in (bare, judged)]
+        for rng in rngs
+    ]
+    without, with_them = np.mean([[h.snippets["filter"] for h in pair] for pair in pairs], axis=0)
+    coverage = [having.coverage for _, having in pairs]
     spread = f"{100 * np.mean(coverage):.1f} ± {100 * np.std(coverage, ddof=1):.1f}"
     return f"{without:.1f} | {with_them:.1f} | {with_them / without:.2f} | {spread}"
 
@@ -101,10 +101,10 @@ def made_up() -> Iterator[tuple[str, list[JudgedQuery]]]:
     }
     for number, (name, documents) in enumerate(kinds.items()):
         rng = np.random.default_rng(number)
-        yield name, [query(f"{name} {i}", name, documents, rng) for i in range(QUERIES)]
+        yield name, [drawn(f"{name} {i}", name, documents, rng) for i in range(QUERIES)]
 
 
-def query(text: str, kind: str, documents: list[str], rng: np.random.Generator) -> JudgedQuery:
+def drawn(text: str, kind: str, documents: list[str], rng: np.random.Generator) -> JudgedQuery:
     """Return a query of a kind with what both retrievers find."""
     n = len(documents)
     relevant = np.isin(np.arange(n), places(kind, rng))
@@ -115,13 +115,13 @@ def query(text: str, kind: str, documents: list[str], rng: np.random.Generator) 
         scores = quality + 0.8 * rng.normal(size=n)
         for rank, i in enumerate(np.argsort(-scores)[:FOUND].tolist()):
             hits[i].append(Hit(retriever, rank, float(scores[i])))
-    found = [i for i in rng.permutation(n).tolist() if hits[i]]
+    retrieved = [i for i in rng.permutation(n).tolist() if hits[i]]
     snippets = [
         Snippet(f"{text}, {i}", id=str(i), document=documents[i], position=i, hits=tuple(hits[i]))
-        for i in found
+        for i in retrieved
     ]
-    missed = int(relevant.sum() - relevant[found].sum())
-    return JudgedQuery(text, snippets, relevant[found], id=text, missed=missed)
+    judged = relevant[retrieved]
+    return JudgedQuery(text, snippets, judged, id=text, missed=int(relevant.sum() - judged.sum()))
 
 
 def places(kind: str, rng: np.random.Generator) -> list[int]:
@@ -143,8 +143,8 @@ def changed(data: Path, cache: Path) -> Iterator[tuple[str, list[JudgedQuery]]]:
     faq = placed(united(data / "faq", cache), data / "faq")
     yield "faq, each relevant paragraph a page of its own", [*map(on_pages_of_their_own, faq)]
     handbook = placed(united(data / "handbook-de", cache), data / "handbook-de")
-    found = [query for query in handbook if any(query.relevant)]
-    yield "handbook-de, one relevant paragraph left", [*map(with_one_relevant, found)]
+    retrieved = [query for query in handbook if any(query.relevant)]
+    yield "handbook-de, one relevant paragraph left", [*map(with_one_relevant, retrieved)]
 
 
 def on_pages_of_their_own(query: JudgedQuery) -> JudgedQuery:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -103,7 +103,7 @@ def checked(given: Given, calibration: Calibration, name: str = "scored") -> Sco
     return queries
 
 
-def warn_if_retrieved_otherwise(queries: Iterable[JudgedQuery], calibration: Calibration) -> None:
+def warn_if_retrieved_otherwise(queries: Sequence[JudgedQuery], calibration: Calibration) -> None:
     """Warn of another depth or retriever than the calibration's, missing hits, and short lists.
 
     The names that LlamaIndex and LangChain give a vector store are not compared with each other.

@@ -225,6 +225,7 @@ def test_what_it_keeps_is_found_by_fits_that_did_not_see_the_query(judged):
 def test_with_fewer_than_ten_queries_in_the_fit_it_is_told_what_is_kept_of_those_that_calibrate():
     none, alone, few, enough = (calibrate(JUDGED[:n], alpha=0.1) for n in (9, 10, 39, 40))
     assert (none.choice.costs, none.choice.best, few.choice.n_fit) == ({}, None, 9)
+    assert "At the threshold" not in calibrate(JUDGED[:8], alpha=0.1).statement
     scored = score_queries(ConformalFilter.of(alone).scorer, JUDGED[:10])
     assert alone.choice.costs["learned"] == kept(scored, 0.1).mean()
     assert all("that calibrate, in hindsight, it keeps" in c.statement for c in (alone, few))

@@ -240,7 +240,7 @@ def test_a_gate_of_sentences_is_in_front_of_a_filter_of_sentences(tmp_path):
     run("calibrate", judged, *split, "--alpha", "0.4", *gate)
     made = Calibration.load(tmp_path / "c.json")
     assert made.split == made.gate.split == SPLIT
-    assert "split" in error_of("calibrate", judged, "--alpha", "0.4", *gate)
+    assert "by_sentence" in error_of("calibrate", judged, "--alpha", "0.4", *gate)
     evaluated = ("evaluate", tmp_path / "g.json", judged, *given[:2])
     assert "no answerable query is new" in error_of(*evaluated)
 
