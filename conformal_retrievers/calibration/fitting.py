@@ -21,10 +21,11 @@ from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.thresholds import Thresholds
 from conformal_retrievers.calibration.wording import say
 from conformal_retrievers.data.checks import check_names
+from conformal_retrievers.data.hits import unknown_hits
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.extras import with_bar
 from conformal_retrievers.scoring.hit_features import Sources, Values, sources_of
-from conformal_retrievers.scoring.hits import FusionScorer, RankScorer, RetrievalScorer
+from conformal_retrievers.scoring.hits import FusionScorer, RetrievalScorer
 from conformal_retrievers.scoring.learned.prior import Item
 from conformal_retrievers.scoring.learned.score import fitted, item_of
 from conformal_retrievers.scoring.scorer import (
@@ -253,22 +254,19 @@ def _compared(
 def _top(sources: Sources, on: Judged) -> dict[str, list[ScoredQuery]]:
     """Return queries scored by their places in the list of each retriever, and in the fusion."""
     names = [name for name, _ in sources.retrievers]
-    lists = [{*query.hits} for query in on if query.snippets]
-    complete = [name for name in names if all(name in hits for hits in lists)]
-    scorers: dict[str, Scorer] = {f"top k of {name}": RankScorer(name) for name in complete}
-    if len(names) > 1:
-        scorers["top k of the fusion"] = FusionScorer(names)
-    top: dict[str, list[ScoredQuery]] = {name: [] for name in scorers}
-    for name, scorer in scorers.items():
-        for query in on:
-            scores = score_snippets(scorer, query.query, query.retrieved)
-            own = query.document_of  # of sentences, those of a document share its place
-            document = np.arange(len(scores)) if own is None else own
+    top: dict[str, list[ScoredQuery]] = {}
+    for query in on:
+        n, own = len(query.snippets), query.document_of
+        document = np.arange(n) if own is None else own  # of sentences, those of one share its place
+        lists = {name: query.hits.get(name, unknown_hits(n)).ranks for name in names}
+        if len(names) > 1:
+            lists["the fusion"] = score_snippets(FusionScorer(names), query.query, query.retrieved)
+        for name, scores in lists.items():
             order = np.lexsort((document, scores))
-            place = np.zeros(len(scores))
+            place = np.zeros(n)
             place[order[1:]] = np.cumsum(np.diff(document[order]) != 0)
             ks = np.where(scores < np.inf, place, np.inf)
-            top[name].append(ScoredQuery(ks, np.array(query.relevant)))
+            top.setdefault(f"top k of {name}", []).append(ScoredQuery(ks, np.array(query.relevant)))
     return top
 
 

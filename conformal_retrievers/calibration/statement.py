@@ -117,7 +117,7 @@ def _choice(c: Thresholds) -> Iterator[str]:
         queries = _count(made.n_fit, "judged query")
         yield say("fitted", prior=prior, queries=queries, counts=_counts(score))
     if made.costs:
-        yield from _kept(c, made)
+        yield from _kept(c, made, score)
     if made.passes is not None and made.alpha == c.alpha and not c.keeps_everything:
         yield say("passes", passes=made.passes, items=c.subject.name)
     if c.keeps_everything and not few:
@@ -150,7 +150,7 @@ def _counts(score: Mapping[str, Any]) -> str:
     return f": {most} counts {', '.join(counts)}"
 
 
-def _kept(c: Thresholds, made: Choice) -> Iterator[str]:
+def _kept(c: Thresholds, made: Choice, score: Mapping[str, Any]) -> Iterator[str]:
     """Yield what the score keeps on queries of one part, what a top k, and what scorers add."""
     whole, unit = ("of whole documents, ", f" {c.subject.name}") if c.split else ("", "")
     tops = {name: cost for name, cost in made.costs.items() if name != "learned"}
@@ -163,6 +163,9 @@ def _kept(c: Thresholds, made: Choice) -> Iterator[str]:
         target=percent(1 - exact_alpha(made.alpha or c.alpha), exact=True),
         than=f", and {whole}{', '.join(others)}" if others else "",
     )
+    never = [name for name in score["retrievers"] if f"top k of {name}" not in tops]
+    if never:
+        yield say("no top k", names=" or ".join(never))
     if made.best != "learned":
         yield say("top k is better", best=made.best)
     for name, added in made.adds.items():

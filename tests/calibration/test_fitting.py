@@ -300,8 +300,12 @@ def test_a_top_k_that_cannot_keep_enough_as_its_retriever_returns_too_few_is_lef
     short = [cut(query, 1) for query in JUDGED]
     nothing = [cut(query, 0 if i % 2 else 99) for i, query in enumerate(JUDGED)]
     for judged in (short, nothing):
-        costs = calibrate(judged, alpha=0.1).choice.costs
-        assert [*costs] == ["learned", "top k of bm25", "top k of the fusion"]
+        calibration = calibrate(judged, alpha=0.1)
+        assert [*calibration.choice.costs] == ["learned", "top k of bm25", "top k of the fusion"]
+        assert "No k of dense reaches this recall." in calibration.statement
+    first = split(JUDGED).fit[0]
+    seldom = [cut(query, 0 if query is first else 99) for query in JUDGED]
+    assert "top k of dense" in calibrate(seldom, alpha=0.1).choice.costs
 
 
 def test_the_statement_says_how_much_one_retriever_counts_beside_another():
