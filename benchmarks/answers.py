@@ -19,6 +19,7 @@ Greedy, one prompt (`answer`; pubmedqa has one for yes, no or maybe).
     of its target   the share of what the guarantee is about, which is to be at least 1 - alpha
     top k       the smallest k of the same list with a share as large as that ("unchanged" for
                 relevance), and of the dense retriever alone
+    keep_best   the same filter with `on_empty="keep_best"`: its snippets, and what is right
     removed     share of the tokens (characters / 4) that the filter spares, in %
 
 Where the references are whole sentences (ragbench-hotpotqa), F1 compares, and "right" says little;
@@ -90,7 +91,7 @@ def main() -> None:
     arguments = parsed_arguments()
     if arguments.base_url:
         collect(arguments)
-    console = Console(record=True, width=120)
+    console = Console(record=True, width=160)
     for part in sections(read_rows(REPLIES)):
         console.print(part, markup=False, highlight=False, soft_wrap=True)
     if arguments.write:
@@ -339,6 +340,8 @@ class Filtered(NamedTuple):
     right: float
     f1: float
     unchanged: float
+    snippets_best: float  # with on_empty="keep_best"
+    right_best: float
 
 
 JUDGES = {"right": right, "f1": best_f1, "unchanged": unchanged}
@@ -384,6 +387,8 @@ def filtered(rows: Sequence[Row]) -> dict[tuple[str, float], Filtered]:
                         1 - tokens[new, kept].sum() / tokens[new, K].sum(),
                         float(np.mean(target)),
                         *(float(share.mean()) for share in shares.values()),
+                        float(kept.clip(1).mean()),
+                        float(good["right"][new, kept.clip(1)].mean()),
                     )
                 )
         for alpha, found in halvings.items():
@@ -413,7 +418,8 @@ def by_filter(rows: Sequence[Row], means: Mapping[tuple[str, float], Filtered]) 
     """Return the table of filters, beside the top k that are as good."""
     headings = ("filter", "alpha", "snippets", "removed", "of its target", "right", "F1")
     table = Table(box=box.MARKDOWN)
-    for heading in (*headings, "unchanged", "top k", "top k of dense"):
+    best = ("keep_best: snippets", "right")
+    for heading in (*headings, "unchanged", *best, "top k", "top k of dense"):
         table.add_column(heading, no_wrap=True)
     good = {order: judged_as(rows, order) for order in ("top", "dense")}
     whole = good["top"]["right"][:, K] == 1
@@ -428,7 +434,9 @@ def by_filter(rows: Sequence[Row], means: Mapping[tuple[str, float], Filtered]) 
             f"by {'relevance' if kind == 'relevance' else f'answers, {kind}'}",
             f"{alpha:g}",
             f"{mean.snippets:.1f}",
-            *(f"{100 * share:.0f}" for share in mean[1:]),
+            *(f"{100 * share:.0f}" for share in mean[1:6]),
+            f"{mean.snippets_best:.1f}",
+            f"{100 * mean.right_best:.0f}",
             *ks,
         )
     return table

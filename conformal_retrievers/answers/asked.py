@@ -114,11 +114,13 @@ class Asked:
                 raise
             why = "asked with 0 snippets: the chain must accept an empty context"
             raise EmptyContext(f"{error!r} ({why})") from error
-        returned = f"answer returned {text!r:.60} to {question!r:.60} from {len(snippets)} snippets"
         if not isinstance(text, str):
-            raise Misuse(f"{returned}; return the text of the answer")
+            what = f"answer returned {text!r:.60} to {question!r:.60}"
+            raise Misuse(f"{what}; return the text of the answer")
         if snippets and not text.strip():  # from none, silence is an answer
-            raise ValueError(returned)
+            raise ValueError(
+                f"the answer to {question!r:.60} is blank; return a text, as 'unknown'"
+            )
         if self.cache:
             self.cache.add_replies(self.name, {request: text})
         return text
@@ -199,8 +201,9 @@ class Asked:
         every += [context for of_question in contexts for context in of_question]
         most = 1 + max(map(len, self.references), default=0)
         calls = len(every) * (1 + most * isinstance(self.same, llm_same))
+        less = " less those that the cache has" if self.cache else ""
         facts = {"n": len(self.queries), "calls": calls, "tokens": int(sum(map(tokens_of, every)))}
-        announce(say("most calls", name=self.name, **facts), self.progress)
+        announce(say("most calls", name=self.name, less=less, **facts), self.progress)
 
 
 def tokens_of(snippets: Sequence[Snippet]) -> float:
@@ -239,6 +242,7 @@ def references_of(queries: Sequence[JudgedQuery], expected: Any) -> list[Referen
         if expected is None:
             texts = ()
         elif not texts or not all(isinstance(text, str) and text.strip() for text in texts):
-            raise ValueError(say("no reference", given=given, question=query.query))
+            shown = "no reference" if given is None else f"{given!r:.60}"
+            raise ValueError(say("no reference", given=shown, question=query.query))
         references.append(tuple(texts))
     return references

@@ -9,6 +9,7 @@ with count_wrong   N of every question, +inf for those that are wrong from all: 
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -99,7 +100,7 @@ def calibrate_scans(
     enough = [scan for scan in scans.scans if scan.needed < math.inf]  # their snippets, or fewer
     finite = [scan.scores[np.isfinite(scan.scores)] for scan in scans.scans]
     others = [] if count_wrong else [scan.query.id for scan in wrong]
-    return Calibration(
+    calibration = Calibration(
         alpha,
         "all",
         queries=ScoredQueries.of_units([s.needed for s in used], [s.query for s in used]),
@@ -126,3 +127,8 @@ def calibrate_scans(
             "failed": [f"{question:.60}" for question in scans.failed],
         },
     )
+    if choice is None:
+        return calibration
+    kept = [calibration.keep(scan.scores, scan.query.group).sum() for scan in scans.scans]
+    choice = choice.model_copy(update={"alpha": alpha, "passes": float(np.mean(kept))})
+    return replace(calibration, scorer_provenance=provenance_with(scans.scorer, choice))

@@ -2,7 +2,8 @@
 
 Each way to cut the context is paired with the others by question. Intervals of shares are those of
 `cluster_interval` (Wilson), and of differences and lengths those of the bootstrap over questions.
-"all snippets" is asked twice: what it changes, the chain changes itself.
+"all snippets" is asked twice: what it changes, the chain changes itself. A filter that is
+calibrated on answers, without groups, has a verdict on its guarantee, as `evaluate` has on others.
 """
 
 import math
@@ -19,12 +20,15 @@ from typing_extensions import Unpack
 
 from conformal_retrievers.answers.asked import Answer, Asked, AskOptions, name_of, tokens_of
 from conformal_retrievers.answers.same import f1, same_text
+from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_type
+from conformal_retrievers.calibration.subjects import ANSWERS
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.text import aligned, filled, shortened
 from conformal_retrievers.evaluation.bootstrap import n_to_tell, resampled, spans
 from conformal_retrievers.evaluation.equal_recall import Scale
-from conformal_retrievers.evaluation.verdict import UNVERIFIED
+from conformal_retrievers.evaluation.share import Share
+from conformal_retrievers.evaluation.verdict import UNVERIFIED, Verdict, verdict_on
 from conformal_retrievers.filtering import RetrievalFilter
 from conformal_retrievers.sentence_filter import FilteredSentences
 from conformal_retrievers.theory.intervals import Interval, check_level, cluster_interval
@@ -33,7 +37,7 @@ WHOLE = "all snippets"
 OTHERS = re.compile(rf"top \d+|{WHOLE}")  # the names of ways that are no filters
 FILTER = "a filter, such as ConformalFilter.of(calibration), or the .filter of what is in a chain"
 SHOWN = ("unchanged", "right", "f1")  # in %
-SHARES = (*SHOWN, "exact")
+SHARES = (*SHOWN, "still right", "exact")
 
 
 class Gap(NamedTuple):
@@ -49,11 +53,14 @@ class AnswerEvaluation:
 
     Ways are known by their names: "all snippets", and each filter before its top k. The measures
     are the snippets, tokens and seconds, whether the answer is unchanged and, where there are
-    references, right, exact, and its F1. Seconds are 0 where the cache has the answer.
+    references, right, exact, and its F1. "still right" is right where the first answer from all
+    snippets is, and NaN elsewhere. Seconds are 0 where the cache has the answer.
     """
 
     measures: Mapping[str, Mapping[str, NDArray[np.float64]]] = field(repr=False)  # (n,), by way
-    estimates: Mapping[str, Mapping[str, Interval]]  # their means, with intervals
+    # Their means, with intervals.
+    estimates: Mapping[str, Mapping[str, Interval]] = field(repr=False)
+    verdicts: Mapping[str, Verdict]  # by filter, on what it guarantees of these answers
     n_questions: int
     same: str  # the name of what compares answers
     level: float  # of the intervals
@@ -62,7 +69,8 @@ class AnswerEvaluation:
 
     def compare(self, one: str, other: str, measure: str) -> Gap:
         """Return a measure of one way minus that of another."""
-        return _gap(self.measures[one][measure] - self.measures[other][measure], self.level)
+        gaps = self.measures[one][measure] - self.measures[other][measure]
+        return _gap(gaps[~np.isnan(gaps)], self.level)
 
     def draw(self, axes: Any) -> None:
         """Draw the ways into matplotlib's axes; `plot` draws them into a figure.
@@ -104,6 +112,7 @@ class AnswerEvaluation:
             elif gap.low <= 0 <= gap.high and not math.isnan(needed):
                 more += f"; {needed:,.0f} questions would tell"
             lines.append(filled(f"{name} − {WHOLE}, {measure}: {more}."))
+        lines += [filled(f"{name}: {verdict}") for name, verdict in self.verdicts.items()]
         if self.failed:
             lines.append(f"Left out, because a call failed: {len(self.failed)}.")
         if not self.held_out_verified:
@@ -149,8 +158,8 @@ def evaluate_answers(
         if OTHERS.fullmatch(name):
             raise ValueError(f"filters has the name {name!r}; give another, as a filter's own")
         if (chain := filter.calibration.details.get("chain", asked.name)) != asked.name:
-            text = f"filters[{name!r}] is calibrated on the answers of {chain}, and asked is "
-            warnings.warn(f"{text}{asked.name}; if they are the same, give chain=", stacklevel=2)
+            text = f"filters[{name!r}] is calibrated on the chain {chain!r}, and asked is "
+            warnings.warn(f"{text}{asked.name!r}; give one chain one name", stacklevel=2)
     # A filter may know a question by its id or, if it had none, by its text.
     ids = [*(query.id for query in asked.queries), *(query.query for query in asked.queries)]
     verified = [filter.calibration.held_out(ids) for filter in filters.values()]
@@ -158,9 +167,11 @@ def evaluate_answers(
     contexts = [*zip(*ways.values(), strict=True)]  # of each question
 
     def measured(i: int, first: str) -> list[dict[str, float]]:
+        question, references = asked.queries[i].query, asked.references[i]
+        was_right = asked.agrees(asked.will_do, question, first, references)
         own = [(tuple((s.id, s.text) for s in c), c) for c in contexts[i]]
         # Each context is asked about once.
-        known = {snippets: _measures(asked, i, c, first) for snippets, c in dict(own).items()}
+        known = {key: _measures(asked, i, c, first, was_right) for key, c in dict(own).items()}
         return [known[snippets] for snippets, _ in own]
 
     rows, failed = asked.of_each(measured, contexts)
@@ -169,9 +180,16 @@ def evaluate_answers(
         measures[name] = {key: np.array([row[key] for row in of_way], float) for key in of_way[0]}
         estimates[name] = {key: _mean(key, values, level) for key, values in measures[name].items()}
     same = name_of("same", asked.same or same_text)
+    by = {"unchanged": same, "right": asked.compared_by, "still right": asked.compared_by}
+    verdicts = {
+        name: verdict
+        for name, filter in filters.items()
+        if (verdict := _verdict(filter.calibration, measures[name], by, level)) is not None
+    }
     if same != asked.compared_by:
         same = f"{same} (unchanged) and {asked.compared_by} (right)"
-    return AnswerEvaluation(measures, estimates, len(rows), same, level, all(verified), failed)
+    rest = (len(rows), same, level, all(verified), failed)
+    return AnswerEvaluation(measures, estimates, verdicts, *rest)
 
 
 def _contexts(
@@ -193,7 +211,9 @@ def _kept(filter: RetrievalFilter[Any], query: JudgedQuery) -> list[Snippet]:
     return [query.snippets[i] for i in decided.kept]
 
 
-def _measures(asked: Asked, i: int, context: Sequence[Snippet], first: str) -> dict[str, float]:
+def _measures(
+    asked: Asked, i: int, context: Sequence[Snippet], first: str, was_right: bool
+) -> dict[str, float]:
     """Return what a chain's answer from a context is worth, and what it takes."""
     question, start = asked.queries[i].query, time.perf_counter()
     text = asked(question, context)
@@ -205,13 +225,27 @@ def _measures(asked: Asked, i: int, context: Sequence[Snippet], first: str) -> d
     }
     if references := asked.references[i]:
         measures["right"] = asked.agrees(asked.will_do, question, text, references)
+        measures["still right"] = measures["right"] if was_right else math.nan
         measures["exact"] = asked.agrees(same_text, question, text, references)
         measures["f1"] = max(f1(text, reference) for reference in references)
     return measures
 
 
+def _verdict(
+    c: Calibration, measures: Mapping[str, NDArray[np.float64]], by: Mapping[str, str], level: float
+) -> Verdict | None:
+    """Return the verdict on a guarantee about answers, if the measures compare them as it does."""
+    right = "right" if c.details.get("count_wrong") else "still right"
+    name = right if c.details.get("right") else "unchanged"
+    if c.subject != ANSWERS or c.by_group or name not in measures or c.details["same"] != by[name]:
+        return None
+    known = measures[name][~np.isnan(measures[name])]
+    return verdict_on(c, Share.of_units(known, level))
+
+
 def _mean(name: str, values: NDArray[np.float64], level: float) -> Interval:
     """Return the mean of a measure (n,) with its interval."""
+    values = values[~np.isnan(values)]
     if name in SHARES:  # the bootstrap of a share of 1 has no spread, however few the questions
         return cluster_interval(values, np.ones(len(values)), level)
     return _gap(values, level).difference

@@ -74,7 +74,7 @@ class Scan:
 class Scans:
     """The scans of questions, and how they were made; `calibrate_answers` calibrates on them."""
 
-    scans: tuple[Scan, ...]
+    scans: tuple[Scan, ...] = field(repr=False)
     scorer: Scorer
     same: str  # the name of what compares answers
     chain: str  # the name of what answers

@@ -10,7 +10,6 @@ from conformal_retrievers.calibration.subjects import ANSWERS
 from conformal_retrievers.calibration.thresholds import Thresholds
 from conformal_retrievers.calibration.wording import say
 from conformal_retrievers.data.text import visible
-from conformal_retrievers.theory.intervals import percent
 
 
 def terms(c: Thresholds) -> dict[str, str]:
@@ -45,7 +44,7 @@ def why_none(c: Thresholds, group: str | None) -> str:
 def basis(c: Thresholds) -> Iterator[str]:
     """Yield the chain, how many questions need all snippets or none, and which were left out."""
     d = _details(c)
-    yield f"The chain is {visible(d.chain)}."
+    yield f"{c.n_queries} of {d.n_questions} questions calibrate. The chain is {visible(d.chain)}."
     used = "These count as lost." if d.count_wrong else "These are not used."
     counts = {
         "needing all": d.n_needing_all,
@@ -55,7 +54,9 @@ def basis(c: Thresholds) -> Iterator[str]:
     }
     for name, n in counts.items():
         if n:
-            yield say(name, share=percent(n / d.n_questions), used=used)
+            yield say(name, share=f"{n} of {d.n_questions} questions", used=used)
+    if d.n_needing_none > d.n_questions / 2:
+        yield say("mostly none")
     if d.failed:
         questions = "1 question is" if len(d.failed) == 1 else f"{len(d.failed)} questions are"
         yield say("call failed", questions=questions, names=listed(d.failed, 3))

@@ -257,7 +257,9 @@ def _top(sources: Sources, on: Judged) -> dict[str, list[ScoredQuery]]:
     top: dict[str, list[ScoredQuery]] = {}
     for query in on:
         n, own = len(query.snippets), query.document_of
-        document = np.arange(n) if own is None else own  # of sentences, those of one share its place
+        document = (
+            np.arange(n) if own is None else own
+        )  # of sentences, those of one share its place
         lists = {name: query.hits.get(name, unknown_hits(n)).ranks for name in names}
         if len(names) > 1:
             lists["the fusion"] = score_snippets(FusionScorer(names), query.query, query.retrieved)

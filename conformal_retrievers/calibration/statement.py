@@ -105,6 +105,7 @@ def _choice(c: Thresholds) -> Iterator[str]:
     """Yield the sentences on how the score was chosen or fitted."""
     if (made := c.choice) is None:
         return
+    s = c.subject
     score = (c.scorer_provenance or {}).get("score")
     if not isinstance(score, dict) or not (prior := score.get("prior")):
         yield say("by default", chosen=made.chosen, items=c.subject.name)
@@ -119,7 +120,10 @@ def _choice(c: Thresholds) -> Iterator[str]:
     if made.costs:
         yield from _kept(c, made, score)
     if made.passes is not None and made.alpha == c.alpha and not c.keeps_everything:
-        yield say("passes", passes=made.passes, items=c.subject.name)
+        one_threshold = not (c.by_group or c.gate)
+        none = np.mean(np.array(c.lowest_scores) > c.threshold()) if one_threshold else 0.0
+        some = say("none of some", share=percent(float(none))) if none else ""
+        yield say("passes", passes=made.passes, item=s.item, unit=s.unit, none=some)
     if c.keeps_everything and not few:
         yield say("fit left none", effect=_effect(c, math.inf))
 
@@ -253,9 +257,9 @@ def _basis(c: Thresholds) -> list[str]:
     level = f"alpha = {c.alpha!r}" + ("" if c.delta is None else f", delta = {c.delta!r}")
     if c.subject in RETRIEVED:
         return [f"guarantee = {c.guarantee!r}, {level}.", *_snippets(c)]
-    units = _units(c, c.n_queries)
     if c.subject == ANSWERS:
-        return [f"{level}. {units}.", *answered.basis(c)]
+        return [f"{level}.", *answered.basis(c), *_spread(c)]
+    units = _units(c, c.n_queries)
     if c.subject.name == "claims":
         return [f"{level}. {units}.", *_claims(c)]
     if c.subject == QUERIES:
@@ -273,8 +277,8 @@ def _snippets(c: Thresholds) -> Iterator[str]:
         worth=_count(round(c.effective_n), f"independent {c.subject.item}"),
         effect=c.design_effect,
     )
-    if c.guarantee != "snippet" and not (c.delta or c.by_group or c.keeps_everything):
-        yield say("spread", low=percent(coverage_of(c.n_queries, c.alpha, None, c.guarantee).low))
+    if c.guarantee != "snippet":
+        yield from _spread(c)
     if unscorable := int(np.count_nonzero(c.queries.scores == -math.inf)):
         yield say("without score", n=unscorable)
     if left_out := len(c.queries) - c.n_queries + c.n_without_relevant:
@@ -284,6 +288,12 @@ def _snippets(c: Thresholds) -> Iterator[str]:
     if c.split:
         yield f"Documents are cut by {c.split}."
     yield from judged_by(c.labels or {}, c.subject.name)
+
+
+def _spread(c: Thresholds) -> Iterator[str]:
+    if not (c.delta or c.by_group or c.keeps_everything):
+        low = percent(coverage_of(c.n_queries, c.alpha, None, c.guarantee).low)
+        yield say("spread", low=low, units=c.subject.units)
 
 
 def _claims(c: Thresholds) -> Iterator[str]:

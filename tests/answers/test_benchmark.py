@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
     ids=["answers", "ratings"],
 )
 def test_the_tables_are_those_of_the_replies(sections, replies, tables):
-    console = Console(record=True, width=120)
+    console = Console(record=True, width=160)
     for part in sections(answers.read_rows(replies)):
         console.print(part, markup=False, highlight=False, soft_wrap=True)
     text = "\n".join(line.rstrip() for line in console.export_text().splitlines())

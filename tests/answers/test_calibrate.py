@@ -102,7 +102,9 @@ def test_wrong_questions_count_if_asked():
     assert lost.threshold() == math.inf
     assert "4 of 40 questions fail, because the chain is wrong, so that" in lost.statement
     assert "To mend it, leave out count_wrong, or raise alpha" in lost.statement
-    assert "In 10.0 % it is wrong with all snippets. These count as lost." in lost.statement
+    assert (
+        "In 4 of 40 questions it is wrong with all snippets. These count as lost." in lost.statement
+    )
     theirs = calibrate_scans(scans, alpha=0.05)
     assert (theirs.n_queries, theirs.n_without_relevant, theirs.threshold()) == (36, 4, 0.2)
     assert theirs.ids == {f"q{i}" for i in range(40)}
@@ -119,7 +121,7 @@ def test_a_chain_that_contradicts_itself_is_said_to():
     assert "alpha = 0.1 cannot be had. To mend it, set its temperature to 0" in second
     without_any = calibration.at(0.4)
     assert without_any.threshold() == -math.inf
-    words = "no snippet is kept unless it has no score: enough questions need"
+    words = "no snippet is kept unless it has no score: enough answers will do without"
     assert words in without_any.statement
 
 
@@ -165,7 +167,15 @@ def test_the_default_score_is_the_prior_alone_and_needs_nothing_in_the_filter(tm
     assert "20 judged queries" not in calibration.statement
     calibration.save(tmp_path / "answers.json")
     loaded = ConformalFilter.of(Calibration.load(tmp_path / "answers.json"))
-    assert 1 < np.mean([len(loaded(query.query, query.snippets).kept) for query in queries]) < 6
+    n_kept = [len(loaded(query.query, query.snippets).kept) for query in queries]
+    assert 1 < np.mean(n_kept) < 6
+    words = f"At the threshold, {np.mean(n_kept):.1f} snippets pass of a question that calibrates"
+    assert f"{words}." in calibration.statement
+    assert "at most about 1 in 10 covers less than 72." in calibration.statement
+    none_needed = calibrate_answers(queries, lambda q, s: "yes", alpha=0.2)
+    assert "0.0 snippets pass of a question that calibrates, and none of 100.0 % of these." in (
+        none_needed.statement
+    )
 
 
 def test_it_holds_within_groups_and_for_most_calibrations():
@@ -212,7 +222,7 @@ def test_only_answered_questions_with_snippets_need_all_of_them():
         times = asked.count(question) * (question == queries[2].query)
         return f"{chain(question, snippets)} {times}"
 
-    assert "14.3 % of the questions need all their snippets. 28.6 % need none: the answer will" in (
+    assert "1 of 7 questions need all their snippets. 2 of 7 questions need none. In 1 of 7" in (
         calibrate_answers(queries, answer, alpha=0.5, scorer=SCORER).statement
     )
 

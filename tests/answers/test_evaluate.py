@@ -8,7 +8,10 @@ import pytest
 
 from conformal_retrievers import ConformalFilter, FunctionScorer, calibrate, score_queries
 from conformal_retrievers.answers import calibrate_answers, evaluate_answers, f1, scan_answers
+from conformal_retrievers.answers.calibrate import calibrate_scans
 from conformal_retrievers.answers.chain import plain_chain
+from conformal_retrievers.evaluation.power import coverage_p_value
+from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.llm import LLM, Reply
 from tests.answers.chains import SCORER, Chain, dice, scored
 
@@ -195,7 +198,7 @@ def test_without_ids_it_says_that_it_cannot_verify():
 
 def test_the_answers_of_another_chain_are_warned_of():
     conformal, new, chain = asked(5, chain="gpt, prompt 1")
-    with pytest.warns(UserWarning, match="calibrated on the answers of gpt, prompt 1, and asked"):
+    with pytest.warns(UserWarning, match="calibrated on the chain 'gpt, prompt 1', and"):
         evaluate_answers({"f": conformal}, new, chain)
 
 
@@ -204,3 +207,28 @@ def test_equal_contexts_are_asked_about_once():
     evaluate_answers({"one": conformal, "two": conformal}, new, chain)
     contexts = [tuple(ids) for _, ids in chain.calls]
     assert len(contexts) == len(set(contexts)) + 1  # all snippets twice
+
+
+@pytest.mark.parametrize(("right", "count_wrong"), [(False, False), (True, False), (True, True)])
+def test_what_a_filter_by_answers_guarantees_is_tested(right, count_wrong):
+    queries, places = questions(60, seed=1)
+    new, of_new = questions(400, seed=2, first=1000)
+    wrong = {query.query for query in [*queries, *new][::5]}
+    expected = {q.query: "Rome" if q.query in wrong else "Paris" for q in [*queries, *new]}
+    chain, options = Chain(places | of_new), {"expected": expected} if right else {}
+    scans = scan_answers(queries, chain, scorer=SCORER, **options)
+    of_answers = calibrate_scans(scans, alpha=0.25, count_wrong=count_wrong)
+    filters = {"f": ConformalFilter(SCORER, of_answers)}
+    found = evaluate_answers(filters, new, chain, **options)
+    will_do = found.measures["f"]["right" if right else "unchanged"].astype(bool)
+    if right and not count_wrong:
+        will_do = will_do[[q.query not in wrong for q in new]]
+        still = found.estimates["f"]["still right"].estimate
+        assert still == will_do.mean() > found.estimates["f"]["right"].estimate
+        assert found.compare("f", "all snippets", "still right").difference.estimate == still - 1
+    verdict = found.verdicts["f"]
+    assert (verdict.coverage.estimate, verdict.coverage.n) == (will_do.mean(), len(will_do))
+    assert verdict.p_value == coverage_p_value(of_answers, Share.of_units(will_do))
+    assert f"f: {verdict}" in str(found).replace("\n", " ")
+    by_words = evaluate_answers(filters, new, chain, same=lambda *texts: True, **options)
+    assert by_words.verdicts == {}  # of answers that are compared otherwise, nothing is guaranteed
