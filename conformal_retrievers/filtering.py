@@ -31,7 +31,7 @@ from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
 from conformal_retrievers.data.sentences.cutting import Splitter
 from conformal_retrievers.data.snippets import Retrieved
 from conformal_retrievers.results import Alarm, Filtered, NothingKept, Unscorable
-from conformal_retrievers.scoring.hits import lacks
+from conformal_retrievers.scoring.hits import lacks, retrievers_of
 from conformal_retrievers.scoring.query_scorer import QueryScorer
 from conformal_retrievers.scoring.scorer import (
     Scorer,
@@ -94,6 +94,7 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         self.shadow = as_flag("a filter", "shadow", shadow)  # the text "false" would be true
         self._twins: dict[float, Any] = {}  # by alpha, or by the id of a gate
         self._needs_length, self._alarm = needs_length(scorer), Alarm()
+        self._read = retrievers_of(scorer)
         self._warn_if_nothing_drops()
 
     @classmethod
@@ -146,13 +147,13 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
     ) -> AFiltered:
         """Score the snippets of a query and decide which to keep.
 
-        If one of the retrievers that the scorer reads failed, no snippet can be scored; a gate that
-        reads it lets the query pass. None can be scored either in a list clearly shorter than any
+        If one of the retrievers that the scorer reads failed, or the query is blank, no snippet can
+        be scored; a gate lets it pass. None can be scored either in a list clearly shorter than any
         that was calibrated, if the scorer compares the snippets of a list. Warns of that, of more
         snippets than the retriever was asked for, of ranks that are missing between others, if none
         were where it was calibrated, of scores where the retriever gave none, of less than half as
         many snippets as in nearly all lists that calibrated, if none can be scored, and if far more
-        queries keep none, or all, than of those that calibrated.
+        queries keep none, or all, or have no hits of a retriever, than of those that calibrated.
         """
         given, n, decide = self._opened(snippets)
         group = self._checked(query, given, n, group)
@@ -191,7 +192,7 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         gate = self.gate
         with nullcontext(snippets) if gate is None else shared(snippets) as given:
             gated = None if gate is None else gate(query, given, group)
-            if lacks(self.scorer, given):  # scores without its hits lose what it alone finds
+            if lacks(self.scorer, query, given):  # scores without its hits lose what it alone finds
                 return np.full(len(given), np.nan), gated
             return self._meant(score_snippets(self.scorer, query, given), given, group), gated
 
@@ -208,7 +209,7 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         return scores, gated
 
     async def _ascore(self, query: str, snippets: Retrieved, group: str | None) -> Scores:
-        if lacks(self.scorer, snippets):
+        if lacks(self.scorer, query, snippets):
             return np.full(len(snippets), np.nan)
         return self._meant(await ascore_snippets(self.scorer, query, snippets), snippets, group)
 
@@ -260,10 +261,14 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
 
     def _checked(self, query: str, given: Retrieved, n: int, group: str | None) -> str | None:
         """Check a query and what was retrieved, and return its group."""
-        checks.check_query(query)
-        checks.warn_if_deeper(n, self.calibration.k)
-        checks.warn_if_gaps(given, self.calibration.retrieval)
-        checks.warn_if_scored(given, self.calibration.retrieval, self.scorer)
+        c = self.calibration
+        checks.check_type(str, "the text of the query", query=query)
+        checks.warn_if_deeper(n, c.k)
+        checks.warn_if_gaps(given, c.retrieval)
+        checks.warn_if_scored(given, c.retrieval, self.scorer)
+        if self._read and not given.failed:
+            checks.warn_if_deeper(given.depth, c.depth)
+            self._alarm.add_hits(given.hits, self._read, c)
         return self.group_of(query) if group is None and self.group_of is not None else group
 
     def _warn_if_nothing_drops(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -43,6 +43,8 @@ class Unscorable(Refused, ValueError):
 class Alarm:
     """Warns once if far more queries keep none, or all, than of those that calibrated.
 
+    And if a retriever, whose hits are read, finds nothing for far more of them.
+
     Page's cumulative sum, s ← max(0, s + log P₁/P₀) for each query, warns at s ≥ log 10⁴: if a
     share p of all queries does so, once in 10⁴ of them or more seldom (Lorden 1971). Here p is that
     of the calibrating queries, plus two standard errors and at least `LEAST`; P₁ has one half way
@@ -53,7 +55,7 @@ class Alarm:
     LEAST = 0.1  # so that it takes six queries
 
     def __init__(self) -> None:
-        self._sums = {"none": (0.0, 0, 0), "all": (0.0, 0, 0)}  # s; queries since it was 0, of all
+        self._sums: dict[str, tuple[float, int, int]] = {}  # s; queries since it was 0, of all
 
     def add(self, decided: Decision, item: str) -> None:
         """Take the decision about the snippets, or sentences, of one more query.
@@ -68,9 +70,15 @@ class Alarm:
         self._add("none", not kept, above, len(lowest), item)
         self._add("all", kept == n and bool(decided.scores.max() < lowest[0]), 0, len(lowest), item)
 
-    def _add(self, passed: str, did: bool, before: int, of: int, item: str) -> None:
-        known = self._sums.get(passed)
-        if known is None or not (did or known[0]):
+    def add_hits(self, found: Collection[str], read: Sequence[str], c: Calibration) -> None:
+        """Take which retrievers found something for one more query, of those that are read."""
+        before: Any = (c.retrieval or {}).get("nothing_by") or {}
+        for name in read if found and c.n_lists else ():
+            self._add(repr(name), name not in found, before.get(name, 0), c.n_lists)
+
+    def _add(self, what: str, did: bool, before: int, of: int, item: str | None = None) -> None:
+        known = self._sums.get(what, (0.0, 0, 0))
+        if known[0] == math.inf or not (did or known[0]):
             return  # it was said, or the sum stays 0
         share = (before + 1) / (of + 1)  # with one more query, if it is like them
         p = max(self.LEAST, share + 2 * math.sqrt(share * (1 - share) / (of + 1)))
@@ -78,11 +86,11 @@ class Alarm:
             return  # nearly all do so
         s = known[0] + math.log((1 + p) / (2 * p) if did else 0.5)
         m, n = known[1] + did, known[2] + 1
-        self._sums[passed] = (s, m, n) if s > 0 else (0.0, 0, 0)
+        self._sums[what] = (s, m, n) if s > 0 else (0.0, 0, 0)
         if s >= math.log(1e4):
-            self._sums.pop(passed, None)
-            facts = {"passed": passed, "item": item, "m": m, "n": n, "before": before, "of": of}
-            warnings.warn(say("alarm", **facts), stacklevel=1)
+            self._sums[what] = (math.inf, 0, 0)
+            facts = {"what": what, "item": item, "m": m, "n": n, "before": before, "of": of}
+            warnings.warn(say("alarm" if item else "found nothing", **facts), stacklevel=1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -265,8 +265,15 @@ async def test_a_query_is_checked_and_gives_its_group():
     assert [keep(query, ["a"]).group for query in ("q", "longer")] == ["short", "long"]
     assert keep("longer", ["a"], "short").group == "short"
     assert (await keep.acall("longer", ["a"])).group == "long"
-    with pytest.raises(ValueError, match="query is ' '"):
-        keep(" ", ["a"])
+    with pytest.raises(TypeError, match="query is None"):
+        keep(None, ["a"])
+
+
+async def test_of_a_blank_query_nothing_can_be_scored_so_all_is_kept():
+    keep = ConformalFilter(LookupScorer({"a": 9.0, "b": 9.0}), calibration_at())
+    with pytest.warns(UserWarning, match="could not score any snippet of a query, so all are kept"):
+        decided = [keep("\n", ["a", "b"]), await keep.acall("", ["a", "b"])]
+    assert [one.kept.tolist() for one in decided] == [[0, 1], [0, 1]]
 
 
 def test_a_filter_without_a_finite_threshold_logs_a_warning(caplog):

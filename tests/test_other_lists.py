@@ -3,6 +3,7 @@
 import asyncio
 import re
 import warnings
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from lookup import LookupScorer
 
 from conformal_retrievers import Calibration, ConformalFilter, FunctionScorer, RetrievalScorer
 from conformal_retrievers.calibration import calibrate
+from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet, with_hits
 from conformal_retrievers.scoring import FusionScorer, QueryZScore, RankScorer, score_snippets
 
@@ -207,3 +209,40 @@ def test_a_query_for_which_a_retriever_has_no_scores_is_kept_whole(rng):
     assert np.isnan(score_snippets(Z_SCORE, "q", listed(similarities(rng)))).sum() == 0
     with pytest.warns(UserWarning, match="ranks and no scores"), UNSCORED:
         assert keep("q", snippets).keeps.all()
+
+
+def test_a_longer_list_than_nearly_all_is_warned_of_where_k_is_unknown(rng):
+    for lengths, deeper in (((K,), True), ((5, K, 8), False)):  # these may be of any length
+        queries = [replace(query, k=None) for query in judged(rng, lengths)]
+        keep = ConformalFilter.of(calibrate(queries, alpha=0.2))
+        with (
+            pytest.warns(UserWarning, match="more snippets than k = 20")
+            if deeper
+            else nullcontext()
+        ):
+            keep("q", listed(similarities(rng, K + 5)))
+        keep("q", listed(similarities(rng)))
+
+
+def test_a_retriever_that_finds_nothing_far_more_often_is_warned_of_once(rng):
+    def found(bm25):
+        by_dense = enumerate(similarities(rng).tolist())
+        hits = [[Hit("dense", i, s), *[Hit("bm25", i, None)] * bm25] for i, s in by_dense]
+        return [Snippet(f"{i}", hits=own) for i, own in enumerate(hits)]
+
+    seldom = [i % 10 > 0 for i in range(40)]
+    queries = [JudgedQuery(f"q{i}", found(s), np.arange(K) < 2) for i, s in enumerate(seldom)]
+    calibration = calibrate(queries, alpha=0.2)
+    assert calibration.retrieval["nothing_by"] == {"bm25": 4}
+    keep = ConformalFilter.of(calibration)
+    for bm25 in seldom:  # a warning is an error
+        keep("q", found(bm25))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(30):
+            keep("q", found(False))
+    [said] = [str(warning.message) for warning in caught]
+    assert re.match(
+        r"the retriever 'bm25' found nothing for \d+ of the last \d+ queries, and", said
+    )
+    assert "for 4 of the 40 judged ones" in said

@@ -78,8 +78,8 @@ async def test_asynchronous_equals_synchronous():
     for other in await asyncio.gather(*(conformal.acall("Which?", PAGES) for _ in range(3))):
         assert other.passages == one.passages
         np.testing.assert_array_equal(other.scores, one.scores)
-    with pytest.raises(ValueError, match="query"):
-        await conformal.acall(" ", PAGES)
+    with pytest.raises(TypeError, match="query"):
+        await conformal.acall(None, PAGES)
 
 
 def test_if_no_sentence_passes_or_has_a_score_the_options_say_what_happens():

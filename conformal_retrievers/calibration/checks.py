@@ -1,6 +1,7 @@
 """What may enter a calibration or a filter: every check is made here, once."""
 
 import json
+import math
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -201,11 +202,12 @@ def check_groups(queries: ScoredQueries, by_group: bool, subject: Subject) -> No
         raise ValueError(say("no group", unit=subject.unit, which=which))
 
 
-def warn_if_reversed(ordered: float, pairs: int, subject: Subject, margin: float = 0.0) -> None:
+def warn_if_reversed(ordered: float, pairs: int, subject: Subject, n: int | None = None) -> None:
     """Warn if fewer than half of all pairs of a good and a bad item are ordered by their scores.
 
-    `margin` is how many fewer, so that chance alone rarely warns.
+    By two standard errors fewer if there are n independent items (Mann and Whitney).
     """
+    margin = 0.0 if n is None else math.sqrt(pairs * (n + 1) / 3)
     if 2 * ordered < pairs - 2 * margin:
         warnings.warn(subject.says("reversed", area=ordered / pairs), stacklevel=3)
 
@@ -217,8 +219,9 @@ def with_retrieval(
 
     `lengths` are those of the lists that were retrieved, each with its number of queries. `empty`
     is for how many queries nothing was, None if that is unknown of some; `with_gaps` is how many
-    lists lack ranks, and `without_scores` how many there are, if one retriever is known to have
-    given all, and none has a score. What is 0 is left out. Raises ValueError if retriever or k
+    lists lack ranks, `nothing_by` for how many a retriever found nothing, and `without_scores` how
+    many there are, if one retriever is known to have given all, and none has a score. What is 0 is
+    left out. Raises ValueError if retriever or k
     differ between queries, or from what is given.
     """
     facts: dict[str, Any] = json_copy("retrieval", retrieval) or {}
@@ -239,14 +242,16 @@ def with_retrieval(
     empty = [query for query in judged if not query.snippets]
     named = all(query.retriever is not None for query in returned)
     bare = named and all(snippets.scored is False for snippets in lists)
+    found = Counter(name for snippets in lists for name in snippets.hits)
     measured = {
         "lengths": {str(n): lengths[n] for n in sorted(lengths)},
         "empty": len(empty) if all(map(retrieved, empty)) else None,
         "with_gaps": sum(snippets.has_gaps for snippets in lists),
+        "nothing_by": {name: len(lists) - n for name, n in sorted(found.items()) if n < len(lists)},
         "without_scores": len(lists) if bare else 0,
     }
     others = {name: fact for name, fact in facts.items() if name not in measured}
-    return json_copy("retrieval", others | {k: v for k, v in measured.items() if v != 0})
+    return json_copy("retrieval", others | {k: v for k, v in measured.items() if v not in (0, {})})
 
 
 def check_retrieval(

@@ -246,6 +246,16 @@ class Thresholds:
         return lengths[math.floor(exact_alpha(self.alpha) * len(lengths))] if lengths else None
 
     @property
+    def depth(self) -> int | None:
+        """The length of all lists but for a share alpha of them, if none is longer."""
+        return self.fewest if self._lengths and self.fewest == self._lengths[-1] else None
+
+    @property
+    def n_lists(self) -> int:
+        """The number of lists that were retrieved, 0 if their lengths are unknown."""
+        return len(self._lengths)
+
+    @property
     def empty_lists(self) -> tuple[int, int]:
         """Of how many queries the retriever returned nothing, and how many it was asked, if known.
 
@@ -256,7 +266,7 @@ class Thresholds:
             return 0, 0
         return empty, empty + len(self._lengths)
 
-    @property
+    @cached_property
     def _lengths(self) -> list[int]:
         """The lengths of the lists that were retrieved, ascending; none if they are unknown."""
         known = (self.retrieval or {}).get("lengths")

@@ -6,7 +6,6 @@ Mohri and Hashimoto 2024 (arXiv 2402.10978, theorem 4.1). Conformal-RAG (arXiv 2
 keeps R(c) ≥ q, and so the false claim itself if relevances tie.
 """
 
-import math
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
@@ -83,8 +82,7 @@ def calibrate_claims(
     relevance = np.concatenate([a.relevance for a in used])
     factual = np.array([f is True for a in used for f in a.factual], dtype=bool)
     ordered, pairs = ordered_pairs(relevance[~factual], relevance[factual])
-    margin = math.sqrt(pairs * (len(factual) + 1) / 3)  # two standard errors (Mann and Whitney)
-    checks.warn_if_reversed(ordered, pairs, CLAIMS, margin)
+    checks.warn_if_reversed(ordered, pairs, CLAIMS, len(factual))
     for name, answer in zip(names, given, strict=True) if on_unscorable == "raise" else ():
         false = np.array([factual is not True for factual in answer.factual], dtype=bool)
         lost = np.flatnonzero(np.isnan(answer.relevance) & false)

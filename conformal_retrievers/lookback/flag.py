@@ -32,8 +32,10 @@ from conformal_retrievers.lookback.ratios import (
     check_digests,
     lookback_ratios,
 )
-from conformal_retrievers.theory.intervals import check_level, percent
+from conformal_retrievers.theory.intervals import check_level, ordered_pairs, percent
 from conformal_retrievers.theory.ranks import exact_alpha
+
+NOT_TESTED = "The guarantee is not tested: every answer is flagged, or none given is inconsistent."
 
 
 @dataclass(frozen=True)
@@ -136,17 +138,20 @@ def calibrate_flag(
     unread = np.flatnonzero(np.isnan(confidence))
     if len(unread):
         raise ValueError(f"answers[{unread[0]}] has no token, so no confidence; leave it out")
+    consistent = np.array([answer.consistent for answer in given], dtype=bool)
     inconsistent = [answer for answer in given if not answer.consistent]
     if not inconsistent:
         raise ValueError(
             f"answers has {len(given)} consistent and no inconsistent ones; judge more, because "
             "the inconsistent ones set the threshold"
         )
+    ordered, pairs = ordered_pairs(confidence[~consistent], confidence[consistent])
+    checks.warn_if_reversed(ordered, pairs, FLAGS, len(given))
     calibration = Calibration(
         alpha,
         "all",  # with one score an answer, every guarantee has the same rank
         classifier.name,
-        ScoredQueries.of_units(confidence[[not a.consistent for a in given]], inconsistent),
+        ScoredQueries.of_units(confidence[~consistent], inconsistent),
         subject=FLAGS,
         delta=delta,
         by_group=by_group,
@@ -176,7 +181,7 @@ class FlagEvaluation:
             f"(guaranteed: {percent(self.target, exact=True)}), "
             f"{self.consistent} of {self.consistent.n:g} consistent ones"
         )
-        notes = [str(self.verdict)] if self.verdict else []
+        notes = [str(self.verdict) if self.verdict else NOT_TESTED]
         return "\n".join([shares, *notes, *[UNVERIFIED] * (not self.held_out_verified)])
 
 

@@ -221,8 +221,10 @@ def retrievers_of(scorer: Named) -> tuple[str, ...]:
     )
 
 
-def lacks(scorer: Named, snippets: Retrieved) -> bool:
-    """Return whether one of the retrievers that a scorer reads failed."""
+def lacks(scorer: Named, query: str, snippets: Retrieved) -> bool:
+    """Return whether a query is blank, or one of the retrievers that a scorer reads failed."""
+    if not query.strip():
+        return True
     return bool(snippets.failed) and not {*snippets.failed}.isdisjoint(retrievers_of(scorer))
 
 

@@ -79,7 +79,7 @@ def test_a_question_without_a_reference_is_named(tmp_path, server, ask):
     written(tmp_path, 5)
     (tmp_path / "expected.jsonl").write_text('{"query": "Where does guild 0 meet?", "answer": "x"}')
     error = error_of(*ask, "--expected", "expected.jsonl")
-    assert "expected has None for 'Where does guild 1 meet?'; give a reference" in error
+    assert "expected has no reference for 'Where does guild 1 meet?'; give a reference" in error
     assert server.bodies == []
 
 

@@ -201,3 +201,16 @@ def test_evaluation_refuses_answers_that_calibrated_or_were_fitted_on(tmp_path):
     ):
         with pytest.raises(ValueError, match=r"answers\[0\] .* fit the classifier"):
             use([new])
+
+
+def test_labels_that_are_turned_round_are_warned_of():
+    rng = np.random.default_rng(3)
+    values, consistent = rng.normal(size=60), np.arange(60) % 2 == 0
+    flag_of(judged(values.tolist(), consistent.tolist()))  # by chance alone: no warning
+    with pytest.warns(UserWarning, match="inconsistent answers have higher confid"):
+        flag_of(judged((values - 2 * consistent).tolist(), consistent.tolist()))
+
+
+def test_where_all_is_flagged_nothing_is_tested():
+    few = flag_of(judged([0.1, 0.2, 0.9], [False, False, True]))
+    assert "The guarantee is not tested" in str(few.evaluate(judged([0.5], [False], name="new")))

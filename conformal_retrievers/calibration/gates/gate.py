@@ -127,11 +127,11 @@ class Gate:
     def __call__(self, query: str, snippets: Sequence[Snippet], group: str | None = None) -> Gated:
         """Score a query by what was retrieved for it, and decide.
 
-        The score is unknown if one of the retrievers that it reads failed, or for a list that is
-        shorter than those of the calibration, if it compares the snippets.
+        The score is unknown if one of the retrievers that it reads failed, for a blank query, or
+        for a list that is shorter than those of the calibration, if it compares the snippets.
         """
-        checks.check_query(query)
-        if lacks(self.scorer, given := as_snippets(snippets)):
+        checks.check_type(str, "the text of the query", query=query)
+        if lacks(self.scorer, query, given := as_snippets(snippets)):
             return self.decide(math.nan, group)
         return self._meant(score_query(self.scorer, query, given), given, group)
 
@@ -139,8 +139,8 @@ class Gate:
         self, query: str, snippets: Sequence[Snippet], group: str | None = None
     ) -> Gated:
         """Decide without blocking the event loop."""
-        checks.check_query(query)
-        if lacks(self.scorer, given := as_snippets(snippets)):
+        checks.check_type(str, "the text of the query", query=query)
+        if lacks(self.scorer, query, given := as_snippets(snippets)):
             return self.decide(math.nan, group)
         return self._meant(await ascore_query(self.scorer, query, given), given, group)
 
