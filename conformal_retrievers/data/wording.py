@@ -23,7 +23,7 @@ def wording(package: str) -> Callable[..., str]:
 
     >>> say = wording("conformal_retrievers.evaluation")
     >>> say("chance", explains="can explain", p=0.21)
-    'Chance can explain the difference (p = 0.21)'
+    'Chance, in these queries and in those that calibrate, can explain the difference (p = 0.21)'
     """
 
     def say(name: str, /, **facts: object) -> str:

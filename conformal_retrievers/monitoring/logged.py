@@ -21,6 +21,7 @@ class Savings(NamedTuple):
     """What a filter in shadow would have done to its queries, repeated ones included."""
 
     queries: int  # with the characters of their snippets
+    alphas: str  # of the filters
     tokens: float  # of a query's snippets, on average: four characters each
     saved: float  # how many of these the filter would have saved
     emptied: float  # the share of the queries of which it would have kept nothing
@@ -32,12 +33,13 @@ class Savings(NamedTuple):
         before = sum(sum(event["characters"]) for event in events)
         kept = sum(event["characters"][i] for event in events for i in event["kept"])
         emptied = sum(event["k"] > 0 and not event["kept"] for event in events)
-        return cls(n, before / 4 / n, (before - kept) / 4 / n, emptied / n)
+        alphas = ", ".join(sorted({f"{event['alpha']}" for event in events}))
+        return cls(n, alphas, before / 4 / n, (before - kept) / 4 / n, emptied / n)
 
     def __str__(self) -> str:
         return (
-            f"In shadow, over {self.queries:,} queries: the filter would have saved about "
-            f"{self.saved:,.0f} of {self.tokens:,.0f} tokens a query, and left "
+            f"In shadow at alpha = {self.alphas}, over {self.queries:,} queries: the filter would "
+            f"have saved about {self.saved:,.0f} of {self.tokens:,.0f} tokens a query, and left "
             f"{percent(self.emptied)} of the queries without any."
         )
 

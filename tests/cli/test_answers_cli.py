@@ -92,6 +92,6 @@ def test_a_week_in_shadow_says_what_a_filter_by_answers_would_save(tmp_path, ser
     for query in queries:
         log.append(event_of(shadow(query.query, query.snippets), query=query.query))
     printed = run("diagnose", "answers.json", "--log", "shadow.jsonl").stdout
-    assert printed.startswith("In shadow, over 40 queries: the filter would have saved about")
+    assert printed.startswith("In shadow at alpha = 0.2, over 40 queries: the filter would")
     error = error_of("diagnose", "answers.json", "retrieved.jsonl")
     assert "measure its filter with evaluate_answers" in error

@@ -127,7 +127,7 @@ def test_a_diagnosis_states_how_often_the_gate_is_silent(gate, calibration):
     for queries, severity, words in (
         (scored(gate), "fine", "10 % at most is guaranteed"),
         (scored(gate)[:8], "notice", "Too few to tell"),
-        (scored(gate, shift=1.0), "problem", "Chance does not explain the difference"),
+        (scored(gate, shift=1.0), "problem", "calibrate, does not explain the difference"),
     ):
         d = diagnose(calibration, queries)
         found = silence_in(d)
