@@ -14,6 +14,7 @@ from conformal_retrievers import Calibration, ConformalFilter, FunctionScorer, R
 from conformal_retrievers.calibration import calibrate
 from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet, with_hits
+from conformal_retrievers.data.snippets import as_snippets
 from conformal_retrievers.scoring import FusionScorer, QueryZScore, RankScorer, score_snippets
 
 N, K = 30, 20
@@ -236,7 +237,13 @@ def test_a_retriever_that_finds_nothing_far_more_often_is_warned_of_once(rng):
     assert calibration.retrieval["nothing_by"] == {"bm25": 4}
     keep = ConformalFilter.of(calibration)
     for bm25 in seldom:  # a warning is an error
-        keep("q", found(bm25))
+        keep("q", found(bm25)), keep("q", [])
+    with UNSCORED as unscored:  # of what failed, all is said
+        for _ in range(20):
+            failing = as_snippets(found(False))
+            failing.failed = ("bm25",)
+            keep("q", failing)
+    assert not any("found nothing" in str(warning.message) for warning in unscored)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(30):

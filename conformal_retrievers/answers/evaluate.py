@@ -237,7 +237,7 @@ def _verdict(
     """Return the verdict on a guarantee about answers, if the measures compare them as it does."""
     right = "right" if c.details.get("count_wrong") else "still right"
     name = right if c.details.get("right") else "unchanged"
-    if c.subject != ANSWERS or c.by_group or name not in measures or c.details["same"] != by[name]:
+    if c.subject != ANSWERS or name not in measures or c.details["same"] != by[name]:
         return None
     known = measures[name][~np.isnan(measures[name])]
     return verdict_on(c, Share.of_units(known, level))

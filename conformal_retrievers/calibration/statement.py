@@ -120,9 +120,9 @@ def _choice(c: Thresholds) -> Iterator[str]:
     if made.costs:
         yield from _kept(c, made, score)
     if made.passes is not None and made.alpha == c.alpha and not c.keeps_everything:
-        one_threshold = not (c.by_group or c.gate)
-        none = np.mean(np.array(c.lowest_scores) > c.threshold()) if one_threshold else 0.0
-        some = say("none of some", share=percent(float(none))) if none else ""
+        lowest = () if c.gate else c.lowest_scores  # by group, the threshold is +inf
+        n = sum(score > c.threshold() for score in lowest)
+        some = say("none of some", share=percent(n / len(lowest))) if n else ""
         yield say("passes", passes=made.passes, item=s.item, unit=s.unit, none=some)
     if c.keeps_everything and not few:
         yield say("fit left none", effect=_effect(c, math.inf))
@@ -258,7 +258,8 @@ def _basis(c: Thresholds) -> list[str]:
     if c.subject in RETRIEVED:
         return [f"guarantee = {c.guarantee!r}, {level}.", *_snippets(c)]
     if c.subject == ANSWERS:
-        return [f"{level}.", *answered.basis(c), *_spread(c)]
+        n_used, *others = answered.basis(c)
+        return [f"{level}. {n_used}", *_spread(c), *others]
     units = _units(c, c.n_queries)
     if c.subject.name == "claims":
         return [f"{level}. {units}.", *_claims(c)]
