@@ -3,7 +3,6 @@
 import asyncio
 import re
 import warnings
-from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -213,16 +212,13 @@ def test_a_query_for_which_a_retriever_has_no_scores_is_kept_whole(rng):
 
 
 def test_a_longer_list_than_nearly_all_is_warned_of_where_k_is_unknown(rng):
-    for lengths, deeper in (((K,), True), ((5, K, 8), False)):  # these may be of any length
-        queries = [replace(query, k=None) for query in judged(rng, lengths)]
-        keep = ConformalFilter.of(calibrate(queries, alpha=0.2))
-        with (
-            pytest.warns(UserWarning, match="more snippets than k = 20")
-            if deeper
-            else nullcontext()
-        ):
-            keep("q", listed(similarities(rng, K + 5)))
-        keep("q", listed(similarities(rng)))
+    deep, uneven = (
+        ConformalFilter.of(calibrate([replace(q, k=None) for q in judged(rng, n)], alpha=0.2))
+        for n in ((K,), (5, K, 8))
+    )
+    with pytest.warns(UserWarning, match="more snippets than k = 20"):
+        deep("q", listed(similarities(rng, K + 5)))
+    uneven("q", listed(similarities(rng, K + 5)))  # without a warning: any length is usual
 
 
 def test_a_retriever_that_finds_nothing_far_more_often_is_warned_of_once(rng):

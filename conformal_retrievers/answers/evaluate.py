@@ -181,11 +181,8 @@ def evaluate_answers(
         estimates[name] = {key: _mean(key, values, level) for key, values in measures[name].items()}
     same = name_of("same", asked.same or same_text)
     by = {"unchanged": same, "right": asked.compared_by, "still right": asked.compared_by}
-    verdicts = {
-        name: verdict
-        for name, filter in filters.items()
-        if (verdict := _verdict(filter.calibration, measures[name], by, level)) is not None
-    }
+    made = {name: _verdict(f.calibration, measures[name], by, level) for name, f in filters.items()}
+    verdicts = {name: verdict for name, verdict in made.items() if verdict is not None}
     if same != asked.compared_by:
         same = f"{same} (unchanged) and {asked.compared_by} (right)"
     rest = (len(rows), same, level, all(verified), failed)
