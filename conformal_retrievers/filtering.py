@@ -153,7 +153,7 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         snippets than the retriever was asked for, of ranks that are missing between others, if none
         were where it was calibrated, of scores where the retriever gave none, of less than half as
         many snippets as in nearly all lists that calibrated, if none can be scored, and if far more
-        queries keep none, or all, or have no hits of a retriever, than of those that calibrated.
+        queries keep none, or all, have no hits of a retriever, or are longer, than when calibrated.
         """
         given, n, decide = self._opened(snippets)
         group = self._checked(query, given, n, group)
@@ -267,8 +267,7 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         checks.warn_if_gaps(given, c.retrieval)
         checks.warn_if_scored(given, c.retrieval, self.scorer)
         if self._read and not given.failed:
-            checks.warn_if_deeper(given.depth, c.depth)
-            self._alarm.add_hits(given.hits, self._read, c)
+            self._alarm.add_list(given, self._read, c)
         return self.group_of(query) if group is None and self.group_of is not None else group
 
     def _warn_if_nothing_drops(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from bisect import bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.gates.gate import Gated
 from conformal_retrievers.calibration.wording import say
+from conformal_retrievers.data.snippets import Retrieved
 
 
 class Refused(Exception):
@@ -43,7 +44,7 @@ class Unscorable(Refused, ValueError):
 class Alarm:
     """Warns once if far more queries keep none, or all, than of those that calibrated.
 
-    And if a retriever, whose hits are read, finds nothing for far more of them.
+    Or if a retriever, whose hits are read, finds nothing for far more, or lists are longer.
 
     Page's cumulative sum, s ← max(0, s + log P₁/P₀) for each query, warns at s ≥ log 10⁴: if a
     share p of all queries does so, once in 10⁴ of them or more seldom (Lorden 1971). Here p is that
@@ -55,7 +56,7 @@ class Alarm:
     LEAST = 0.1  # so that it takes six queries
 
     def __init__(self) -> None:
-        self._sums: dict[str, tuple[float, int, int]] = {}  # s; queries since it was 0, of all
+        self._sums: dict[Any, tuple[float, int, int]] = {}  # s; queries since it was 0, of all
 
     def add(self, decided: Decision, item: str) -> None:
         """Take the decision about the snippets, or sentences, of one more query.
@@ -67,17 +68,26 @@ class Alarm:
             return
         above = len(lowest) - bisect_right(lowest, decided.threshold)
         kept = np.count_nonzero(decided.keeps)
-        self._add("none", not kept, above, len(lowest), item)
-        self._add("all", kept == n and bool(decided.scores.max() < lowest[0]), 0, len(lowest), item)
+        lower = kept == n and bool(decided.scores.max() < lowest[0])
+        self._add("alarm", not kept, above, len(lowest), "none", item)
+        self._add("alarm", lower, 0, len(lowest), "all", item)
 
-    def add_hits(self, found: Collection[str], read: Sequence[str], c: Calibration) -> None:
-        """Take which retrievers found something for one more query, of those that are read."""
-        before: Any = (c.retrieval or {}).get("nothing_by") or {}
-        for name in read if found and c.n_lists else ():
-            self._add(repr(name), name not in found, before.get(name, 0), c.n_lists)
+    def add_list(self, given: Retrieved, read: Sequence[str], c: Calibration) -> None:
+        """Take the length of one more query's list, and which retrievers it is of.
 
-    def _add(self, what: str, did: bool, before: int, of: int, item: str | None = None) -> None:
-        known = self._sums.get(what, (0.0, 0, 0))
+        By group, a calibration does not tell how many of each there were, so none is taken.
+        """
+        known: Any = (c.retrieval or {}).get("found_by") or {}
+        n, found = len(c.lengths), given.hits.keys()
+        if c.by_group or not n:
+            return
+        if c.k is None:
+            self._add("longer", given.depth > c.lengths[-1], 0, n, c.lengths[-1])
+        for name in [] if found.isdisjoint(known) else sorted({*known} & {*read}):
+            self._add("found nothing", name not in found, n - known[name], n, name)
+
+    def _add(self, kind: str, did: bool, before: int, of: int, what: Any, item: str = "") -> None:
+        known = self._sums.get((kind, what), (0.0, 0, 0))
         if known[0] == math.inf or not (did or known[0]):
             return  # it was said, or the sum stays 0
         share = (before + 1) / (of + 1)  # with one more query, if it is like them
@@ -86,11 +96,11 @@ class Alarm:
             return  # nearly all do so
         s = known[0] + math.log((1 + p) / (2 * p) if did else 0.5)
         m, n = known[1] + did, known[2] + 1
-        self._sums[what] = (s, m, n) if s > 0 else (0.0, 0, 0)
+        self._sums[kind, what] = (s, m, n) if s > 0 else (0.0, 0, 0)
         if s >= math.log(1e4):
-            self._sums[what] = (math.inf, 0, 0)
+            self._sums[kind, what] = (math.inf, 0, 0)
             facts = {"what": what, "item": item, "m": m, "n": n, "before": before, "of": of}
-            warnings.warn(say("alarm" if item else "found nothing", **facts), stacklevel=1)
+            warnings.warn(say(kind, **facts), stacklevel=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,19 +186,13 @@ class Filtered(Decision):
 def check_more(calibration: Calibration, more_alpha: float) -> None:
     """Raise ValueError unless a second call at `more_alpha` may keep more than a first call."""
     if not 0 < more_alpha < calibration.alpha:
-        raise ValueError(
-            f"more_alpha is {more_alpha!r:.80}; give a number between 0 and the filter's alpha, "
-            f"{calibration.alpha:g}"
-        )
+        raise ValueError(say("more alpha", given=more_alpha, c=calibration))
     calibration.at(more_alpha)
 
 
 def tool_description(first: str) -> str:
     """Return the description of a search tool, which tells a model when to ask again."""
-    return (
-        f"{first} Give the user's question as it is. If the results do not answer it, call this "
-        "again with the same question, which returns further, less likely results."
-    )
+    return f"{first} {say('search again')}"
 
 
 def tool_text(texts: Sequence[str], more: bool, again: bool) -> str:

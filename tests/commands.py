@@ -31,9 +31,10 @@ def error_of(*arguments, code=3):
 
 
 def retrieval_in(path):
-    """Return what a calibration file states of the retrieval, without the lengths of its lists."""
+    """Return what a calibration file states of the retrieval, without the numbers of its lists."""
     facts = dict(Calibration.load(path).retrieval)
     assert [*facts.pop("lengths")]
+    facts.pop("found_by", None)
     return facts
 
 

@@ -211,41 +211,34 @@ def test_a_query_for_which_a_retriever_has_no_scores_is_kept_whole(rng):
         assert keep("q", snippets).keeps.all()
 
 
-def test_a_longer_list_than_nearly_all_is_warned_of_where_k_is_unknown(rng):
-    deep, uneven = (
-        ConformalFilter.of(calibrate([replace(q, k=None) for q in judged(rng, n)], alpha=0.2))
-        for n in ((K,), (5, K, 8))
-    )
-    with pytest.warns(UserWarning, match="more snippets than k = 20"):
-        deep("q", listed(similarities(rng, K + 5)))
-    uneven("q", listed(similarities(rng, K + 5)))  # without a warning: any length is usual
+def test_lists_longer_than_all_judged_ones_are_warned_of_where_k_is_unknown(rng):
+    keep = ConformalFilter.of(calibrate([replace(q, k=None) for q in judged(rng)], alpha=0.2))
+    for i in range(45):  # a few are no cause for a warning
+        keep("q", listed(similarities(rng, K + 5 * (i % 10 == 0 or i >= 40))))
+    with pytest.warns(UserWarning, match="6 of the last 6 lists are longer than the .* of the 30"):
+        keep("q", listed(similarities(rng, K + 5)))
 
 
-def test_a_retriever_that_finds_nothing_far_more_often_is_warned_of_once(rng):
+@pytest.mark.parametrize("by_group", [False, True])
+def test_a_retriever_that_finds_nothing_far_more_often_is_warned_of_once(by_group, rng):
     def found(bm25):
         by_dense = enumerate(similarities(rng).tolist())
         hits = [[Hit("dense", i, s), *[Hit("bm25", i, None)] * bm25] for i, s in by_dense]
-        return [Snippet(f"{i}", hits=own) for i, own in enumerate(hits)]
+        return as_snippets([Snippet(f"{i}", hits=own) for i, own in enumerate(hits)])
 
     seldom = [i % 10 > 0 for i in range(40)]
-    queries = [JudgedQuery(f"q{i}", found(s), np.arange(K) < 2) for i, s in enumerate(seldom)]
-    calibration = calibrate(queries, alpha=0.2)
-    assert calibration.retrieval["nothing_by"] == {"bm25": 4}
+    fields = {"group": "a", "relevant": np.arange(K) < 2}
+    queries = [JudgedQuery(f"q{i}", found(s), **fields) for i, s in enumerate(seldom)]
+    calibration = calibrate(queries, alpha=0.2, by_group=by_group)
+    assert calibration.retrieval["found_by"] == {"bm25": 36, "dense": 40}
     keep = ConformalFilter.of(calibration)
     for bm25 in seldom:  # a warning is an error
-        keep("q", found(bm25)), keep("q", [])
-    with UNSCORED as unscored:  # of what failed, all is said
-        for _ in range(20):
-            failing = as_snippets(found(False))
-            failing.failed = ("bm25",)
-            keep("q", failing)
-    assert not any("found nothing" in str(warning.message) for warning in unscored)
+        keep("q", found(bm25), "a"), keep("q", [], "a")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        for _ in range(30):
-            keep("q", found(False))
-    [said] = [str(warning.message) for warning in caught]
-    assert re.match(
-        r"the retriever 'bm25' found nothing for \d+ of the last \d+ queries, and", said
-    )
-    assert "for 4 of the 40 judged ones" in said
+        for failed in [["bm25"]] * 20 + [[]] * 30:  # what is known to have failed does not count
+            (lost := found(False)).failed = failed
+            keep("q", lost, "a")
+    said = [str(one.message) for one in caught if "found nothing" in str(one.message)]
+    assert len(said) == (not by_group)
+    assert by_group or "'bm25' found nothing for 10 of the last 10" in said[0]

@@ -201,7 +201,7 @@ class Asked:
         every += [context for of_question in contexts for context in of_question]
         most = 1 + max(map(len, self.references), default=0)
         calls = len(every) * (1 + most * isinstance(self.same, llm_same))
-        less = " less those that the cache has" if self.cache else ""
+        less = ", less those in the cache" if self.cache else ""
         facts = {"n": len(self.queries), "calls": calls, "tokens": int(sum(map(tokens_of, every)))}
         announce(say("most calls", name=self.name, less=less, **facts), self.progress)
 

@@ -20,7 +20,7 @@ from conformal_retrievers.answers.scan import Level, Scan, Scans, scans_of
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.file_schema import Choice
-from conformal_retrievers.calibration.fitting import provenance_with
+from conformal_retrievers.calibration.fitting import passing, provenance_with
 from conformal_retrievers.calibration.subjects import ANSWERS
 from conformal_retrievers.calibration.wording import say
 from conformal_retrievers.data.columns import ScoredQueries
@@ -129,6 +129,7 @@ def calibrate_scans(
     )
     if choice is None:
         return calibration
-    kept = [calibration.keep(scan.scores, scan.query.group).sum() for scan in scans.scans]
-    choice = choice.model_copy(update={"alpha": alpha, "passes": float(np.mean(kept))})
+    found = [scan for scan in used if len(scan.scores)]
+    kept = [int(calibration.keep(scan.scores, scan.query.group).sum()) for scan in found]
+    choice = choice.model_copy(update=passing(calibration.alpha, kept) if kept else {})
     return replace(calibration, scorer_provenance=provenance_with(scans.scorer, choice))

@@ -36,6 +36,7 @@ from conformal_retrievers.theory.intervals import Interval, check_level, cluster
 WHOLE = "all snippets"
 OTHERS = re.compile(rf"top \d+|{WHOLE}")  # the names of ways that are no filters
 FILTER = "a filter, such as ConformalFilter.of(calibration), or the .filter of what is in a chain"
+UNTESTED = "untested: it is by group, keeps everything, or is about another chain or comparison"
 SHOWN = ("unchanged", "right", "f1")  # in %
 SHARES = (*SHOWN, "still right", "exact")
 
@@ -60,7 +61,8 @@ class AnswerEvaluation:
     measures: Mapping[str, Mapping[str, NDArray[np.float64]]] = field(repr=False)  # (n,), by way
     # Their means, with intervals.
     estimates: Mapping[str, Mapping[str, Interval]] = field(repr=False)
-    verdicts: Mapping[str, Verdict]  # by filter, on what it guarantees of these answers
+    # By filter, on what it guarantees of these answers; None if that is not tested.
+    verdicts: Mapping[str, Verdict | None]
     n_questions: int
     same: str  # the name of what compares answers
     level: float  # of the intervals
@@ -112,7 +114,7 @@ class AnswerEvaluation:
             elif gap.low <= 0 <= gap.high and not math.isnan(needed):
                 more += f"; {needed:,.0f} questions would tell"
             lines.append(filled(f"{name} − {WHOLE}, {measure}: {more}."))
-        lines += [filled(f"{name}: {verdict}") for name, verdict in self.verdicts.items()]
+        lines += [filled(f"{name}: {v or UNTESTED}") for name, v in self.verdicts.items()]
         if self.failed:
             lines.append(f"Left out, because a call failed: {len(self.failed)}.")
         if not self.held_out_verified:
@@ -180,9 +182,13 @@ def evaluate_answers(
         measures[name] = {key: np.array([row[key] for row in of_way], float) for key in of_way[0]}
         estimates[name] = {key: _mean(key, values, level) for key, values in measures[name].items()}
     same = name_of("same", asked.same or same_text)
-    by = {"unchanged": same, "right": asked.compared_by, "still right": asked.compared_by}
-    made = {name: _verdict(f.calibration, measures[name], by, level) for name, f in filters.items()}
-    verdicts = {name: verdict for name, verdict in made.items() if verdict is not None}
+    right = (asked.name, asked.compared_by)
+    by = {"unchanged": (asked.name, same), "right": right, "still right": right}
+    verdicts = {
+        name: _verdict(filter.calibration, measures[name], by, level)
+        for name, filter in filters.items()
+        if filter.calibration.subject == ANSWERS
+    }
     if same != asked.compared_by:
         same = f"{same} (unchanged) and {asked.compared_by} (right)"
     rest = (len(rows), same, level, all(verified), failed)
@@ -229,12 +235,16 @@ def _measures(
 
 
 def _verdict(
-    c: Calibration, measures: Mapping[str, NDArray[np.float64]], by: Mapping[str, str], level: float
+    c: Calibration, measures: Mapping[str, Any], by: Mapping[str, tuple[str, str]], level: float
 ) -> Verdict | None:
-    """Return the verdict on a guarantee about answers, if the measures compare them as it does."""
+    """Return the verdict on a guarantee about answers, of the chain and comparison of a measure.
+
+    Two functions without a name may not be the same.
+    """
     right = "right" if c.details.get("count_wrong") else "still right"
     name = right if c.details.get("right") else "unchanged"
-    if c.subject != ANSWERS or name not in measures or c.details["same"] != by[name]:
+    calibrated = (c.details["chain"], c.details["same"])
+    if name not in measures or calibrated != by[name] or by[name][1] == "<lambda>":
         return None
     known = measures[name][~np.isnan(measures[name])]
     return verdict_on(c, Share.of_units(known, level))
@@ -250,6 +260,8 @@ def _mean(name: str, values: NDArray[np.float64], level: float) -> Interval:
 
 def _gap(values: NDArray[np.float64], level: float) -> Gap:
     """Return the mean of values (n,) with its interval, and the questions that tell it from 0."""
+    if not len(values):
+        return Gap(Interval(math.nan, math.nan, math.nan), math.nan)
     drawn = resampled(values[:, np.newaxis]) / len(values)
     mean = Interval(float(values.mean()), *spans(drawn, level)[0])
     return Gap(mean, n_to_tell(drawn[:, 0], len(values), mean.estimate))

@@ -16,6 +16,7 @@ from conformal_retrievers.calibration.fitting import (
     check_given,
     choose,
     parts_of,
+    passing,
     provenance_with,
 )
 from conformal_retrievers.calibration.gates.gate import Gate, check_gate
@@ -143,9 +144,9 @@ def calibrate(
     _warn_if_nothing_drops(calibration, scored)
     if choice is None:
         return calibration
-    kept = [calibration.keep(q.scores, q.group) for q in scored if not q.silenced]
-    passes = sum(int(each.sum()) for each in kept) / len(scored)
-    choice = choice.model_copy(update={"alpha": alpha, "passes": passes})
+    found = [query for query in scored if len(query.scores)]
+    kept = [int(calibration.keep(q.scores, q.group).sum()) * (not q.silenced) for q in found]
+    choice = choice.model_copy(update=passing(calibration.alpha, kept))
     return replace(calibration, scorer_provenance=provenance_with(own, choice))
 
 

@@ -219,9 +219,9 @@ def with_retrieval(
 
     `lengths` are those of the lists that were retrieved, each with its number of queries. `empty`
     is for how many queries nothing was, None if that is unknown of some; `with_gaps` is how many
-    lists lack ranks, `nothing_by` for how many a retriever found nothing, and `without_scores` how
-    many there are, if one retriever is known to have given all, and none has a score. What is 0 is
-    left out. Raises ValueError if retriever or k
+    lists lack ranks, `found_by` how many lists a retriever found something of, where there are
+    several, and `without_scores` how many there are, if one retriever is known to have given all,
+    and none has a score. What is 0 is left out. Raises ValueError if retriever or k
     differ between queries, or from what is given.
     """
     facts: dict[str, Any] = json_copy("retrieval", retrieval) or {}
@@ -247,11 +247,11 @@ def with_retrieval(
         "lengths": {str(n): lengths[n] for n in sorted(lengths)},
         "empty": len(empty) if all(map(retrieved, empty)) else None,
         "with_gaps": sum(snippets.has_gaps for snippets in lists),
-        "nothing_by": {name: len(lists) - n for name, n in sorted(found.items()) if n < len(lists)},
+        "found_by": dict(sorted(found.items())) if len(found) > 1 else 0,
         "without_scores": len(lists) if bare else 0,
     }
     others = {name: fact for name, fact in facts.items() if name not in measured}
-    return json_copy("retrieval", others | {k: v for k, v in measured.items() if v not in (0, {})})
+    return json_copy("retrieval", others | {k: v for k, v in measured.items() if v != 0})
 
 
 def check_retrieval(

@@ -129,7 +129,10 @@ class Choice(Fields):
     best: Name | None = None  # the one that costs least, by more than the noise
     adds: dict[Name, Added] = {}  # by the name of a given scorer
     on: Literal["fit", "calibration"] = "fit"  # the part of the queries that costs are of
-    passes: float | None = None  # snippets per query of the other part, at this alpha's threshold
+    unreached: list[Name] = []  # each top k that does not reach the recall of the comparison
+    # Of a query of the other part, if anything is retrieved: snippets at this alpha's threshold,
+    passes: float | None = None
+    none_pass: float = 0.0  # and the share of these queries of which none passes
     n_fit: int = 0  # the number of queries; 0 if they were too few to choose on
     fit_ids: list[str] = []  # of those that have an id
     fit_digests: list[str] = []  # see `query_digest`

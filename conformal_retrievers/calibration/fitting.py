@@ -185,7 +185,9 @@ def _costs(compared: Compared, alpha: float) -> dict[str, Any]:
     best = min(better, key=tops.__getitem__, default=LEARNED)
     without = {name: cost(queries) for name, queries in compared.without.items()}
     adds = {name: Added(with_it=own, without=n) for name, n in without.items()}
-    return {"alpha": alpha, "costs": {LEARNED: own, **tops}, "best": best, "adds": adds}
+    unreached = [name for name in compared.top if name not in tops]
+    costs = {LEARNED: own, **tops}
+    return {"alpha": alpha, "costs": costs, "best": best, "adds": adds, "unreached": unreached}
 
 
 def _better(top: Sequence[ScoredQuery], own: Sequence[ScoredQuery], alpha: float) -> bool:
@@ -230,6 +232,11 @@ def _absolute(sources: Sources) -> Scorer:
     return RetrievalScorer(name, kind == "similarity")
 
 
+def passing(alpha: float, kept: Sequence[int]) -> dict[str, float]:
+    """Return what of `Choice` says how many snippets of each query a threshold keeps."""
+    return {"alpha": alpha, "passes": float(np.mean(kept)), "none_pass": kept.count(0) / len(kept)}
+
+
 # --- what it keeps --------------------------------------------------------------------------------
 
 
@@ -257,9 +264,8 @@ def _top(sources: Sources, on: Judged) -> dict[str, list[ScoredQuery]]:
     top: dict[str, list[ScoredQuery]] = {}
     for query in on:
         n, own = len(query.snippets), query.document_of
-        document = (
-            np.arange(n) if own is None else own
-        )  # of sentences, those of one share its place
+        # Of sentences, those of a document share its place.
+        document = np.arange(n) if own is None else own
         lists = {name: query.hits.get(name, unknown_hits(n)).ranks for name in names}
         if len(names) > 1:
             lists["the fusion"] = score_snippets(FusionScorer(names), query.query, query.retrieved)

@@ -118,11 +118,9 @@ def _choice(c: Thresholds) -> Iterator[str]:
         queries = _count(made.n_fit, "judged query")
         yield say("fitted", prior=prior, queries=queries, counts=_counts(score))
     if made.costs:
-        yield from _kept(c, made, score)
+        yield from _kept(c, made)
     if made.passes is not None and made.alpha == c.alpha and not c.keeps_everything:
-        lowest = () if c.gate else c.lowest_scores  # by group, the threshold is +inf
-        n = sum(score > c.threshold() for score in lowest)
-        some = say("none of some", share=percent(n / len(lowest))) if n else ""
+        some = say("none of some", share=percent(made.none_pass)) if made.none_pass else ""
         yield say("passes", passes=made.passes, item=s.item, unit=s.unit, none=some)
     if c.keeps_everything and not few:
         yield say("fit left none", effect=_effect(c, math.inf))
@@ -154,7 +152,7 @@ def _counts(score: Mapping[str, Any]) -> str:
     return f": {most} counts {', '.join(counts)}"
 
 
-def _kept(c: Thresholds, made: Choice, score: Mapping[str, Any]) -> Iterator[str]:
+def _kept(c: Thresholds, made: Choice) -> Iterator[str]:
     """Yield what the score keeps on queries of one part, what a top k, and what scorers add."""
     whole, unit = ("of whole documents, ", f" {c.subject.name}") if c.split else ("", "")
     tops = {name: cost for name, cost in made.costs.items() if name != "learned"}
@@ -167,9 +165,8 @@ def _kept(c: Thresholds, made: Choice, score: Mapping[str, Any]) -> Iterator[str
         target=percent(1 - exact_alpha(made.alpha or c.alpha), exact=True),
         than=f", and {whole}{', '.join(others)}" if others else "",
     )
-    never = [name for name in score["retrievers"] if f"top k of {name}" not in tops]
-    if never:
-        yield say("no top k", names=" or ".join(never))
+    if made.unreached:
+        yield say("no top k", names=" or ".join(made.unreached).replace("top k of ", ""))
     if made.best != "learned":
         yield say("top k is better", best=made.best)
     for name, added in made.adds.items():

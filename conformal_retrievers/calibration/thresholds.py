@@ -242,18 +242,8 @@ class Thresholds:
 
         Shorter ones are too few to have their way with the threshold.
         """
-        lengths = self._lengths
+        lengths = self.lengths
         return lengths[math.floor(exact_alpha(self.alpha) * len(lengths))] if lengths else None
-
-    @property
-    def depth(self) -> int | None:
-        """The length of all lists but for a share alpha of them, if none is longer."""
-        return self.fewest if self._lengths and self.fewest == self._lengths[-1] else None
-
-    @property
-    def n_lists(self) -> int:
-        """The number of lists that were retrieved, 0 if their lengths are unknown."""
-        return len(self._lengths)
 
     @property
     def empty_lists(self) -> tuple[int, int]:
@@ -262,12 +252,12 @@ class Thresholds:
         Both are 0 otherwise.
         """
         empty = (self.retrieval or {}).get("empty", 0)
-        if not self._lengths or not isinstance(empty, int):
+        if not self.lengths or not isinstance(empty, int):
             return 0, 0
-        return empty, empty + len(self._lengths)
+        return empty, empty + len(self.lengths)
 
     @cached_property
-    def _lengths(self) -> list[int]:
+    def lengths(self) -> list[int]:
         """The lengths of the lists that were retrieved, ascending; none if they are unknown."""
         known = (self.retrieval or {}).get("lengths")
         counts = {int(n): int(str(m)) for n, m in known.items()} if isinstance(known, dict) else {}

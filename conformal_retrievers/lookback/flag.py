@@ -35,8 +35,6 @@ from conformal_retrievers.lookback.ratios import (
 from conformal_retrievers.theory.intervals import check_level, ordered_pairs, percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
-NOT_TESTED = "The guarantee is not tested: every answer is flagged, or none given is inconsistent."
-
 
 @dataclass(frozen=True)
 class Confidence:
@@ -181,7 +179,8 @@ class FlagEvaluation:
             f"(guaranteed: {percent(self.target, exact=True)}), "
             f"{self.consistent} of {self.consistent.n:g} consistent ones"
         )
-        notes = [str(self.verdict) if self.verdict else NOT_TESTED]
+        why = "every answer is flagged" if self.inconsistent.n else "no answer is inconsistent"
+        notes = [str(self.verdict or f"The guarantee is not tested: {why}.")]
         return "\n".join([shares, *notes, *[UNVERIFIED] * (not self.held_out_verified)])
 
 

@@ -32,6 +32,7 @@ from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.guarantees import in_hashed_order, loss
 from conformal_retrievers.calibration.subjects import FILTERED, RETRIEVED
+from conformal_retrievers.calibration.wording import say
 from conformal_retrievers.data.files import Kind, read_value, write_envelope
 from conformal_retrievers.data.queries import ScoredQuery, as_scores
 from conformal_retrievers.monitoring.state import State
@@ -57,10 +58,7 @@ class Monitor:
         if not isinstance(seed, (int, np.integer)):
             raise TypeError(f"seed is {seed!r:.40}; give an integer")
         if not calibration.lowest_scores:
-            raise ValueError(
-                "the calibration has no lowest scores; calibrate again with the scores of all "
-                "snippets, not only of the relevant ones"
-            )
+            raise ValueError(say("no lowest scores"))
         self.calibration = calibration
         self._state = State(calibration.checksum, float(level), int(seed))
         self._ordered = list(calibration.lowest_scores)
@@ -126,11 +124,7 @@ class Monitor:
         """
         c = self.calibration
         if c.guarantee == "snippet" or c.by_group:
-            groups = " by group" if c.by_group else ""
-            raise ValueError(
-                f"the calibration's guarantee is {c.guarantee!r}{groups}, but harm is measured by "
-                "query; calibrate for 'query-recall', 'all' or 'any' without groups"
-            )
+            raise ValueError(say("harm", c=c, groups=" by group" if c.by_group else ""))
         follows_beta = c.guarantee != "query-recall" and not c.silences
         if follows_beta and c.threshold() < math.inf:
             n = c.n_units[None]
@@ -162,10 +156,7 @@ class Monitor:
         checks.check_subject(calibration, *FILTERED)
         state = read_value(path, KIND, State)
         if state.calibration != calibration.checksum:
-            raise ValueError(
-                f"{path} watches another calibration ({state.calibration[:12]!r}, not "
-                f"{calibration.checksum[:12]!r}); load that one, or start a new Monitor"
-            )
+            raise ValueError(say("watches another", path=path, state=state, c=calibration))
         monitor = cls(calibration, state.level, seed=state.seed)
         monitor._state = state
         monitor._ordered = sorted([*monitor._ordered, *state.live])

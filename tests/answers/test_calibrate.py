@@ -102,9 +102,7 @@ def test_wrong_questions_count_if_asked():
     assert lost.threshold() == math.inf
     assert "4 of 40 questions fail, because the chain is wrong, so that" in lost.statement
     assert "To mend it, leave out count_wrong, or raise alpha" in lost.statement
-    assert (
-        "In 4 of 40 questions it is wrong with all snippets. These count as lost." in lost.statement
-    )
+    assert "In 4 of 40 questions it is wrong with all snippets. These count" in lost.statement
     theirs = calibrate_scans(scans, alpha=0.05)
     assert (theirs.n_queries, theirs.n_without_relevant, theirs.threshold()) == (36, 4, 0.2)
     assert theirs.ids == {f"q{i}" for i in range(40)}
@@ -171,7 +169,7 @@ def test_the_default_score_is_the_prior_alone_and_needs_nothing_in_the_filter(tm
     assert 1 < np.mean(n_kept) < 6
     assert f"hold, {np.mean(n_kept):.1f} snippets pass of a question that" in calibration.statement
     assert "at most about 1 in 10 covers less than 72." in calibration.statement
-    none_needed = calibrate_answers(queries, lambda q, s: "yes", alpha=0.2)
+    none_needed = calibrate_answers(queries, lambda q, s: "yes", alpha=np.float32(0.2))
     words = "0.0 snippets pass of a question that calibrates, and none of 100.0 % of these."
     assert words in none_needed.statement
     assert "Check that the chain reads them" in none_needed.statement

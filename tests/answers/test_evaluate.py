@@ -1,5 +1,6 @@
 """Filters are compared by what the chain answers, paired by question."""
 
+import math
 from dataclasses import replace
 
 import markupsafe
@@ -198,7 +199,7 @@ def test_without_ids_it_says_that_it_cannot_verify():
 def test_the_answers_of_another_chain_are_warned_of():
     conformal, new, chain = asked(5, chain="gpt, prompt 1")
     with pytest.warns(UserWarning, match="calibrated on the chain 'gpt, prompt 1', and"):
-        evaluate_answers({"f": conformal}, new, chain)
+        assert evaluate_answers({"f": conformal}, new, chain).verdicts == {"f": None}
 
 
 def test_equal_contexts_are_asked_about_once():
@@ -229,5 +230,6 @@ def test_what_a_filter_by_answers_guarantees_is_tested(right, count_wrong):
     assert (verdict.coverage.estimate, verdict.coverage.n) == (will_do.mean(), len(will_do))
     assert verdict.p_value == coverage_p_value(of_answers, Share.of_units(will_do))
     assert f"f: {verdict}" in str(found).replace("\n", " ")
-    by_words = evaluate_answers(filters, new, chain, same=lambda *texts: True, **options)
-    assert by_words.verdicts == {}  # of answers that are compared otherwise, nothing is guaranteed
+    never = evaluate_answers(filters, new, chain, same=lambda *texts: False, expected=expected)
+    assert "f: untested: it is by group, keeps everything, or is about" in str(never)
+    assert math.isnan(never.compare("f", "all snippets", "still right").needed)
