@@ -217,6 +217,9 @@ def test_lists_longer_than_all_judged_ones_are_warned_of_where_k_is_unknown(rng)
         keep("q", listed(similarities(rng, K + 5 * (i % 10 == 0 or i >= 40))))
     with pytest.warns(UserWarning, match="6 of the last 6 lists are longer than the .* of the 30"):
         keep("q", listed(similarities(rng, K + 5)))
+    known = ConformalFilter.of(calibrate(judged(rng, lengths=(12,)), alpha=0.2))
+    for _ in range(20):  # of a corpus that grew, at the k of the calibration
+        known("q", listed(similarities(rng, 14)))
 
 
 @pytest.mark.parametrize("by_group", [False, True])
@@ -234,11 +237,14 @@ def test_a_retriever_that_finds_nothing_far_more_often_is_warned_of_once(by_grou
     keep = ConformalFilter.of(calibration)
     for bm25 in seldom:  # a warning is an error
         keep("q", found(bm25), "a"), keep("q", [], "a")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for failed in [["bm25"]] * 20 + [[]] * 30:  # what is known to have failed does not count
-            (lost := found(False)).failed = failed
-            keep("q", lost, "a")
-    said = [str(one.message) for one in caught if "found nothing" in str(one.message)]
-    assert len(said) == (not by_group)
-    assert by_group or "'bm25' found nothing for 10 of the last 10" in said[0]
+    by_dense = ConformalFilter(
+        RankScorer("dense"), calibrate(queries, RankScorer("dense"), alpha=0.2)
+    )
+    for failed, n in (["bm25"], 0), ([], not by_group):  # what has failed is told otherwise
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(30):
+                (lost := found(False)).failed = failed
+                keep("q", lost, "a"), by_dense("q", found(False))
+        said = [str(one.message) for one in caught if "found nothing" in str(one.message)]
+        assert ["'bm25' found nothing for 10 of the last 10" in text for text in said] == [True] * n

@@ -173,6 +173,11 @@ def test_the_default_score_is_the_prior_alone_and_needs_nothing_in_the_filter(tm
     words = "0.0 snippets pass of a question that calibrates, and none of 100.0 % of these."
     assert words in none_needed.statement
     assert "Check that the chain reads them" in none_needed.statement
+    asked = [*queries, JudgedQuery("of nothing", [], [])]
+    expected = {q.query: "Rome" if i < 9 else "Paris" for i, q in enumerate(asked)}
+    some = calibrate_answers(asked, Chain(places), alpha=0.2, expected=expected)
+    of_right = [int(some.keep(loaded.scorer.score(q.query, q.snippets)).sum()) for q in queries[9:]]
+    assert some.choice.passes == np.mean(of_right)
 
 
 def test_it_holds_within_groups_and_for_most_calibrations():

@@ -218,7 +218,8 @@ def test_what_a_filter_by_answers_guarantees_is_tested(right, count_wrong):
     chain, options = Chain(places | of_new), {"expected": expected} if right else {}
     scans = scan_answers(queries, chain, scorer=SCORER, **options)
     of_answers = calibrate_scans(scans, alpha=0.25, count_wrong=count_wrong)
-    filters = {"f": ConformalFilter(SCORER, of_answers)}
+    unnamed = calibrate_scans(replace(scans, same="<lambda>"), alpha=0.25, count_wrong=count_wrong)
+    filters = {n: ConformalFilter(SCORER, c) for n, c in (("f", of_answers), ("g", unnamed))}
     found = evaluate_answers(filters, new, chain, **options)
     will_do = found.measures["f"]["right" if right else "unchanged"].astype(bool)
     if right and not count_wrong:
@@ -232,4 +233,5 @@ def test_what_a_filter_by_answers_guarantees_is_tested(right, count_wrong):
     assert f"f: {verdict}" in str(found).replace("\n", " ")
     never = evaluate_answers(filters, new, chain, same=lambda *texts: False, expected=expected)
     assert "f: untested: it is by group, keeps everything, or is about" in str(never)
+    assert never.verdicts == {"f": None, "g": None}
     assert math.isnan(never.compare("f", "all snippets", "still right").needed)

@@ -276,9 +276,11 @@ def test_of_sentences_a_top_k_of_documents_is_compared_which_passes_all_of_each(
 
 
 def test_the_statement_says_how_many_snippets_pass_the_threshold():
-    parts, calibration = split(JUDGED), calibrate(JUDGED, alpha=0.1)
+    judged = [*JUDGED, *(JudgedQuery(f"{i} is nowhere", [], []) for i in range(20))]
+    found = [q for q in split(judged).calibration if q.snippets]
+    calibration = calibrate(judged, alpha=0.1)
     conformal = ConformalFilter.of(calibration)
-    n = np.mean([len(conformal(q.query, q.snippets).kept) for q in parts.calibration])
+    n = np.mean([len(conformal(q.query, q.snippets).kept) for q in found])
     assert f"At the threshold, {n:.1f} snippets pass of a query" in calibration.statement
     assert "At the threshold" not in calibration.at(0.2).statement
 

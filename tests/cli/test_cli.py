@@ -404,8 +404,7 @@ def test_of_a_repeated_query_the_last_event_of_each_group_counts(calibration, tm
 
 
 @pytest.mark.parametrize(
-    ("n", "told"),
-    [(4, "fewer than 5 snippets"), (5, None), (12, None), (13, "than k = 12")],
+    ("n", "told"), [(4, "fewer than 5 snippets"), (5, None), (12, None), (13, "than k = 12")]
 )
 def test_lists_of_another_depth_in_a_log_are_warned_of(n, told, tmp_path):
     judged = [

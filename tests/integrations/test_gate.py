@@ -6,14 +6,7 @@ import re
 import warnings
 
 import pytest
-from frameworks import (
-    COMPONENTS,
-    calibration_at,
-    each_component,
-    filter_at,
-    retriever_of,
-    texts_of,
-)
+from frameworks import COMPONENTS, calibration_at, each_component, filter_at, retriever_of, texts_of
 from langchain_core import runnables
 from langchain_core.prompts import ChatPromptTemplate
 from llama_index.core import Settings, get_response_synthesizer

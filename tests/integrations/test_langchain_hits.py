@@ -466,11 +466,7 @@ COMPRESSED = ContextualCompressionRetriever(base_retriever=retriever(3), base_co
         (FIELDS.with_config(configurable={"kwargs": {"k": 2}}).with_retry(), IN_MEMORY, 2),
         (RunnableLambda(lambda query: [Document(TEXTS[0])], name="first"), "first", None),
         (RunnableLambda(lambda query: [], name="nothing"), "nothing", None),
-        (
-            ENSEMBLE,
-            f"EnsembleRetriever({IN_3}; Words(), k = ?; weights [0.5, 0.5])",
-            None,
-        ),
+        (ENSEMBLE, f"EnsembleRetriever({IN_3}; Words(), k = ?; weights [0.5, 0.5])", None),
         (COMPRESSED, f"ContextualCompressionRetriever({IN_3}; Reranker)", None),
     ],
 )

@@ -213,4 +213,6 @@ def test_labels_that_are_turned_round_are_warned_of():
 
 def test_where_all_is_flagged_nothing_is_tested():
     few = flag_of(judged([0.1, 0.2, 0.9], [False, False, True]))
-    assert "The guarantee is not tested" in str(few.evaluate(judged([0.5], [False], name="new")))
+    assert "not tested: every answer is flagged." in str(
+        few.evaluate(judged([0.5], [False], name="new"))
+    )
