@@ -153,7 +153,7 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         snippets than the retriever was asked for, of ranks that are missing between others, if none
         were where it was calibrated, of scores where the retriever gave none, of less than half as
         many snippets as in nearly all lists that calibrated, if none can be scored, and if far more
-        queries keep none, or all, have no hits of a retriever, or are longer, than when calibrated.
+        queries keep none, or all, lack a retriever's hits, or have longer lists, than judged ones.
         """
         given, n, decide = self._opened(snippets)
         group = self._checked(query, given, n, group)

@@ -118,9 +118,7 @@ class Asked:
             what = f"answer returned {text!r:.60} to {question!r:.60}"
             raise Misuse(f"{what}; return the text of the answer")
         if snippets and not text.strip():  # from none, silence is an answer
-            raise ValueError(
-                f"the answer to {question!r:.60} is blank; return a text, as 'unknown'"
-            )
+            raise ValueError(f"the answer to {question!r:.60} is blank; return 'unknown', say")
         if self.cache:
             self.cache.add_replies(self.name, {request: text})
         return text

@@ -105,7 +105,6 @@ def _choice(c: Thresholds) -> Iterator[str]:
     """Yield the sentences on how the score was chosen or fitted."""
     if (made := c.choice) is None:
         return
-    s = c.subject
     score = (c.scorer_provenance or {}).get("score")
     if not isinstance(score, dict) or not (prior := score.get("prior")):
         yield say("by default", chosen=made.chosen, items=c.subject.name)
@@ -121,7 +120,8 @@ def _choice(c: Thresholds) -> Iterator[str]:
         yield from _kept(c, made)
     if made.passes is not None and made.alpha == c.alpha and not c.keeps_everything:
         some = say("none of some", share=percent(made.none_pass)) if made.none_pass else ""
-        yield say("passes", passes=made.passes, item=s.item, unit=s.unit, none=some)
+        about = {"item": c.subject.item, "unit": c.subject.unit}
+        yield say("passes", passes=made.passes, none=some, **about)
     if c.keeps_everything and not few:
         yield say("fit left none", effect=_effect(c, math.inf))
 
