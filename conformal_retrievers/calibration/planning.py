@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from conformal_retrievers.calibration.checks import warn_if_large
 from conformal_retrievers.calibration.fitting import FEWEST, n_that_fit
 from conformal_retrievers.calibration.guarantees import Guarantee, check_guarantee, n_needed
 from conformal_retrievers.calibration.wording import say
@@ -124,7 +125,7 @@ def plan(
 ) -> Plan:
     """Return how many units a calibration needs and what n give, as a `Plan` that prints as text.
 
-    Raises ValueError for an argument out of range.
+    Raises ValueError for an argument out of range, and warns of alpha or delta above 0.5.
 
     >>> print(plan(0.1, 50).sentences)
     9 judged queries before any snippet can be dropped.
@@ -149,6 +150,7 @@ def plan(
     """
     exact_alpha(alpha)
     check_guarantee(guarantee, delta)
+    warn_if_large(alpha=alpha, delta=delta)
     least = None if n is None else smallest_alpha(n, delta=delta, guarantee=guarantee)
     outlooks = []
     feasible, whole = n_needed(guarantee, alpha, delta), guarantee != "snippet"

@@ -22,6 +22,7 @@ def test_the_planned_number_is_enough_to_calibrate_and_one_less_is_not(guarantee
 
 @every_guarantee
 @pytest.mark.parametrize("delta", [None, 0.1, 0.01])
+@pytest.mark.filterwarnings("ignore:alpha is")
 def test_the_smallest_alpha_is_the_inverse_of_the_plan(guarantee, delta):
     if guarantee == "snippet" and delta is not None:
         return
@@ -100,3 +101,8 @@ def test_a_plan_fits_into_80_columns(guarantee, n):
     planned = plan(0.001, n, guarantee=guarantee)
     assert max(map(len, str(planned).split("\n"))) <= 80
     assert len(planned.table.split("\n")) == 2 + (8 if n is None else 3)
+
+
+def test_the_share_to_be_kept_is_not_taken_for_the_risk():
+    with pytest.warns(UserWarning, match=r"alpha is 0\.9, the risk"):
+        plan(0.9)

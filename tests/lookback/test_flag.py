@@ -204,8 +204,7 @@ def test_evaluation_refuses_answers_that_calibrated_or_were_fitted_on(tmp_path):
 
 
 def test_labels_that_are_turned_round_are_warned_of():
-    rng = np.random.default_rng(3)
-    values, consistent = rng.normal(size=60), np.arange(60) % 2 == 0
+    values, consistent = np.random.default_rng(3).normal(size=60), np.arange(60) % 2 == 0
     flag_of(judged(values.tolist(), consistent.tolist()))  # by chance alone: no warning
     with pytest.warns(UserWarning, match="inconsistent answers have higher confid"):
         flag_of(judged((values - 2 * consistent).tolist(), consistent.tolist()))
