@@ -221,8 +221,8 @@ def with_retrieval(
     is for how many queries nothing was, None if that is unknown of some; `with_gaps` is how many
     lists lack ranks, `found_by` how many lists a retriever found something of, where there are
     several, and `without_scores` how many there are, if one retriever is known to have given all,
-    and none has a score. What is 0 is left out. Raises ValueError if retriever or k
-    differ between queries, or from what is given.
+    and none has a score. What is 0 is left out. Raises ValueError if retriever or k differ between
+    queries, or from what is given.
     """
     facts: dict[str, Any] = json_copy("retrieval", retrieval) or {}
     check_retrieval(facts)

@@ -232,12 +232,12 @@ def _absolute(sources: Sources) -> Scorer:
     return RetrievalScorer(name, kind == "similarity")
 
 
+# --- what it keeps --------------------------------------------------------------------------------
+
+
 def passing(alpha: float, kept: Sequence[int]) -> dict[str, float]:
     """Return what of `Choice` says how many snippets of each query a threshold keeps."""
     return {"alpha": alpha, "passes": float(np.mean(kept)), "none_pass": kept.count(0) / len(kept)}
-
-
-# --- what it keeps --------------------------------------------------------------------------------
 
 
 def _compared(
