@@ -166,14 +166,14 @@ def questions(
 ) -> Iterator[tuple[JudgedQuery, list[Snippet], dict[str, Any]]]:
     """Yield each question with its K snippets, best first, those of dense, and what is noted."""
     from benchmarks.default import united
-    from benchmarks.prior import coefficients, prior_from
+    from benchmarks.prior import prior_without
     from benchmarks.sets import json_rows
     from conformal_retrievers.scoring import FusionScorer, RankScorer
     from conformal_retrievers.scoring.hit_features import sources_of
     from conformal_retrievers.scoring.learned import score as learned
     from conformal_retrievers.scoring.scorer import score_snippets
 
-    prior = prior_from("snippets", coefficients("snippets", data, cache), [name])
+    prior = prior_without(name, "snippets", data, cache)
     judged = united(data / name, cache)
     answers = {row["_id"]: row for row in json_rows(data / name / "queries.jsonl.gz")}
     with patch.object(learned, "prior_of", lambda item: prior):

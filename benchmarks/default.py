@@ -6,8 +6,9 @@ corpus, or the model of `--model`, which the prior has not seen) and BM25 (bm25s
 each, and their union is judged. Of queries with a known relevant snippet, without copies, at most
 600 (by a hash), random halves are drawn: of one half, some are judged and given to `calibrate(…,
 alpha=1 - recall, count_missed=True)`, and the other half is filtered. The prior of the score is
-made without the set and its relatives, see `benchmarks/prior.py`. Which queries fit the score is
-drawn anew in each halving.
+made without the set and its relatives, see `benchmarks/prior.py`; of a set that it does not know,
+it is the package's, so that your own sets need no others beside them. Which queries fit the score
+is drawn anew in each halving.
 
     snippets   that a query keeps at the lowest threshold at which the mean share of its known
                relevant snippets that is kept is the recall on the filtered half, interpolated
@@ -132,7 +133,7 @@ def parsed_arguments() -> argparse.Namespace:
 
 def sections(arguments: argparse.Namespace) -> Iterator[str | Table]:
     """Yield the facts and the table of each data set, and then the medians over all of them."""
-    from benchmarks.prior import coefficients, prior_from
+    from benchmarks.prior import coefficients, prior_from, prior_without
 
     union = f"union of dense and BM25, {DEPTH} snippets each"
     lists = f"{arguments.alone} snippets of dense" if arguments.alone else union
@@ -145,11 +146,14 @@ def sections(arguments: argparse.Namespace) -> Iterator[str | Table]:
     ratios: dict[int, list[list[float]]] = {size: [] for size in arguments.sizes}
     with tempfile.TemporaryDirectory() as temporary:
         cache = arguments.cache or Path(temporary)
-        made = coefficients("snippets", arguments.data, cache)
         if other := arguments.prior_of:
+            made = coefficients("snippets", arguments.data, cache)
             made += coefficients("snippets", arguments.data, cache, other, arguments.sets)
         for name in arguments.sets:
-            prior = prior_from("snippets", made, [name])
+            if other:
+                prior = prior_from("snippets", made, [name])
+            else:
+                prior = prior_without(name, "snippets", arguments.data, cache)
             judged = united(arguments.data / name, cache, arguments.model)
             if arguments.places:
                 judged = placed(judged, arguments.data / name)

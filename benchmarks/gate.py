@@ -99,7 +99,7 @@ def parsed_arguments() -> argparse.Namespace:
 
 def sections(arguments: argparse.Namespace) -> Iterator[str | Table]:
     """Yield the facts, and for each set and population its tables."""
-    from benchmarks.prior import coefficients, prior_from
+    from benchmarks.prior import prior_without
 
     yield (
         f"# A gate for questions that nothing retrieved answers\n\nOver {arguments.deals} random "
@@ -112,7 +112,9 @@ def sections(arguments: argparse.Namespace) -> Iterator[str | Table]:
         asked = {name: read_texts(folder) for name, folder in known.items() if folder.is_dir()}
         deep = {n: united(known[n], cache) for n in asked if n != "wice" or n in arguments.sets}
         everything = {n: data_of(known[n], deep[n], asked, cache) for n in arguments.sets}
-        made = coefficients("queries", arguments.data, cache)
+        priors = {
+            name: prior_without(name, "queries", arguments.data, cache) for name in everything
+        }
     thresholds = {name: threshold_of(queries) for name, queries in deep.items()}
     for name, data in everything.items():
         elsewhere = np.mean([other for key, other in thresholds.items() if key != name])
@@ -123,7 +125,7 @@ def sections(arguments: argparse.Namespace) -> Iterator[str | Table]:
             yield f"\n## {name}{population}\n"
             yield f"{len(answerable)} questions, {answerable.sum()} of them answerable."
             rng = np.random.default_rng(arguments.seed)
-            prior = prior_from("queries", made, [name])
+            prior = priors[name]
             with patch("conformal_retrievers.scoring.learned.queries.prior_of", return_value=prior):
                 deals = [
                     one_deal(data, answerable, i, rng, float(elsewhere))

@@ -63,7 +63,7 @@ from conformal_retrievers.scoring.hit_features import Known, Sources, Values, so
 from conformal_retrievers.scoring.learned import features as names
 from conformal_retrievers.scoring.learned import query_features as whole
 from conformal_retrievers.scoring.learned.features import Column, columns
-from conformal_retrievers.scoring.learned.prior import Item, Normal, Prior
+from conformal_retrievers.scoring.learned.prior import Item, Normal, Prior, prior_of
 from conformal_retrievers.scoring.learned.queries import table_of as queries_table
 from conformal_retrievers.scoring.learned.regression import most_probable
 from conformal_retrievers.scoring.learned.score import table_of
@@ -148,6 +148,16 @@ def as_json(prior: Prior) -> dict[str, Any]:
 
 
 # --- the prior ------------------------------------------------------------------------------------
+
+
+def prior_without(name: str, item: Item, data: Path, cache: Path) -> Prior:
+    """Return the prior of all sets but one and its relatives: the package's if it is made of none.
+
+    So a set that is not one of `LICENCES` needs no other one beside it.
+    """
+    if name not in LICENCES:
+        return prior_of(item)
+    return prior_from(item, coefficients(item, data, cache), [name])
 
 
 def prior_from(item: Item, made: Sequence[Coefficients], without: Sequence[str] = ()) -> Prior:

@@ -76,13 +76,13 @@ def scored(rows: list[Row], arguments: argparse.Namespace) -> Iterator[Row]:
     """Yield each question's row, which has its new scores, and is in the list."""
     data, name, cache = arguments.data, arguments.set, arguments.cache
     from benchmarks.default import united
-    from benchmarks.prior import coefficients, prior_from
+    from benchmarks.prior import prior_without
     from conformal_retrievers.scoring import FusionScorer
     from conformal_retrievers.scoring.hit_features import sources_of
     from conformal_retrievers.scoring.learned import score as learned
     from conformal_retrievers.scoring.scorer import score_snippets
 
-    prior = prior_from("snippets", coefficients("snippets", data, cache), [name])
+    prior = prior_without(name, "snippets", data, cache)
     judged = united(data / name, cache)
     with patch.object(learned, "prior_of", lambda item: prior):
         default = learned.fitted(sources_of(judged), (), [], "snippets")

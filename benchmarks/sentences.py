@@ -290,10 +290,10 @@ def words_at(
 
 
 def table(name: str, data: Data, arguments: argparse.Namespace, cache: Path) -> Iterator[str]:
-    from benchmarks.prior import coefficients, prior_from
+    from benchmarks.prior import prior_without
 
     data = replace(data, sentences=shared_in(data.sentences))
-    prior = prior_from("sentences", coefficients("sentences", arguments.data, cache), [name])
+    prior = prior_without(name, "sentences", arguments.data, cache)
     columns = ("judged", "fit", "words", "of chunks by cosine", "of chunks by fusion")
     yield f"| {' | '.join((*columns, 'kept', 'coverage', 'holds'))} |"
     yield "|---|---|---|---|---|---|---|---|"
