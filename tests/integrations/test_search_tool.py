@@ -266,14 +266,16 @@ async def test_contexts_do_not_share_what_was_searched_and_one_can_be_stored(llm
     agent = FunctionAgent(tools=[llama_index_tool()], llm=llms[1])
     ctx = Context(agent)
 
-    async def asked(ctx):
-        return [kept for _, kept in await asked_of(agent, ["Who?"], ctx)]
+    async def asked(ctx, *others):
+        return [kept for _, kept in await asked_of(agent, ["Who?", *others], ctx)]
 
     assert await asked(ctx) == [["near", "close"]]
     assert await asked(Context(agent)) == [["near", "close"]]
     stored = Context.from_dict(agent, json.loads(json.dumps(ctx.to_dict())))
     assert await asked(ctx) == [["middle"]]
     assert await asked(stored) == [["middle"]]
+    for others in (["Where?"], []):  # another message of the user each time
+        assert (await asked(ctx, *others))[0] == ["near", "close"]
 
 
 @pytest.mark.parametrize("made", [langchain_tool, llama_index_tool])

@@ -46,8 +46,8 @@ def search_tool(
 
     The tool has no state. What a second call returns is in the store of the run's `Context`, under
     "conformal_<name>": agents and workflows that share a context share it, and tools of two filters
-    need two names. Calls at once for one question return the same. The output's `raw_output` has
-    the nodes.
+    need two names. With the next message of an agent's user, each question begins anew. Calls at
+    once for one question return the same. The output's `raw_output` has the nodes.
 
     >>> agent = FunctionAgent(tools=[search_tool(retriever, conformal)], llm=llm)  # doctest: +SKIP
 
@@ -79,8 +79,8 @@ def search_tool(
     place = f"conformal_{name}"
 
     async def search(ctx: Context, question: str) -> ToolOutput:
-        asked = folded(question)
-        known = (await ctx.store.get(place, default={})).get(asked)
+        asked, turn = folded(question), str(await ctx.store.get("user_msg_str", default=""))
+        known = (await ctx.store.get(place, default={})).get(turn, {}).get(asked)
         if known is None:
             nodes = await retriever.aretrieve(question)
             kept: Any = await both.apostprocess_nodes(nodes, query_str=question)
@@ -88,7 +88,8 @@ def search_tool(
         else:
             kept, more = [NodeWithScore(node=node, score=score) for node, score in known], []
         async with ctx.store.edit_state() as state:
-            state[place] = {**state.get(place, {}), asked: more}
+            # Only of this turn: an agent's memory may have lost what it saw in another.
+            state[place] = {turn: {**state.get(place, {}).get(turn, {}), asked: more}}
         texts = [node.node.get_content(MetadataMode.LLM) for node in kept]
         text = tool_text(texts, bool(more), known is not None)
         return ToolOutput(name, text, raw_input={"question": question}, raw_output=[*kept])
