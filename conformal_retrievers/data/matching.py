@@ -17,6 +17,7 @@ from difflib import get_close_matches
 from itertools import chain
 from typing import Any, TypedDict
 
+from conformal_retrievers.data.checks import check_type
 from conformal_retrievers.data.judged import with_questions
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.retrieval import Retrieval
@@ -74,8 +75,8 @@ def retrieve_and_judge(
     ]
     if split is not None:
         return by_sentence(results, split)
-    if key not in (None, "evidence"):
-        _warn_of_documents(results, retrieved, key)
+    if key not in (None, "evidence") and _of_documents(results, retrieved, key):
+        results = [replace(query, missed=None) for query in results]
     if everything:
         looked_for = [(q.name, names) for q in queries for names in _names(q, key)]
         _report(looked_for, [snippet for snippet, _ in everything], fields, key)
@@ -83,8 +84,7 @@ def retrieve_and_judge(
 
 
 def _check_key(key: str | None, fields: Mapping[str, set[str]]) -> None:
-    if not isinstance(key, str | None):
-        raise TypeError(f"key is {key!r:.60}; give the name of a field of the metadata, or None")
+    check_type(str | None, "the name of a field of the metadata, or None", key=key)
     if fields and key not in (None, "evidence", *fields):
         near = get_close_matches(key or "", fields, 1) or [*sorted(fields), "evidence"]
         raise ValueError(say("unknown key", key=key, keys=" or ".join(map(repr, near))))
@@ -121,17 +121,21 @@ def _values(found: Sequence[Found]) -> dict[str, set[str]]:
     return values
 
 
-def _warn_of_documents(
+def _of_documents(
     results: Sequence[JudgedQuery], retrieved: Sequence[Sequence[Found]], key: str
-) -> None:
-    """Warn once if a relevant id is that of several snippets, of which `missed` counts none."""
+) -> bool:
+    """Return whether a relevant id is that of several snippets, and warn of it.
+
+    Then nobody knows how many snippets a retriever missed.
+    """
     for query, returned in zip(results, retrieved, strict=True):
         pairs = zip(returned, query.relevant, strict=True)
         ids = [_value(metadata, key) for (_, metadata), relevant in pairs if relevant]
         if len({*ids}) < len(ids):
             ((id, n),) = Counter(ids).most_common(1)
             warnings.warn(say("id of several", n=n, query=query, id=id), stacklevel=4)
-            return
+            return True
+    return False
 
 
 # --- what nothing was found for -------------------------------------------------------------------
