@@ -6,12 +6,14 @@ all other fields. No pickle, no eval.
 """
 
 import contextlib
+import gzip
 import hashlib
 import json
 import math
 import os
 import secrets
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +27,7 @@ from conformal_retrievers.data.text import visible
 T = TypeVar("T")
 # Errors of pydantic about a value that is not a JSON object.
 NO_OBJECT = ("arguments_type", "dataclass_type", "dict_type", "model_type", "named_tuple_type")
+DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)  # of a .gz file
 STALE = 600.0  # seconds: writing a file takes less
 
 

@@ -195,7 +195,7 @@ def opened(path: str | Path) -> Iterator[BinaryIO]:
     try:
         with opener(path, "rb") as raw, io.BufferedReader(raw, 1 << 20) as file:
             yield file
-    except (EOFError, gzip.BadGzipFile, UnicodeDecodeError) as error:  # the second is an OSError
+    except (*files.DAMAGED, UnicodeDecodeError) as error:  # one of these is an OSError
         raise ValueError(
             f"{path} is not a complete file of UTF-8 text: {error}; save it again, as UTF-8 "
             "(a table of a spreadsheet as CSV)"

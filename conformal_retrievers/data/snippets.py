@@ -155,15 +155,27 @@ def _snippet(given: Any) -> Snippet:
     if hasattr(given, "page_content"):
         metadata = given.metadata or {}
         source, start = metadata.get("source"), metadata.get("start_index")
-        position = int(start) if isinstance(start, (int, float)) and start >= 0 else None
         source = source if source is None else str(source)
-        return Snippet(given.page_content, given.id, source, position)
+        return Snippet(given.page_content, given.id, source, as_position(start))
     node = getattr(given, "node", given)  # a NodeWithScore has a node
     if hasattr(node, "node_id"):
         start, score = getattr(node, "start_char_idx", None), getattr(given, "score", None)
         hits = getattr(given, "hits", ())
         return Snippet(node.get_content(), node.node_id, node.ref_doc_id, start, score, hits)
     return Snippet(given)
+
+
+def as_position(start: object) -> int | None:
+    """Return where a snippet starts in its document, None for what is no whole number from 0 on.
+
+    A splitter that does not find the text again writes −1, and some stores return floats.
+
+    >>> [as_position(start) for start in (12, 12.0, -1, 12.5, True, None)]
+    [12, 12, None, None, None, None]
+    """
+    if isinstance(start, bool) or not isinstance(start, (int, float, np.integer)):
+        return None
+    return int(start) if start >= 0 and start % 1 == 0 else None
 
 
 def with_hits(snippets: Iterable[Snippet | str], retriever: str = RETRIEVER) -> list[Snippet]:

@@ -147,10 +147,13 @@ async def aask(
     calls: Mapping[str, Awaitable[T]], on_error: OnError, logged: set[object]
 ) -> dict[str, T]:
     """Return the `answers` of calls at once; if on_error="raise", an error cancels the others."""
-    tasks = [asyncio.ensure_future(call) for call in calls.values()]
+    tasks = {name: asyncio.ensure_future(call) for name, call in calls.items()}
+    until = asyncio.ALL_COMPLETED if on_error == "skip" else asyncio.FIRST_EXCEPTION
     try:
-        outcomes = await asyncio.gather(*tasks, return_exceptions=on_error == "skip")
+        ended, _ = await asyncio.wait(tasks.values(), return_when=until)
     finally:
-        for task in tasks:
+        for task in tasks.values():
             task.cancel()
-    return answers(dict(zip(calls, outcomes, strict=True)), on_error, logged)
+    done = {name: task for name, task in tasks.items() if task in ended}
+    outcomes = {name: task.exception() or task.result() for name, task in done.items()}
+    return answers(outcomes, on_error, logged)

@@ -70,6 +70,8 @@ class QueryCounts(NamedTuple):
     def merged(cls, parts: Iterable[QueryCounts]) -> QueryCounts:
         """Return the counts of all parts, in their order; ValueError for an id in two of them."""
         given = list(parts)
+        if not given:
+            raise ValueError("scored is empty; give at least one query")
         if len(given) == 1:
             return given[0]
         whole = cls._make(map(np.concatenate, zip(*given, strict=True)))
@@ -127,7 +129,7 @@ def warn_if_retrieved_otherwise(queries: Sequence[JudgedQuery], calibration: Cal
 def _scored(given: Iterable[Any], calibration: Calibration) -> Iterable[ScoredQuery]:
     if isinstance(given, ScoredQueries | ScoredQuery):
         return given
-    queries = list(given)
+    queries: list[Any] = judged_queries(given) if isinstance(given, JudgedQuery) else [*given]
     if not queries or isinstance(queries[0], ScoredQuery):
         return queries
     queries = judged_queries(queries)

@@ -71,12 +71,13 @@ class Cache:
         replies: list[str | None] = [None] * len(keys)
         for i, row in enumerate(rows or []):
             with suppress(TypeError, ValueError):  # there is none, or a damaged one
-                replies[i] = row[0].decode()
+                replies[i] = row[0].decode("utf-8", "surrogatepass")
         return replies
 
     def add_replies(self, llm: str, replies: Mapping[str, str]) -> None:
         """Store the reply to each request."""
-        rows = [(_key(llm, request), reply.encode()) for request, reply in replies.items()]
+        encoded = {r: reply.encode("utf-8", "surrogatepass") for r, reply in replies.items()}
+        rows = [(_key(llm, request), reply) for request, reply in encoded.items()]
 
         def insert(connection: sqlite3.Connection) -> None:
             connection.execute("BEGIN IMMEDIATE")

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast, get_args
 
+from conformal_retrievers.data import files
 from conformal_retrievers.monitoring.events import CLAIMS_EVENT, EVENT, check_event, is_silent
 from conformal_retrievers.monitoring.status import Counts
 from conformal_retrievers.scoring.scorer import query_digest
@@ -160,7 +161,7 @@ def read_log(path: str | Path, *, event: str = EVENT) -> Iterator[dict[str, Any]
     good, bad = 0, []
     with ExitStack() as stack:
         for file, opened in [(f, stack.enter_context(_open(f))) for f in _files(Path(path))]:
-            for number, line in enumerate(opened, start=1):
+            for number, line in enumerate(_lines(file, opened), start=1):
                 if line.isspace():
                     continue
                 where = f"{file}, line {number}"
@@ -190,6 +191,14 @@ def _files(path: Path) -> list[Path]:
             number = int(match[2])
             rotated.append((-number if match[1] == "." else number, file))
     return [*(file for _, file in sorted(rotated)), path]
+
+
+def _lines(file: Path, opened: BinaryIO) -> Iterator[bytes]:
+    try:
+        yield from opened
+    except files.DAMAGED as error:
+        text = f"{file} is not a complete .gz file: {error}; give it what it lacks, or move it away"
+        raise ValueError(text) from None
 
 
 def _open(file: Path) -> BinaryIO:

@@ -1,7 +1,9 @@
 """Relevant ids without texts, what they become once retrieved, and what is not retrieved yet."""
 
+import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from langchain_core.documents import Document
 from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
@@ -9,7 +11,7 @@ from lookup import LENGTH
 
 from conformal_retrievers import calibrate, calibrate_gate, score_queries
 from conformal_retrievers.data import by_sentence, read_jsonl, without_relevant
-from conformal_retrievers.data.queries import JudgedQuery, Snippet, with_hits
+from conformal_retrievers.data.queries import JudgedQuery, Snippet, as_snippets, with_hits
 from conformal_retrievers.labels.judging import Judging
 
 
@@ -169,7 +171,8 @@ def test_documents_of_both_frameworks_are_snippets():
     judged = [JudgedQuery("q", [one], [True]).snippets[0] for one in (*given, node)]
     plain = Snippet("text", id="1", document="7", position=30)
     assert judged == [plain, replace(plain, retrieval_score=0.5), plain]
-    bare = JudgedQuery("q", [Document("t", metadata={"start_index": -1})], [True]).snippets[0]
-    assert bare == Snippet("t")
+    starts = {12: 12, 11.0: 11, np.int64(13): 13, -1: None, 12.5: None, math.nan: None}
+    given = [Document("t", metadata={"start_index": start}) for start in (*starts, True)]
+    assert [s.position for s in as_snippets(given)] == [*starts.values(), None]
     with pytest.raises(TypeError, match="text"):
         JudgedQuery("q", [{"page_content": "t"}], [True])

@@ -5,7 +5,7 @@ import sys
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from conformal_retrievers.cli.docstrings import standard_library_docstrings
@@ -50,6 +50,7 @@ UNIT = st.text(st.sampled_from("ab. 。\n\u0301\u200d👩文"), min_size=1, max_
 
 
 @given(ANY_TEXT)
+@example("Good \ud800 text. \ud83d\udc00 More of it.")
 def test_ranges_of_any_text_are_exact(text):
     cut(text)
 

@@ -1,11 +1,12 @@
 """The union of several retrievers' lists, and what becomes of one that fails."""
 
+import asyncio
 import logging
 
 import pytest
 
 from conformal_retrievers.data.hits import Hit
-from conformal_retrievers.data.union import Item, answers, check_retrievers, unite
+from conformal_retrievers.data.union import Item, aask, answers, check_retrievers, unite
 
 X, FIRST = Item("1", "x"), ("a", 0)
 
@@ -81,6 +82,17 @@ def test_a_failed_retriever_is_left_out_and_each_kind_of_error_is_logged_once(ca
             assert answers({"a": [1], "b": error}, "skip", logged) == {"a": [1]}
     told = [("'b'" in r.message, "Error" in r.message) for r in caplog.records]
     assert told == [(True, True)] * 2
+
+
+async def test_an_awaited_retriever_that_fails_is_named_and_stops_the_others():
+    async def fails():
+        raise OSError("down")
+
+    never = asyncio.get_running_loop().create_future()
+    with pytest.raises(OSError, match="down") as caught:
+        await aask({"a": never, "b": fails()}, "raise", set())
+    assert caught.value.__notes__ == ["the retriever 'b' failed"]
+    assert never.cancelled()
 
 
 def test_the_error_is_raised_if_it_is_not_skipped_or_all_failed_or_it_is_no_exception():

@@ -125,7 +125,11 @@ def test_scored_queries_without_a_manifest_need_the_name_of_their_scorer(tmp_pat
     with pytest.raises(ValueError, match="scorer is None"):
         calibrated(tmp_path, here, alpha=0.2)
     write_parquet(ScoredQueries.of([]), tmp_path / "none.parquet")
+    (tmp_path / "empty").mkdir()
+    write_parquet(ScoredQueries.of([]), tmp_path / "empty" / "none.parquet")
     of_files = calibrated(tmp_path, here, alpha=0.2, scorer="mixed")
     new = Calibration.from_scores([ScoredQuery([1.0], [True], id="own")], alpha=0.5, scorer="mixed")
     assert evaluated(new, tmp_path, here).n_queries == len(all_scored())
+    with pytest.raises(ValueError, match="scored is empty"):
+        evaluated(new, tmp_path / "empty", here)
     assert of_files.threshold() == calibrated(url, partial(here), alpha=0.2).threshold()

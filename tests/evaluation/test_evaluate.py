@@ -174,6 +174,7 @@ def test_text_removed_are_those_of_dropped_snippets():
         ([], ValueError, "judged is empty"),
         ([QUERIES[0], JudgedQuery("q", [], [])], TypeError, r"judged\[1\]"),
         (QUERIES[0], TypeError, "judged is one ScoredQuery"),
+        (JudgedQuery("q", [], []), TypeError, "judged is one JudgedQuery"),
         ([ScoredQuery([0.1], [True], id="own")], ValueError, "'own'"),
         ([ScoredQuery([0.1], [True], id="twice")] * 2, ValueError, "'twice'"),
     ],

@@ -24,8 +24,8 @@ def sqlite(path, **options):
 
 
 def test_a_reply_belongs_to_model_and_request(cache):
-    cache.add_replies("m", {"one": "yes", "two": "é"})
-    assert cache.replies("m", ["two", "three", "one"]) == ["é", None, "yes"]
+    cache.add_replies("m", {"one": "yes", "two": "é\ud800"})
+    assert cache.replies("m", ["two", "three", "one"]) == ["é\ud800", None, "yes"]
     assert cache.replies("n", ["one"]) == [None]
 
 

@@ -230,6 +230,11 @@ def test_rotated_files_are_read_oldest_first(tmp_path, event):
         path = tmp_path / f"{log.path.name}{end}"
         path.write_bytes(gzip.compress(row) if end.endswith("gz") else row)
     assert [row["group"] for row in read_log(log.path)] == [".10", ".2.gz", ".1", ends[0], ""]
+    path = tmp_path / f"{log.path.name}.2.gz"
+    for damaged in (path.read_bytes()[:-9], gzip.compress(b"")[:10] + b"\xff" * 9, b"no"):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"\.2\.gz is not a complete"):
+            list(read_log(log.path))
 
 
 @pytest.mark.parametrize("line", ["no", "[" * 100_000], ids=["text", "nested"])

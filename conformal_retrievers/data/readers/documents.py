@@ -12,6 +12,7 @@ from typing import Any
 
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, with_hits
 from conformal_retrievers.data.readers.records import Record, literal_in
+from conformal_retrievers.data.snippets import as_position
 from conformal_retrievers.data.wording import say
 
 MARKS = ("conformal_score", "conformal_p_value", "conformal_ranges")
@@ -70,8 +71,7 @@ def snippet_of(record: Record, name: str, given: Any) -> Snippet:
 
 def with_metadata(metadata: Record, text: str, id: str | None, score: float | None) -> Snippet:
     """Return a document as a snippet, whose metadata may have its source and its place there."""
-    start = metadata.get("start_index")
-    position = start if type(start) is int else None
+    position = as_position(metadata.get("start_index"))
     return Snippet(text, id, metadata.name("source"), position, score)
 
 
@@ -119,7 +119,7 @@ def warn_of(left_out: Sequence[Record], n: int, items: str, why: str) -> None:
     """Warn of records that are left out beside n that are not."""
     if left_out:
         which = f"{items}, such as {left_out[0].place}, {why}"
-        warn(f"{len(left_out)} of {len(left_out) + n} {which}")
+        warnings.warn(f"{len(left_out)} of {len(left_out) + n} {which}", stacklevel=3)
 
 
 def warn(message: str) -> None:

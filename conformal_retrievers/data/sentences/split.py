@@ -7,6 +7,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from itertools import chain
+from typing import Any
 
 from conformal_retrievers.data.sentences.markdown_blocks import UNITS, blocks
 from conformal_retrievers.extras import require
@@ -84,13 +85,18 @@ def _sentences(text: str, start: int, end: int, language: str = "en") -> Iterato
 def _boundaries(text: str, start: int, end: int, language: str) -> Iterator[int]:
     size = _WINDOW
     while start + size < end:
-        sentences = sentencex.get_sentence_boundaries(language, text[start : start + size])
+        sentences = _read(language, text[start : start + size])
         ends = [start + sentence["end_index"] for sentence in sentences]
         ends = [boundary for boundary in ends if boundary <= start + size - _CONTEXT]
         yield from ends
         start, size = (ends[-1], _WINDOW) if ends else (start, 2 * size)
-    for sentence in sentencex.get_sentence_boundaries(language, text[start:end])[1:]:
+    for sentence in _read(language, text[start:end])[1:]:
         yield start + sentence["start_index"]
+
+
+def _read(language: str, part: str) -> Any:
+    readable = part.encode(errors="replace").decode()  # "?" for each lone surrogate
+    return sentencex.get_sentence_boundaries(language, readable)
 
 
 # --- what is too long -----------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from conformal_retrievers.data import Hit, as_scores
 from conformal_retrievers.data.hits import RETRIEVER, HitColumns, fusion, listed
 from conformal_retrievers.data.models import with_fields
 from conformal_retrievers.data.sentences.cutting import Passage
-from conformal_retrievers.data.snippets import Retrieved
+from conformal_retrievers.data.snippets import Retrieved, as_position
 from conformal_retrievers.monitoring import json_number
 from conformal_retrievers.sentence_filter import FilteredSentences
 from langchain_conformal.wording import say
@@ -101,10 +101,7 @@ def _sources(documents: Sequence[Document]) -> list[str | None]:
 
 
 def _positions(documents: Sequence[Document]) -> list[int | None]:
-    known = _all("start_index", documents)
-    # A splitter that did not find the text again writes −1, and some stores return floats.
-    numbers = [start_index if type(start_index) in (int, float) else -1 for start_index in known]
-    return [int(start) if start >= 0 and start % 1 == 0 else None for start in numbers]
+    return [as_position(start) for start in _all("start_index", documents)]
 
 
 def hits_of(documents: Sequence[Document]) -> list[tuple[Hit, ...]]:

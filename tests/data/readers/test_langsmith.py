@@ -23,8 +23,8 @@ from conformal_retrievers.data.queries import with_hits
 from langchain_conformal import ConformalRetriever
 
 DOCUMENTS = [
-    Document("Ann did.", id="a", metadata={"source": "s", "start_index": 3}),
-    Document("Wann? 🥐", id="b", metadata={"relevance_score": 0.25}),
+    Document("Ann did.", id="a", metadata={"source": "s", "start_index": 3.0}),
+    Document("Wann? 🥐", id="b", metadata={"relevance_score": 0.25, "start_index": -1}),
     Document("It rains."),
 ]
 ANN = Snippet("Ann did.", id="a", document="s", position=3)
@@ -104,8 +104,9 @@ def test_runs_are_judged_by_the_examples_that_they_refer_to(sent, tmp_path):
 def test_runs_without_a_judgement_are_left_out_with_a_warning(sent, tmp_path):
     [judged], [other] = sent(Fixed()), sent(Fixed(), "What?")
     marks = feedback_on(judged, value={"0": 1, "1": 0, "2": 0})
-    with pytest.warns(UserWarning, match="1 of 2 runs of retrievers"):
-        assert len(read(written(tmp_path, judged, other, marks))) == 1
+    with pytest.warns(UserWarning, match="1 of 2 runs of retrievers") as caught:
+        assert len(read_langsmith(written(tmp_path, judged, other, marks))) == 1
+    assert [warning.filename for warning in caught] == [__file__]
     without_id = {"inputs": {"question": "?"}, "outputs": {"documents": ["Ann did."]}}
     with pytest.raises(ValueError, match="none of 2 runs has documents that are judged"):
         read([judged, other, without_id])
