@@ -131,12 +131,7 @@ class SentenceFilter(RetrievalFilter[FilteredSentences]):
     ) -> FilteredSentences:
         """Decide from the scores (m,) of sentences, and from what the gate decided."""
         checks.check_split(self.splitter.name, sentences.split, "the sentences")
-        s = np.array(as_scores(scores, "scores"))
-        if s.shape != (len(sentences.snippets),):
-            raise ValueError(
-                f"scores has shape {s.shape} for {len(sentences.snippets)} sentences; give one for "
-                "each"
-            )
+        s = np.array(as_scores(scores, "scores", len(sentences.snippets), "sentences"))
         c = self.calibration
         decided = self._decided(
             FilteredSentences(s, c.keep(s, group), c, group, sentences=sentences, gated=gated)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from conformal_retrievers.calibration.file_schema import AnswerDetails
+from conformal_retrievers.calibration.file_schema import details_of
 from conformal_retrievers.calibration.subjects import ANSWERS
 from conformal_retrievers.calibration.thresholds import Thresholds
 from conformal_retrievers.calibration.wording import say
@@ -16,7 +16,7 @@ def terms(c: Thresholds) -> dict[str, str]:
     """Return which answers will do, and to which questions; nothing for another subject."""
     if c.subject != ANSWERS:
         return {}
-    d = _details(c)
+    d = details_of(c)
     return {
         "answer": say("right answer" if d.right else "same answer", same=d.same),
         "whose": say("right from all") if d.right and not d.count_wrong else "",
@@ -25,7 +25,7 @@ def terms(c: Thresholds) -> dict[str, str]:
 
 def why_none(c: Thresholds, group: str | None) -> str:
     """Return why too many questions of a group fail with all of their snippets."""
-    d, scores = _details(c), c.units(group).scores
+    d, scores = details_of(c), c.units(group).scores
     failing = np.count_nonzero(scores == math.inf)
     wrong = d.n_wrong * d.count_wrong
     causes = {
@@ -43,7 +43,7 @@ def why_none(c: Thresholds, group: str | None) -> str:
 
 def basis(c: Thresholds) -> Iterator[str]:
     """Yield the chain, how many questions need all snippets or none, and which were left out."""
-    d = _details(c)
+    d = details_of(c)
     yield f"{c.n_queries} of {d.n_questions} questions calibrate."
     yield f"The chain is {visible(d.chain)}."
     used = "These count as lost." if d.count_wrong else "These are not used."
@@ -65,7 +65,7 @@ def basis(c: Thresholds) -> Iterator[str]:
 
 def not_covered(c: Thresholds) -> str:
     """Return what the guarantee is not about."""
-    d = _details(c)
+    d = details_of(c)
     if not d.right:
         return say("neither right nor relevant")
     wrong = "" if d.count_wrong else f"{c.subject.says('not_covered')}, and "
@@ -76,7 +76,3 @@ def listed(names: Sequence[object], most: int) -> str:
     """Write the first names of a list, and that there are more."""
     named = ", ".join(visible(str(name)) for name in names[:most])
     return f"{named}, …" if len(names) > most else named
-
-
-def _details(c: Thresholds) -> AnswerDetails:
-    return AnswerDetails.model_validate(dict(c.details))

@@ -13,6 +13,7 @@ from pydantic import JsonValue
 from conformal_retrievers.calibration.subjects import SENTENCES, Subject
 from conformal_retrievers.calibration.sufficient_statistics import Reduced
 from conformal_retrievers.calibration.wording import say
+from conformal_retrievers.data.checks import check_type as check_type
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.judged import retrieved
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
@@ -24,13 +25,6 @@ from conformal_retrievers.scoring.scorer import Scorer
 
 class CalibrationMismatch(ValueError):
     """A calibration was made with another scorer or splitter, or is about another subject."""
-
-
-def check_type(kind: Any, remedy: str, **given: object) -> None:
-    """Raise TypeError, naming it, for an argument of another type."""
-    for name, value in given.items():
-        if not isinstance(value, kind):
-            raise TypeError(f"{name} is {value!r:.80}; give {remedy}")
 
 
 def warn_if_large(**risks: float | None) -> None:
@@ -185,10 +179,11 @@ def check_scorable(reduced: Reduced, scorer: str, on_unscorable: str) -> None:
     if lost is None or (on_unscorable == "keep" and reduced.n_lost < n):
         return
     id = reduced.queries.ids[lost.query]
+    lacking = "lacks hits" if scorer.startswith("learned(") else "lacks a score"
     facts = {
         "where": f"query number {lost.query + 1}" if id is None else f"query {id!r}",
         "why": "" if lost.why is None else f" ({lost.why})",
-        "remedy": say("scores nothing" if reduced.n_lost == n else "lacks a score"),
+        "remedy": say("scores nothing" if reduced.n_lost == n else lacking),
     }
     raise ValueError(say("no score", place=lost.snippet, reduced=reduced, n=n, s=scorer, **facts))
 

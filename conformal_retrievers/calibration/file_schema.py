@@ -200,6 +200,11 @@ DETAILS: dict[str, type[Fields]] = {
 }
 
 
+def details_of(calibration: Any) -> Any:
+    """Return what only calibrations of a subject have, with its fields."""
+    return DETAILS[calibration.subject.name].model_validate(dict(calibration.details))
+
+
 class Record(Fields):
     """The fields of a calibration file, in their order, without the checksum."""
 

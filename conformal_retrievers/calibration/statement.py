@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from conformal_retrievers.calibration import answered
-from conformal_retrievers.calibration.file_schema import Choice
+from conformal_retrievers.calibration.file_schema import Choice, details_of
 from conformal_retrievers.calibration.gates.false_answers import false_speech, sources_of
 from conformal_retrievers.calibration.guarantees import Units
 from conformal_retrievers.calibration.label_provenance import judged_by
@@ -295,10 +295,9 @@ def _spread(c: Thresholds) -> Iterator[str]:
 
 
 def _claims(c: Thresholds) -> Iterator[str]:
-    if n := int(str(c.details.get("n_without_claims", 0))):
+    if (n := details_of(c).n_without_claims) > 0:
         yield f"{_count(n, 'answer without claims was', 'answers without claims were')} not used."
-    names = c.details.get("unannotated")
-    if isinstance(names, list) and names:
+    if names := details_of(c).unannotated:
         which = "with an unannotated claim"
         answers = _count(len(names), f"answer {which} was", f"answers {which} were")
         yield say("unannotated", answers=answers, names=answered.listed(names, 5))

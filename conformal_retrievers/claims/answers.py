@@ -35,17 +35,13 @@ class AnnotatedAnswer:
         where = "an answer" if self.id is None else f"answer {self.id!r}"
         check_texts(where, id=self.id)
         check_names(where, group=self.group)
-        relevance = np.array(as_scores(self.relevance, f"{where}: relevances"))
         given: tuple[object, ...] = tuple(self.factual)
         factual = tuple(bool(f) if isinstance(f, np.bool_) else f for f in given)
         for i, f in enumerate(factual):
             if f is not None and not isinstance(f, bool):
                 raise ValueError(f"{where}: factual[{i}] is {f!r:.80}; give True, False or None")
-        if relevance.shape != (len(factual),):
-            raise ValueError(
-                f"{where}: relevance has shape {relevance.shape} but factual has {len(factual)} "
-                "annotations; give one of each for each claim"
-            )
+        name = f"{where}: relevance"
+        relevance = np.array(as_scores(self.relevance, name, len(factual), "annotations"))
         relevance.setflags(write=False)
         object.__setattr__(self, "relevance", relevance)
         object.__setattr__(self, "factual", factual)

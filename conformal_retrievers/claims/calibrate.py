@@ -14,6 +14,7 @@ from pydantic import JsonValue
 
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.file_schema import details_of
 from conformal_retrievers.calibration.subjects import CLAIMS, OnUnscorable
 from conformal_retrievers.claims.answers import AnnotatedAnswer, answer_scores
 from conformal_retrievers.data.checks import all_of
@@ -113,4 +114,4 @@ def calibrate_claims(
 
 def share_of(calibration: Calibration) -> Fraction:
     """Return the share of an answer's kept claims that a calibration of claims is about."""
-    return exact_share(float(str(calibration.details.get("share", 1.0))))
+    return exact_share(details_of(calibration).share)

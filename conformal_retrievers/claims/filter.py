@@ -97,12 +97,8 @@ class ClaimFilter:
     ) -> FilteredClaims:
         """As `__call__`, from known relevances (p,); raises ValueError for another number."""
         claims = tuple(all_of(str, claims, "claims"))
-        r = np.array(as_scores(relevance, "relevances"))
-        if r.shape != (len(claims),):
-            raise ValueError(
-                f"scorer {self.scorer.name!r} returned an array of shape {r.shape} for "
-                f"{len(claims)} claims; it must return one number for each"
-            )
+        name = f"relevances of {self.scorer.name!r}"
+        r = np.array(as_scores(relevance, name, len(claims), "claims"))
         if group is None and self.group_of is not None:
             group = self.group_of(query)
         if claims:

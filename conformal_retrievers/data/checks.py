@@ -15,6 +15,13 @@ T = TypeVar("T")
 MAX_COUNT = 1_000_000  # where missed snippets count, each takes memory: it has the score +inf
 
 
+def check_type(kind: Any, remedy: str, **given: object) -> None:
+    """Raise TypeError, naming it, for an argument of another type."""
+    for name, value in given.items():
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} is {value!r:.80}; give {remedy}")
+
+
 def all_of(kind: type[T], items: Iterable[T], name: str) -> list[T]:
     """Return the items as a list; raise TypeError, naming it, for one of another type."""
     if isinstance(items, kind):
@@ -130,14 +137,30 @@ def check_count(count: object, name: str) -> int:
     return int(count)
 
 
-def as_scores(scores: ArrayLike | Sequence[float | None], name: str) -> NDArray[np.float64]:
+def as_scores(
+    scores: ArrayLike | Sequence[float | None],
+    name: str,
+    n: int | None = None,
+    items: str = "snippets",
+) -> NDArray[np.float64]:
     """Return scores as floats, NaN for None.
 
-    Raises ValueError, with their name, for scores that are not numbers.
+    Raises ValueError, with their name, for scores that are not numbers, and unless there is one for
+    each of n items, if n is given.
     """
     if type(scores) is np.ndarray and scores.dtype == np.float64:
-        return scores
-    return as_numbers(scores, name).astype(np.float64)
+        array = scores
+    else:
+        array = as_numbers(scores, name).astype(np.float64)
+    if n is not None:
+        check_shape(name, array, n, items)
+    return array
+
+
+def check_shape(name: str, array: NDArray[Any], n: int, items: str) -> None:
+    """Raise ValueError, naming it, unless an array has one entry for each of n items."""
+    if array.shape != (n,):
+        raise ValueError(say("one each", name=name, shape=array.shape, n=n, items=items))
 
 
 def as_numbers(values: Any, name: str) -> NDArray[Any]:

@@ -5,16 +5,19 @@ Errors are ValueError or TypeError and name the column.
 
 import math
 from collections.abc import Iterable
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformal_retrievers.data.checks import as_judgement, check_texts
-from conformal_retrievers.data.queries import as_numbers, as_scores
+from conformal_retrievers.data.checks import (
+    as_judgement,
+    as_numbers,
+    as_scores,
+    check_shape,
+    check_texts,
+)
 from conformal_retrievers.data.wording import say
 
-Kind = TypeVar("Kind", bound=np.generic)
 Column = NDArray[np.float64]
 Objects = NDArray[np.object_]
 
@@ -40,13 +43,7 @@ def as_documents(values: ArrayLike | None, size: int) -> NDArray[np.intp] | None
 
 def as_column(name: str, values: ArrayLike, size: int) -> Column:
     """Return one float for each of `size` snippets."""
-    return _of_shape(name, as_scores(values, name), size, "snippets") + 0.0  # a copy, without −0
-
-
-def _of_shape(name: str, array: NDArray[Kind], size: int, items: str) -> NDArray[Kind]:
-    if array.shape != (size,):
-        raise ValueError(f"{name} has shape {array.shape} for {size} {items}; give one for each")
-    return array
+    return as_scores(values, name, size) + 0.0  # a copy, without −0
 
 
 def _valid(name: str, numbers: Column, valid: NDArray[np.bool_], remedy: str) -> Column:
@@ -67,7 +64,7 @@ def as_tokens(tokens: ArrayLike | None, size: int) -> Column | None:
 def as_judgements(relevant: ArrayLike, size: int) -> NDArray[np.bool_]:
     """Return whether each snippet is relevant."""
     marks = np.asarray(relevant)
-    _of_shape("relevant", marks, size, "snippets")
+    check_shape("relevant", marks, size, "snippets")
     for i in np.flatnonzero(~np.isin(marks, (0, 1)))[:1].tolist():
         as_judgement("scored", i, marks[i])
     return marks.astype(np.bool_)
@@ -93,7 +90,7 @@ def as_counts(name: str, values: ArrayLike | None, n: int, most: int) -> Column:
     """Return one whole number up to `most` for each of n queries, NaN where it is unknown."""
     if values is None:
         return np.full(n, math.nan)
-    counts = _of_shape(name, as_scores(values, name), n, "queries")
+    counts = as_scores(values, name, n, "queries")
     whole = np.isnan(counts) | ((counts >= 0) & (counts <= most) & (counts % 1 == 0))
     remedy = f"a whole number from 0 to {most}, or NaN if it is unknown"
     return np.array(_valid(name, counts, whole, remedy))

@@ -273,12 +273,11 @@ class ScoredQuery:
 
     def __post_init__(self) -> None:
         where = self.name
-        scores = as_scores(self.scores, f"{where}: scores") + 0.0  # −0 equals 0 in every way
         relevant = np.array(self.relevant)
         if relevant.dtype != np.bool_:
             relevant = np.array(checks.as_judgements(where, self.relevant), bool)
-        if scores.shape != (len(relevant),):
-            raise ValueError(say("score each", where=where, shape=scores.shape, n=len(relevant)))
+        scores = as_scores(self.scores, f"{where}: scores", len(relevant), "judgements")
+        scores = scores + 0.0  # −0 equals 0 in every way
         checks.check_texts(where, id=self.id)
         checks.check_names(where, group=self.group, split=self.split)
         for name, array in (("scores", scores), ("relevant", relevant)):

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, TypeAlias
 
-from conformal_retrievers.data.checks import as_count
+from conformal_retrievers.data.checks import as_count, check_type
 from conformal_retrievers.data.hits import Hit, fuse, fusion
 from conformal_retrievers.data.judged import queries_to_judge
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
@@ -43,8 +43,7 @@ def without_relevant(query: JudgedQuery, k: int) -> JudgedQuery:
     Raises TypeError for anything but a judged query, and ValueError for a k that is not a whole
     number from 1.
     """
-    if not isinstance(query, JudgedQuery):
-        raise TypeError(f"query is {query!r:.60}; give a JudgedQuery")
+    check_type(JudgedQuery, "a JudgedQuery", query=query)
     order = _order([query])
     whole, rest = _lists(query, order), _lists(query, order, _answers(query, query))
     retriever = query.retriever

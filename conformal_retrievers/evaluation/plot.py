@@ -15,6 +15,7 @@ import numpy as np
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.subjects import CLAIMS, FLAGS, QUERIES, RETRIEVED, Scores
+from conformal_retrievers.data.text import shortened
 from conformal_retrievers.evaluation import measures
 from conformal_retrievers.evaluation.diagnosis import Diagnosis
 from conformal_retrievers.evaluation.equal_recall import EqualRecall
@@ -302,8 +303,7 @@ def _legend(axes: Any) -> None:
 
 def _name(text: str) -> str:
     """Return a name as it is: $ would begin mathematics, and a long one leaves no room."""
-    text = text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
-    return text.replace("$", r"\$")
+    return shortened(text, LONGEST).replace("$", r"\$")
 
 
 def _judged(calibration: Calibration) -> str:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from conformal_retrievers.data.checks import check_count
+from conformal_retrievers.data.checks import check_count, check_type
 from conformal_retrievers.extras import require, with_bar
 from conformal_retrievers.llm.cache import Cache, lock_of_process
 from conformal_retrievers.llm.prompt import Request
@@ -120,8 +120,7 @@ class _Run:
 
     def __post_init__(self) -> None:
         check_llm(self.llm)
-        if not isinstance(self.cache, Cache | None):
-            raise TypeError(f"cache is {self.cache!r:.60}; give Cache(path), or None")
+        check_type(Cache | None, "Cache(path), or None", cache=self.cache)
         self.concurrency = check_count(self.concurrency, "concurrency")
         self.answers: list[Any] = [None] * len(self.requests)
         self.missing = list(range(len(self.requests)))  # what the cache does not answer

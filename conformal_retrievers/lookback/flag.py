@@ -19,6 +19,7 @@ from pydantic import JsonValue
 
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.file_schema import details_of
 from conformal_retrievers.calibration.subjects import FLAGS
 from conformal_retrievers.data.checks import all_of
 from conformal_retrievers.data.columns import ScoredQueries
@@ -90,8 +91,7 @@ class FactualityFlag:
         ids = [answer.id for answer in given]
         checks.check_unique_ids(ids, FLAGS.unit)
         held_out_verified = c.held_out(ids)
-        stored = c.details.get("answers")
-        calibrated = map(str, stored) if isinstance(stored, list) else ()
+        calibrated = details_of(c).answers
         used = {"fit the classifier": self.classifier.fitted_on, "calibrate the flag": calibrated}
         check_digests(given, used)
         evaluation: FlagEvaluation = with_groups(c, given, partial(self._measured, level))

@@ -55,8 +55,7 @@ class Monitor:
     def __init__(self, calibration: Calibration, level: float = 0.05, *, seed: int = 0) -> None:
         checks.check_subject(calibration, *FILTERED)
         check_probability("level", level, "the probability of a false alarm")
-        if not isinstance(seed, (int, np.integer)):
-            raise TypeError(f"seed is {seed!r:.40}; give an integer")
+        checks.check_type((int, np.integer), "an integer", seed=seed)
         if not calibration.lowest_scores:
             raise ValueError(say("no lowest scores"))
         self.calibration = calibration
@@ -99,11 +98,12 @@ class Monitor:
         checks.check_new([query.id], self.calibration.used_ids, self.calibration.subject)
         checks.check_split(self.calibration.split, query.split, "the query")
         checks.check_silenced(query, self.calibration.silences)
-        _, lost = self._tolerated, self._loss(query)
+        tolerated = self._tolerated  # raises where harm has no bound
+        lost = self._loss(query)
         with self._lock:
             if lost is not None:
                 self._state.counts += Counts(judged=1, lost=lost)
-                self._state.bet_on_loss(lost, self._tolerated)
+                self._state.bet_on_loss(lost, tolerated)
             return self.status
 
     @property

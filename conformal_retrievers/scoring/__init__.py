@@ -14,7 +14,8 @@ from conformal_retrievers.scoring.hits import (
     RetrievalScorer,
     retrievers_of,
 )
-from conformal_retrievers.scoring.learned import LearnedQueryScorer, LearnedScorer
+from conformal_retrievers.scoring.learned.queries import LearnedQueryScorer
+from conformal_retrievers.scoring.learned.score import LearnedScorer
 from conformal_retrievers.scoring.llm_verdict import LLMVerdict
 from conformal_retrievers.scoring.pruner import ProvenceScorer
 from conformal_retrievers.scoring.query_scorer import (

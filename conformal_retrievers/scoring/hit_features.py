@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from conformal_retrievers.data.hits import HitColumns, slope
+from conformal_retrievers.data.hits import HitColumns, slope, unknown_hits
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.snippets import Retrieved
 from conformal_retrievers.scoring.hits import WITHOUT_SCORES, check_found, named, turned
@@ -179,12 +179,10 @@ def _of_hits(
         check_found("the score", names, hits)
     ranks, scores = [], []
     for name, kind in retrievers:
-        columns = hits.get(name) or HitColumns(np.full(n, np.inf), np.full(n, np.nan))
+        columns, falls = hits.get(name) or unknown_hits(n), kind == "similarity"
         ranks.append(columns.ranks)
-        if kind == "rank":
-            scores.append(columns.ranks)
-        else:
-            scores.append(turned(name, columns, kind == "similarity", only_compared))
+        only_ranks = kind == "rank"
+        scores.append(ranks[-1] if only_ranks else turned(name, columns, falls, only_compared))
     return np.array([ranks, scores]).reshape(2, len(retrievers), n)
 
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from conformal_retrievers.data.checks import check_names
+from conformal_retrievers.data.checks import check_names, check_type
 from conformal_retrievers.data.hits import RETRIEVER, C, HitColumns, slope
 from conformal_retrievers.data.queries import Snippet, as_snippets, with_hits
 from conformal_retrievers.data.snippets import Retrieved
@@ -132,8 +132,7 @@ class RetrievalScorer(Rebuilt):
 
     def __post_init__(self) -> None:
         check_names("RetrievalScorer", retriever=self.retriever)
-        if not isinstance(self.higher_is_better, bool):
-            raise TypeError(f"higher_is_better is {self.higher_is_better!r}; give True or False")
+        check_type(bool, "True or False", higher_is_better=self.higher_is_better)
 
     @property
     def retrievers(self) -> tuple[str, ...]:

@@ -85,8 +85,8 @@ def query_scores(
     >>> query_scores(best, [JudgedQuery("q", ["a", "bcd"], [True, False])])
     array([1.])
     """
-    at_once = max(getattr(part, "concurrency", 1) for part in with_parts(scorer))
-    if at_once == 1:
+    most = max(getattr(part, "concurrency", 1) for part in with_parts(scorer))
+    if most == 1:
         each = with_bar(judged, title) if progress else judged
         return np.array([score_query(scorer, q.query, q.retrieved) for q in each], np.float64)
     stopped = Event()
@@ -95,7 +95,7 @@ def query_scores(
         return np.nan if stopped.is_set() else score_query(scorer, q.query, q.retrieved)
 
     shown = title if progress else None
-    return np.array(each_in_threads(score, judged, at_once, stopped, shown), np.float64)
+    return np.array(each_in_threads(score, judged, most, stopped, shown), np.float64)
 
 
 def _checked(scorer: Named, score: object) -> float:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from conformal_retrievers.data.checks import check_count
+from conformal_retrievers.data.checks import check_count, check_type
 from conformal_retrievers.data.files import short_hash
 from conformal_retrievers.data.queries import Snippet, as_snippets
 from conformal_retrievers.llm.ask import LLM, aask, ask, check_llm
@@ -69,8 +69,7 @@ class Rater:
         check_llm(self.llm)
         check_count(self.concurrency, "concurrency")
         check_count(self.top_logprobs, "top_logprobs")
-        if not isinstance(self.cache, Cache | None):
-            raise TypeError(f"cache is {self.cache!r:.80}; give Cache(path), or None")
+        check_type(Cache | None, "Cache(path), or None", cache=self.cache)
         if self.by not in get_args(By):
             raise ValueError(f"by is {self.by!r}; give 'rating' or 'probability-of-yes'")
         check_fields(self._prompt, "query", self.asks_about)

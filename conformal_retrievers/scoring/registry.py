@@ -6,7 +6,7 @@ is loaded or run.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from conformal_retrievers.scoring.combine import QueryZScore
 from conformal_retrievers.scoring.hits import FusionScorer, RankScorer, RetrievalScorer
@@ -35,8 +35,7 @@ def scorer_of(provenance: Provenance, scorers: Iterable[Named] = ()) -> Scorer:
     >>> scorer_of({"kind": "zscore", "scorer": {"kind": "rank", "retriever": "dense"}}).name
     'zscore(rank(dense))'
     """
-    scorer: Scorer = _with(provenance, scorers, "score")
-    return scorer
+    return cast(Scorer, _with(provenance, scorers, "score"))
 
 
 def query_scorer_of(provenance: Provenance, scorers: Iterable[Named] = ()) -> QueryScorer:
@@ -47,8 +46,7 @@ def query_scorer_of(provenance: Provenance, scorers: Iterable[Named] = ()) -> Qu
     >>> query_scorer_of({"kind": "best", "scorer": hit}).name
     'best(retrieval(bm25, higher))'
     """
-    scorer: QueryScorer = _with(provenance, scorers, "score_query")
-    return scorer
+    return cast(QueryScorer, _with(provenance, scorers, "score_query"))
 
 
 def needs(provenance: Provenance) -> list[str]:

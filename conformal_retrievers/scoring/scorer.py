@@ -200,8 +200,9 @@ def score_snippets(scorer: Scorer, query: str, snippets: Sequence[Snippet]) -> S
     """
     if not (n := len(snippets)):
         return np.empty(0)
+    name = f"scores of {scorer.name!r}"
     return scored_once(
-        scorer.name, query, snippets, lambda: _checked(scorer, scorer.score(query, snippets), n)
+        scorer.name, query, snippets, lambda: as_scores(scorer.score(query, snippets), name, n)
     )
 
 
@@ -229,17 +230,7 @@ async def _ascored(scorer: Scorer, query: str, snippets: Sequence[Snippet]) -> S
         scores = scorer.score(query, snippets)
     else:
         scores = await asyncio.to_thread(scorer.score, query, snippets)
-    return _checked(scorer, scores, len(snippets))
-
-
-def _checked(scorer: Scorer, scores: ArrayLike, n: int) -> Scores:
-    array = as_scores(scores, f"scores of {scorer.name!r}")
-    if array.shape != (n,):
-        raise ValueError(
-            f"scorer {scorer.name!r} returned shape {array.shape} for {n} snippets; it must return "
-            "one number for each"
-        )
-    return array
+    return as_scores(scores, f"scores of {scorer.name!r}", len(snippets))
 
 
 def judged_queries(judged: Iterable[JudgedQuery], name: str = "judged") -> list[JudgedQuery]:

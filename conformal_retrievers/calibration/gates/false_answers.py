@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from conformal_retrievers.calibration.file_schema import QueryDetails
+from conformal_retrievers.calibration.file_schema import details_of
 from conformal_retrievers.calibration.thresholds import Thresholds
 from conformal_retrievers.calibration.wording import say
 from conformal_retrievers.theory.intervals import Interval, percent
@@ -29,7 +29,7 @@ class Source(NamedTuple):
 
 def sources_of(calibration: Thresholds) -> list[Source]:
     """Return the unanswerable queries of a calibration of query scores, by source."""
-    details = QueryDetails.model_validate(calibration.details)
+    details = details_of(calibration)
     known = {*details.answerable}
     return [
         Source(
@@ -44,7 +44,7 @@ def sources_of(calibration: Thresholds) -> list[Source]:
 
 def questions_in(calibration: Thresholds) -> frozenset[str]:
     """Return the `query_digest` of each query that a calibration of query scores was made from."""
-    details = QueryDetails.model_validate(calibration.details)
+    details = details_of(calibration)
     unanswerable = (queries.questions for queries in details.unanswerable.values())
     return frozenset(details.answerable).union(*unanswerable)
 

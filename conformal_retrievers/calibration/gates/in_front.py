@@ -12,6 +12,7 @@ from math import floor
 from typing import Any
 
 from conformal_retrievers.calibration.checks import CalibrationMismatch
+from conformal_retrievers.calibration.file_schema import details_of
 from conformal_retrievers.calibration.subjects import QUERIES
 from conformal_retrievers.calibration.wording import say
 from conformal_retrievers.data.queries import JudgedQuery
@@ -59,8 +60,7 @@ def check_same_queries(
 
 def answerable_in(gate: Any) -> frozenset[str]:
     """Return the `query_digest` of each answerable query that calibrated a gate."""
-    known = gate.details.get("answerable")
-    return frozenset(map(str, known) if isinstance(known, list) else ())
+    return frozenset(details_of(gate).answerable)
 
 
 def check_same_retrieval(gate: Any, calibration: Any, what: str) -> None:

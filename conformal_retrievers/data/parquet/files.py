@@ -19,7 +19,7 @@ from conformal_retrievers.data import files
 from conformal_retrievers.data.checks import all_of
 from conformal_retrievers.data.column_checks import as_judgements
 from conformal_retrievers.data.columns import ScoredQueries, the_same
-from conformal_retrievers.data.hits import Hit, HitColumns
+from conformal_retrievers.data.hits import Hit, HitColumns, unknown_hits
 from conformal_retrievers.data.parquet.row_groups import Source, cast, row_groups, sizes_of
 from conformal_retrievers.data.parquet.tables import (
     HIT,
@@ -219,7 +219,7 @@ def _hit_columns(lists: Any) -> dict[str, HitColumns]:
         own = pc.equal(fields["retriever"], name).to_numpy()
         if len(np.unique(place[own])) < own.sum():
             raise ValueError(f"hits has the retriever {name!r:.60} twice for a snippet; remove one")
-        columns = HitColumns(np.full(len(lengths), np.inf), np.full(len(lengths), np.nan))
+        columns = unknown_hits(len(lengths))
         columns.ranks[place[own]], columns.scores[place[own]] = ranks[own], scores[own]
         made[name] = columns
     return made

@@ -6,8 +6,3 @@
 `regression.py` what judged queries change in it. Their fit is `LearnedScorer.fit`, in `score.py`.
 `LearnedQueryScorer`, in `queries.py`, is the same for whole queries.
 """
-
-from conformal_retrievers.scoring.learned.queries import LearnedQueryScorer
-from conformal_retrievers.scoring.learned.score import LearnedScorer
-
-__all__ = ["LearnedQueryScorer", "LearnedScorer"]
