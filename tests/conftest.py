@@ -170,12 +170,24 @@ def tracing():
 
 
 @pytest.fixture
-def llama_index_instrumentor():
-    """OpenInference's instrumentor of LlamaIndex, which does nothing for the oldest release."""
+def llama_index_spans(tracing):
+    """The spans of LlamaIndex as OpenInference has them, which is silent for the oldest release."""
     from openinference.instrumentation.llama_index import LlamaIndexInstrumentor
 
     if version("llama-index-core").startswith("0.13."):
         pytest.skip("OpenInference takes LlamaIndex 0.14.19 and newer")
-    instrumentor = LlamaIndexInstrumentor()
-    yield instrumentor
+    yield from spans_by(LlamaIndexInstrumentor(), *tracing)
+
+
+@pytest.fixture
+def langchain_spans(tracing):
+    """The spans of LangChain as OpenInference has them."""
+    from openinference.instrumentation.langchain import LangChainInstrumentor
+
+    yield from spans_by(LangChainInstrumentor(), *tracing)
+
+
+def spans_by(instrumentor, exporter, provider):
+    instrumentor.instrument(tracer_provider=provider)
+    yield exporter.get_finished_spans
     instrumentor.uninstrument()

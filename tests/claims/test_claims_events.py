@@ -228,12 +228,10 @@ async def test_both_events_come_in_pairs_inside_a_span(dispatcher):
     assert "_afilter_claims" in awaited[0].span_id
 
 
-async def test_openinference_spans_have_the_decision(llama_index_instrumentor, tracing):
-    exporter, provider = tracing
-    llama_index_instrumentor.instrument(tracer_provider=provider)
+async def test_openinference_spans_have_the_decision(llama_index_spans):
     engine().query("q")
     await engine().aquery("q")
-    spans = [s for s in exporter.get_finished_spans() if "filter_claims" in s.name]
+    spans = [s for s in llama_index_spans() if "filter_claims" in s.name]
     assert [span.name for span in spans] == [
         "ClaimFilterQueryEngine._filter_claims",
         "ClaimFilterQueryEngine._afilter_claims",

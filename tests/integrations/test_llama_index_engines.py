@@ -202,17 +202,10 @@ async def asked(postprocessor, call, k=K):
     return engine.query(QUESTION) if call == "query" else await engine.aquery(QUESTION)
 
 
-@pytest.fixture
-def finished_spans(llama_index_instrumentor, tracing):
-    exporter, provider = tracing
-    llama_index_instrumentor.instrument(tracer_provider=provider)
-    return exporter.get_finished_spans
-
-
 @pytest.mark.parametrize("call", ["query", "aquery"])
-async def test_the_filter_is_a_span_below_the_querys(call, calibrated, finished_spans, caplog):
+async def test_the_filter_is_a_span_below_the_querys(call, calibrated, llama_index_spans, caplog):
     response = await asked(calibrated, call)
-    spans = {span.name: span for span in finished_spans()}
+    spans = {span.name: span for span in llama_index_spans()}
     ours = f"ConformalPostprocessor._{'a' * (call == 'aquery')}postprocess_nodes"
     kinds = {name: span.attributes["openinference.span.kind"] for name, span in spans.items()}
     assert [name for name, kind in kinds.items() if kind == "RERANKER"] == [ours]
@@ -235,10 +228,10 @@ async def test_the_filter_is_a_span_below_the_querys(call, calibrated, finished_
 @pytest.mark.filterwarnings("ignore:more snippets than k")
 @pytest.mark.parametrize("call", ["query", "aquery"])
 async def test_with_many_nodes_the_span_has_the_decision_in_its_event(
-    call, calibrated, finished_spans
+    call, calibrated, llama_index_spans
 ):
     response = await asked(calibrated, call, k=60)
-    (ours,) = [s for s in finished_spans() if s.name.startswith("ConformalPostprocessor")]
+    (ours,) = [s for s in llama_index_spans() if s.name.startswith("ConformalPostprocessor")]
     assert ours.dropped_attributes > 0
     assert not any(key.startswith("conformal.") for key in ours.attributes)
     (found,) = [event for event in ours.events if event.name == "conformal_filter"]

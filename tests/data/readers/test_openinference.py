@@ -11,7 +11,6 @@ from llama_index.core import MockEmbedding, VectorStoreIndex
 from llama_index.core.llms import MockLLM
 from llama_index.core.schema import TextNode
 from lookup import LookupScorer
-from openinference.instrumentation.langchain import LangChainInstrumentor
 from openinference.semconv.trace import SpanAttributes
 
 from conformal_retrievers import ConformalFilter, JudgedQuery, Snippet, read
@@ -28,15 +27,6 @@ class Fixed(BaseRetriever):
     def _get_relevant_documents(self, query, *, run_manager):
         metadata = {"source": "s", "start_index": 3}
         return [Document(text, id=text[:1], metadata=metadata) for text in TEXTS]
-
-
-@pytest.fixture
-def langchain_spans(tracing):
-    exporter, provider = tracing
-    instrumentor = LangChainInstrumentor()
-    instrumentor.instrument(tracer_provider=provider)
-    yield exporter.get_finished_spans
-    instrumentor.uninstrument()
 
 
 def conformal_filter():
@@ -75,13 +65,6 @@ def test_the_spans_of_a_langchain_retriever_are_read_with_annotations(langchain_
     found = marks(span, 1, 0, True)
     assert read(written(tmp_path, span, *found)) == [expected]
     assert read(written(tmp_path, *found, span)) == [expected]
-
-
-@pytest.fixture
-def llama_index_spans(llama_index_instrumentor, tracing):
-    exporter, provider = tracing
-    llama_index_instrumentor.instrument(tracer_provider=provider)
-    return exporter.get_finished_spans
 
 
 @pytest.fixture
