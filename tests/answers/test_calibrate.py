@@ -6,13 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conformal_retrievers import Calibration, ConformalFilter, JudgedQuery, ScoredQuery, Snippet
+from conformal_retrievers import Calibration, ConformalFilter, Monitor, Snippet, diagnose, evaluate
 from conformal_retrievers.answers import Scans, calibrate_answers, calibrate_scans, scan_answers
 from conformal_retrievers.answers.same import same_text
 from conformal_retrievers.calibration import CalibrationMismatch, calibrate_gate
-from conformal_retrievers.data import Hit
-from conformal_retrievers.evaluation import diagnose, evaluate
-from conformal_retrievers.monitoring import Monitor
+from conformal_retrievers.data import Hit, JudgedQuery, ScoredQuery
 from conformal_retrievers.scoring import BestScore, FunctionScorer, score_queries
 from conformal_retrievers.scoring.scorer import query_digest
 from conformal_retrievers.theory.ranks import conformal_rank

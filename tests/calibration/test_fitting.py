@@ -8,19 +8,13 @@ import numpy as np
 import pytest
 from lookup import LookupScorer
 
-from conformal_retrievers import ConformalFilter, compare, diagnose, evaluate
+from conformal_retrievers import ConformalFilter, FunctionScorer, compare, diagnose, evaluate
 from conformal_retrievers.calibration import Calibration, calibrate, needed_scorers
 from conformal_retrievers.calibration.fitting import kept, split
 from conformal_retrievers.data import JudgedQuery, ScoredQuery, Snippet
 from conformal_retrievers.data.hits import fuse
 from conformal_retrievers.data.queries import with_hits
-from conformal_retrievers.scoring import (
-    FunctionScorer,
-    FusionScorer,
-    LearnedScorer,
-    RankScorer,
-    score_queries,
-)
+from conformal_retrievers.scoring import FusionScorer, LearnedScorer, RankScorer, score_queries
 from conformal_retrievers.scoring.learned.features import columns
 from conformal_retrievers.scoring.learned.prior import prior_of
 from conformal_retrievers.scoring.scorer import query_digest

@@ -10,12 +10,10 @@ from gates import query as judged
 from lookup import QueryFunction
 from scipy.stats import beta
 
-from conformal_retrievers import CalibrationMismatch, ConformalFilter, FunctionScorer, calibrate
-from conformal_retrievers.calibration import Gate, needed_scorers
+from conformal_retrievers import ConformalFilter, FunctionScorer, JudgedQuery, RetrievalScorer
+from conformal_retrievers.calibration import CalibrationMismatch, Gate, calibrate, needed_scorers
 from conformal_retrievers.calibration.gates.calibrate_gate import JUDGED, calibrate_gate
 from conformal_retrievers.calibration.gates.false_answers import silent_on, sources_of
-from conformal_retrievers.data import JudgedQuery
-from conformal_retrievers.scoring.hits import RetrievalScorer
 from conformal_retrievers.scoring.scorer import query_digest
 
 

@@ -16,8 +16,7 @@ from commands import as_json, error_of, judged_queries, retrieval_in, run, write
 from lookup import LookupScorer
 
 from conformal_retrievers import Calibration, ConformalFilter, calibrate, diagnose, evaluate
-from conformal_retrievers.calibration.planning import plan, smallest_alpha
-from conformal_retrievers.calibration.scorer import needed_scorers
+from conformal_retrievers.calibration import needed_scorers, plan, smallest_alpha
 from conformal_retrievers.claims import AnnotatedAnswer, calibrate_claims
 from conformal_retrievers.cli.inputs import held_out
 from conformal_retrievers.data.jsonl import read_jsonl, write_jsonl

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from conformal_retrievers import JudgedQuery, Snippet, calibrate, diagnose, read, score_queries
-from conformal_retrievers.data import write_jsonl
+from conformal_retrievers import JudgedQuery, Snippet, calibrate, diagnose, read, write_jsonl
 from conformal_retrievers.data.copies import copies_in
 from conformal_retrievers.data.queries import with_hits
 from conformal_retrievers.evaluation import report
-from conformal_retrievers.scoring import RankScorer
+from conformal_retrievers.scoring import RankScorer, score_queries
 
 WORDS = ("amber", "birch", "cedar", "dune", "ember", "fjord", "glade", "heath", "islet", "jetty")
 

@@ -7,8 +7,7 @@ import math
 import pytest
 from judged import QUERIES
 
-from conformal_retrievers.data.jsonl import read_jsonl, write_jsonl
-from conformal_retrievers.data.queries import JudgedQuery, Snippet
+from conformal_retrievers.data import JudgedQuery, Snippet, read_jsonl, write_jsonl
 
 
 def test_judged_queries_are_read_as_they_were_written(tmp_path):

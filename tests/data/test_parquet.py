@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from judged import QUERIES
 
-from conformal_retrievers.data import JudgedQuery, ScoredQuery, Snippet, read
-from conformal_retrievers.data.columns import ScoredQueries
+from conformal_retrievers import JudgedQuery, ScoredQueries, ScoredQuery, Snippet, read
 from conformal_retrievers.data.hits import Hit, HitColumns
 from conformal_retrievers.data.parquet import files, iter_parquet, read_parquet, write_parquet
 from conformal_retrievers.data.parquet.files import iter_rows

@@ -13,13 +13,12 @@ from cluster import judged, length_scorer, line, shown
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformal_retrievers import Calibration, FunctionScorer, ScoredQueries, ScoredQuery, evaluate
-from conformal_retrievers.calibration.checks import CalibrationMismatch
+from conformal_retrievers import FunctionScorer, ScoredQueries, ScoredQuery, evaluate, score_queries
+from conformal_retrievers.calibration import Calibration, CalibrationMismatch
 from conformal_retrievers.cluster.parts import Folder, files_in, manifest_of, parts_of, surveyed
 from conformal_retrievers.cluster.results import calibrated, evaluated
 from conformal_retrievers.cluster.tasks import facts_of, score_part
 from conformal_retrievers.data.parquet import read_parquet, write_parquet
-from conformal_retrievers.scoring.scorer import score_queries
 
 
 def here(do, files):

@@ -8,20 +8,13 @@ import pytest
 from drawn import calibrated, draw, unjudged
 from scipy.stats import binomtest
 
-from conformal_retrievers import (
-    JudgedQuery,
-    RetrievalScorer,
-    ScoredQuery,
-    Snippet,
-    calibrate,
-    diagnose,
-    evaluate,
-)
+from conformal_retrievers import JudgedQuery, ScoredQuery, Snippet, calibrate, diagnose, evaluate
 from conformal_retrievers.calibration.file_schema import Choice
 from conformal_retrievers.calibration.guarantees import n_needed
 from conformal_retrievers.data.queries import with_hits
 from conformal_retrievers.evaluation.diagnosis import Ties
 from conformal_retrievers.evaluation.power import coverage_p_value
+from conformal_retrievers.scoring import RetrievalScorer
 from conformal_retrievers.theory.exchangeability import m1_band, m2_band
 from conformal_retrievers.theory.intervals import percent
 

@@ -11,8 +11,7 @@ from lookup import LookupScorer
 
 from conformal_retrievers import CalibrationMismatch, ConformalFilter, calibrate, score_queries
 from conformal_retrievers.calibration.subjects import CLAIMS
-from conformal_retrievers.data import JudgedQuery, ScoredQuery
-from conformal_retrievers.data.hits import Hit
+from conformal_retrievers.data import Hit, JudgedQuery, ScoredQuery
 from conformal_retrievers.data.queries import with_hits
 from conformal_retrievers.evaluation import Share, diagnose, evaluate
 from conformal_retrievers.theory.intervals import wilson_interval

@@ -6,14 +6,13 @@ from dataclasses import replace
 import pytest
 from pages import NAME, NUMBER, asked
 
-from conformal_retrievers import CalibrationMismatch, Monitor, ScoredQuery, calibrate, score_queries
-from conformal_retrievers.data import Hit, JudgedQuery, by_sentence
+from conformal_retrievers import CalibrationMismatch, SentenceFilter, calibrate, score_queries
+from conformal_retrievers.data import Hit, JudgedQuery, ScoredQuery, by_sentence
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.evaluation import compare, diagnose, evaluate, report
 from conformal_retrievers.evaluation.baselines import FILTER
 from conformal_retrievers.evaluation.equal_recall import equal_recall
-from conformal_retrievers.monitoring import FilterLog, Observer, event_of, read_log
-from conformal_retrievers.sentence_filter import SentenceFilter
+from conformal_retrievers.monitoring import FilterLog, Monitor, Observer, event_of, read_log
 
 JUDGED = [asked(str(i), [[i, 9]], {0: [0]}) for i in (1, 2, 3, 4, 5)]
 CALIBRATION = calibrate(JUDGED, NUMBER, alpha=0.4, split="sentences")  # its threshold is 4

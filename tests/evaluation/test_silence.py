@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from gates import FIRST, LAST, drawn
 
-from conformal_retrievers import ConformalFilter, ScoredQuery, diagnose, evaluate, score_queries
-from conformal_retrievers.calibration import Calibration, CalibrationMismatch, Gate, calibrate
-from conformal_retrievers.calibration.gates.calibrate_gate import calibrate_gate
-from conformal_retrievers.evaluation import Finding, compare
+from conformal_retrievers import ConformalFilter, ScoredQuery, calibrate, diagnose, score_queries
+from conformal_retrievers.calibration import Calibration, CalibrationMismatch, Gate, calibrate_gate
+from conformal_retrievers.evaluation import Finding, compare, evaluate
 from conformal_retrievers.theory.exchangeability import m1_band, m2_band
 
 

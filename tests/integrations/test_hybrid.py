@@ -29,18 +29,17 @@ from llama_index.postprocessor import conformal as llama_index_conformal
 from pydantic import Field
 
 import langchain_conformal
-from conformal_retrievers import ConformalFilter, JudgedQuery, Snippet, calibrate, calibrate_gate
+from conformal_retrievers import ConformalFilter, FunctionScorer, LearnedScorer, RetrievalScorer
+from conformal_retrievers.calibration import calibrate, calibrate_gate
+from conformal_retrievers.data import JudgedQuery, Snippet
 from conformal_retrievers.data.hits import Hit, fusion
 from conformal_retrievers.monitoring import read_log
 from conformal_retrievers.results import Unscorable
 from conformal_retrievers.scoring import (
     BestScore,
-    FunctionScorer,
     FusionScorer,
-    LearnedScorer,
     QueryZScore,
     RankScorer,
-    RetrievalScorer,
     ascore_snippets,
     score_snippets,
 )

@@ -12,9 +12,8 @@ from drawn import calibrated
 from scipy.stats import betabinom
 
 from conformal_retrievers import Calibration, CalibrationMismatch
-from conformal_retrievers.lookback.classifier import FactualityClassifier
+from conformal_retrievers.lookback import FactualityClassifier, JudgedRatios, LookbackRatios
 from conformal_retrievers.lookback.flag import Confidence, FactualityFlag, calibrate_flag
-from conformal_retrievers.lookback.ratios import JudgedRatios, LookbackRatios
 from conformal_retrievers.theory.intervals import wilson_interval
 
 # Confidence is a logistic function of the middle one of three heads; the others fix the scale.

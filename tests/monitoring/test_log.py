@@ -17,8 +17,7 @@ from drawn import calibrated
 from lookup import LookupScorer
 
 from conformal_retrievers import ConformalFilter
-from conformal_retrievers.monitoring.events import event_of, scores_of
-from conformal_retrievers.monitoring.log import FilterLog, Observer, read_log
+from conformal_retrievers.monitoring import FilterLog, Observer, event_of, read_log, scores_of
 
 
 def decided(scores, alpha=0.4):

@@ -10,11 +10,10 @@ from drawn import calibrated
 from gates import FIRST, LAST, drawn, filter_of, gate_of, query
 from scipy.stats import binomtest
 
-from conformal_retrievers import ConformalFilter, Monitor, ScoredQuery, diagnose, score_queries
-from conformal_retrievers.calibration import Calibration, CalibrationMismatch, calibrate
-from conformal_retrievers.calibration.gates.calibrate_gate import calibrate_gate
+from conformal_retrievers import Calibration, ConformalFilter, ScoredQuery, diagnose, score_queries
+from conformal_retrievers.calibration import CalibrationMismatch, calibrate, calibrate_gate
 from conformal_retrievers.cli.inputs import logged_queries
-from conformal_retrievers.monitoring.events import event_of, scores_of
+from conformal_retrievers.monitoring import Monitor, event_of, scores_of
 from conformal_retrievers.monitoring.log import FilterLog, Observer, read_log
 
 FALSE_ALARM = 1e-4

@@ -14,10 +14,9 @@ from lookup import LookupScorer
 from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 
-from conformal_retrievers import JudgedQuery, LearnedScorer, Snippet
-from conformal_retrievers.data.hits import Hit
+from conformal_retrievers.data import Hit, JudgedQuery, Snippet
 from conformal_retrievers.data.snippets import as_snippets
-from conformal_retrievers.scoring import relative_to_query
+from conformal_retrievers.scoring import LearnedScorer, relative_to_query
 from conformal_retrievers.scoring.hit_features import Sources, sources_of
 from conformal_retrievers.scoring.learned.features import (
     WORDS,

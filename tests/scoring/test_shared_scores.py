@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from lookup import Sum
 
-from conformal_retrievers import Calibration, ConformalFilter, FunctionScorer, ScoredQuery, Snippet
-from conformal_retrievers.calibration.gates.gate import Gate
+from conformal_retrievers import Calibration, ConformalFilter, Gate, ScoredQuery, Snippet
 from conformal_retrievers.calibration.subjects import QUERIES
-from conformal_retrievers.scoring import BestScore, ascore_snippets, score_snippets
+from conformal_retrievers.scoring import BestScore, FunctionScorer, ascore_snippets, score_snippets
 from conformal_retrievers.scoring.shared_scores import shared
 
 TEXTS = ("a", "bcd", "ef")

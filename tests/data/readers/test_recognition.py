@@ -7,8 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from conformal_retrievers import JudgedQuery, read, write_jsonl
-from conformal_retrievers.data.beir import read_beir
+from conformal_retrievers.data import JudgedQuery, read, read_beir, write_jsonl
 from conformal_retrievers.data.queries import with_hits
 
 FILES = Path(__file__).parent / "files"
