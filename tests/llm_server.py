@@ -60,6 +60,13 @@ def fields_of(body: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
+def verdict_of(body: dict[str, Any]) -> str:
+    """Judge whether a snippet states a fact by their words: a `reply` for labels."""
+    fields = fields_of(body)
+    verdict = "yes" if overlap(fields["fact"], fields["snippet"]) >= 0.5 else "no"
+    return json.dumps({"reasoning": "The words say so.", "verdict": verdict})
+
+
 @dataclass
 class LLMServer:
     """The server, running from `start` to `stop`; `bodies` and `headers` are those it received."""
@@ -214,18 +221,11 @@ class LLMServer:
             logprobs = {"content": [{**tops[0], "top_logprobs": tops}], "refusal": None}
         choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": logprobs}
         prompt, completion = sum(len(m.get("content") or "") for m in body["messages"]), len(text)
-        return {
-            "id": "chatcmpl-1",
-            "object": "chat.completion",
-            "created": 1_700_000_000,
-            "model": body["model"],
-            "choices": [] if trouble == "no choices" else [choice],
-            "usage": {
-                "prompt_tokens": prompt,
-                "completion_tokens": completion,
-                "total_tokens": prompt + completion,
-            },
-        }
+        usage = {"prompt_tokens": prompt, "completion_tokens": completion}
+        usage["total_tokens"] = prompt + completion
+        head = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1_700_000_000}
+        choices = [] if trouble == "no choices" else [choice]
+        return {**head, "model": body["model"], "choices": choices, "usage": usage}
 
     def chunks(self, completion: dict[str, Any]) -> list[dict[str, Any]]:
         """Return the chunks of a completion's stream, one for each word."""

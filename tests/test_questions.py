@@ -1,6 +1,5 @@
 """docs/questions.md as a new user follows it: a folder, questions, the page, a filter."""
 
-import json
 import re
 import shlex
 from pathlib import Path
@@ -16,7 +15,7 @@ from llama_index.core import Settings
 from llama_index.core.llms import MockLLM
 from llama_index.llms.openai_like import OpenAILike
 from llama_index.postprocessor import conformal as llama_index_conformal
-from llm_server import fields_of, overlap
+from llm_server import verdict_of
 
 import langchain_conformal
 from conformal_retrievers import Calibration, read
@@ -63,12 +62,6 @@ CHAT_MODELS = {
         model="judge", api_base=url, api_key="none", is_chat_model=True
     ),
 }
-
-
-def verdict_of(body):
-    fields = fields_of(body)
-    verdict = "yes" if overlap(fields["fact"], fields["snippet"]) > 0.5 else "no"
-    return json.dumps({"reasoning": "words", "verdict": verdict})
 
 
 def judge(command_line, answers):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from pages import NAME, NUMBER, asked, page
+from pages import NAME, NUMBER, asked, by_line, page
 
 from conformal_retrievers import CalibrationMismatch, ConformalFilter, NothingKept, calibrate
 from conformal_retrievers.data import Snippet
@@ -129,11 +129,6 @@ def test_k_is_the_number_of_documents():
         conformal("Which?", PAGES)
 
 
-def lines(text):
-    ends = [i + 1 for i, character in enumerate(text) if character == "\n"]
-    return list(zip([0, *ends], [*ends, len(text)], strict=True))
-
-
 def test_a_calibration_of_sentences_and_a_filter_of_snippets_refuse_each_other(tmp_path):
     sentences, whole = calibrated(), calibrated_whole()
     sentences.save(tmp_path / "c.json")
@@ -148,9 +143,9 @@ def test_a_calibration_of_sentences_and_a_filter_of_snippets_refuse_each_other(t
         lambda: SentenceFilter(NUMBER, whole),
         lambda: SentenceFilter.of(whole, NUMBER),
         lambda: open_filter(whole, NUMBER, split="sentences"),
-        lambda: open_filter(sentences, NUMBER, split=lines),
+        lambda: open_filter(sentences, NUMBER, split=by_line),
     ):
-        with pytest.raises(CalibrationMismatch, match=r"split is .*(sentences|lines)"):
+        with pytest.raises(CalibrationMismatch, match=r"split is .*(sentences|by_line)"):
             use()
 
 
@@ -165,9 +160,9 @@ def test_a_splitter_of_the_users_own():
         replace(q, snippets=[Snippet(f"The number is {q.id}.\nThe number is 9.", id=f"{q.id}-0")])
         for q in JUDGED
     ]
-    calibration = calibrate(judged, NUMBER, alpha=0.4, split=lines)
-    assert calibration.split.endswith("lines")
-    conformal = open_filter(calibration, NUMBER, split=lines)
+    calibration = calibrate(judged, NUMBER, alpha=0.4, split=by_line)
+    assert calibration.split.endswith("by_line")
+    conformal = open_filter(calibration, NUMBER, split=by_line)
     pruned = conformal("Which?", ["The number is 9.\nThe number is 1.\nThe number is 9."])
     assert [one.ranges for one in pruned.passages] == [(Range(17, 33),)]
 

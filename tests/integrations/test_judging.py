@@ -26,7 +26,7 @@ from llama_index.core.base.base_retriever import BaseRetriever as LlamaIndexRetr
 from llama_index.core.node_parser import TokenTextSplitter
 from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.postprocessor import conformal as llama_index_conformal
-from llm_server import fields_of, overlap
+from llm_server import fields_of, overlap, verdict_of
 
 import langchain_conformal
 from conformal_retrievers import JudgedQuery, calibrate, calibrate_gate
@@ -204,12 +204,6 @@ def test_sentences_with_some_of_the_evidence_are_relevant(package, make):
 # --- judged by an LLM -----------------------------------------------------------------------------
 
 ASKED = [query.query for query in QUESTIONS[:20]]
-
-
-def verdict_of(body):
-    fields = fields_of(body)
-    verdict = "yes" if overlap(fields["fact"], fields["snippet"]) >= 0.5 else "no"
-    return json.dumps({"reasoning": "The words say so.", "verdict": verdict})
 
 
 @pytest.fixture
