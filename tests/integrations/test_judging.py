@@ -111,13 +111,6 @@ def test_the_ids_of_another_field_are_told_with_the_key(package, make, key):
 
 
 @EACH
-def test_ids_as_texts_are_told(package, make, key):
-    judged = [JudgedQuery(q.query, q.relevant_ids, [True] * len(q.relevant_ids)) for q in BY_ID]
-    with pytest.raises(ValueError, match=r"relevant texts .* JudgedQuery\.from_ids"):
-        package.judge_retriever(make(), judged)
-
-
-@EACH
 @pytest.mark.filterwarnings("ignore:.*ids name documents")
 def test_answers_that_are_known_by_source_are_taken_out(package, make, key):
     retriever = make()
