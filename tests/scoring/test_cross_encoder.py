@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from conformal_retrievers import CrossEncoderScorer, Snippet
+from conformal_retrievers import CrossEncoderScorer
 from conformal_retrievers.cli.scorers import embedding_scorer
 
 QUESTION = "what is the highest mountain"
@@ -48,12 +48,6 @@ def test_the_code_in_a_models_folder_is_not_run(tmp_path, file):
     with pytest.raises(ValueError, match="model"):
         embedding_scorer(str(folder), "cosine(evil)")
     assert not ran.exists()
-
-
-@pytest.mark.parametrize("logits", [[1.0], [[1.0], [2.0]], 1.0, [1.0, 2.0, 3.0]])
-def test_there_must_be_one_logit_for_each_pair(logits):
-    with pytest.raises(ValueError, match="'odd'"):
-        CrossEncoderScorer(lambda pairs: logits, "odd").score("q", [Snippet("a"), Snippet("b")])
 
 
 def test_a_blank_snippet_is_not_read_and_it_and_a_logit_that_is_not_finite_are_unscorable():

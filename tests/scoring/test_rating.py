@@ -70,20 +70,26 @@ async def test_a_score_is_one_minus_the_rating(rating, score):
     assert scorer.score(QUERY, ["a"]).tolist() == [score]
 
 
+def rated(rating):
+    return LLMScorer(replying(f'{{"rating": {rating}}}'))
+
+
 @pytest.mark.parametrize(
-    ("reply", "reason"),
+    ("scorer", "reason"),
     [
-        ('{"rating": "0.8"}', "unreadable"),
-        ('{"rating": true}', "unreadable"),
-        ('{"rating": NaN}', "out of range"),
-        ('{"rating": 1.2}', "out of range"),
-        ('{"rating": -0.01}', "out of range"),
-        ('{"rating": 1e999}', "out of range"),
-        (None, "unanswered"),
+        *((rated(odd), "unreadable") for odd in ('"0.8"', "true")),
+        *((rated(odd), "out of range") for odd in ("NaN", "1.2", "-0.01", "1e999")),
+        (LLMScorer(replying(None)), "unanswered"),
+        (saying_yes(log(Well=0.9, YES=0.05, NO=0.05)), "neither yes nor no"),
+        (saying_yes(log(Yesterday=0.9, Y=0.1)), "neither yes nor no"),
+        *(
+            (saying_yes(odd), "no log-probabilities")
+            for odd in ({"YES": -9999.0}, {"NO": -math.inf}, {"YES": math.nan})
+        ),
     ],
 )
-async def test_a_reply_without_a_rating_is_unscorable_and_never_zero(reply, reason):
-    ratings = await both(LLMScorer(replying(reply)), ["a"])
+async def test_a_reply_without_a_rating_is_unscorable_and_never_zero(scorer, reason):
+    ratings = await both(scorer, ["a"])
     assert np.isnan(ratings.ratings).all()
     assert ratings.unscorable == {reason: 1}
 
@@ -134,20 +140,6 @@ async def test_blank_texts_are_not_sent_and_equal_ones_once():
 async def test_the_rating_is_the_share_of_yes(first_token, rating):
     ratings = await both(saying_yes(first_token), ["a"])
     np.testing.assert_allclose(ratings.ratings, [rating], rtol=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("first_token", "reason"),
-    [
-        (log(Well=0.9, YES=0.05, NO=0.05), "neither yes nor no"),
-        (log(Yesterday=0.9, Y=0.1), "neither yes nor no"),
-        ({"YES": -9999.0}, "no log-probabilities"),
-        ({"NO": -math.inf}, "no log-probabilities"),
-        ({"YES": math.nan}, "no log-probabilities"),
-    ],
-)
-async def test_a_first_token_without_a_share_of_yes_is_unscorable(first_token, reason):
-    assert (await both(saying_yes(first_token), ["a"])).unscorable == {reason: 1}
 
 
 @pytest.mark.parametrize("none", [None, {}])

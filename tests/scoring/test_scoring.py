@@ -285,14 +285,25 @@ def test_a_scored_query_keeps_what_is_known_of_the_query(progress, capsys, monke
 
 @pytest.mark.parametrize(
     "scores",
-    [[0.5], 0.5, [[0.5], [0.5]], [[0.5], [0.5, 1]], [10**400, 1], ["0.5", None], ["1", 1], [1j, 1]],
+    [
+        [0.5],
+        0.5,
+        [0.5] * 3,
+        [[0.5], [0.5]],
+        [[0.5], [0.5, 1]],
+        [10**400, 1],
+        ["0.5", None],
+        ["1", 1],
+        [1j, 1],
+    ],
 )
 async def test_a_scorer_returns_one_number_for_each_snippet(scores):
-    scorer = FunctionScorer(lambda query, texts: scores, "odd")
-    with pytest.raises(ValueError, match="'odd'"):
-        score_queries(scorer, [JudgedQuery("q", ["a", "b"], [True, False])])
-    with pytest.raises(ValueError, match="'odd'"):
-        await ascore_snippets(scorer, "q", [Snippet("a"), Snippet("b")])
+    of_function = FunctionScorer(lambda query, texts: scores, "odd")
+    for scorer in (of_function, CrossEncoderScorer(lambda pairs: scores, "odd")):
+        with pytest.raises(ValueError, match="'odd'"):
+            score_queries(scorer, [JudgedQuery("q", ["a", "b"], [True, False])])
+        with pytest.raises(ValueError, match="'odd'"):
+            await ascore_snippets(scorer, "q", [Snippet("a"), Snippet("b")])
 
 
 def test_only_a_scorer_scores_queries():
