@@ -208,18 +208,13 @@ def test_a_scorer_that_scores_no_relevant_snippet_is_refused(on_unscorable):
 @pytest.mark.parametrize(
     ("error", "options"),
     [
-        (ValueError, {"alpha": 0}),
-        (TypeError, {"alpha": "0.1"}),
-        (ValueError, {"delta": 1.0}),
-        (ValueError, {"delta": 0.1, "guarantee": "snippet"}),
         (ValueError, {"delta": 0.1}),  # three queries are too few
-        (ValueError, {"guarantee": "recall"}),
-        (TypeError, {"by_group": 1}),
-        (TypeError, {"count_missed": "no"}),
-        (TypeError, {"retrieval": [1]}),
+        *((ValueError, {"delta": 0.1, "guarantee": "snippet"}), (ValueError, {"delta": 1.0})),
+        *((ValueError, {"alpha": 0}), (ValueError, {"guarantee": "recall"})),
+        *((ValueError, {"retrieval": odd}) for odd in ({"x": {1, 2}}, {"k": 0})),
+        *((TypeError, {"alpha": "0.1"}), (TypeError, {"by_group": 1})),
+        *((TypeError, {"count_missed": "no"}), (TypeError, {"retrieval": [1]})),
         (ValueError, {"scorer": "two\nlines"}),
-        (ValueError, {"retrieval": {"x": {1, 2}}}),
-        (ValueError, {"retrieval": {"k": 0}}),
     ],
 )
 def test_an_argument_out_of_range_is_named(error, options):
