@@ -344,6 +344,16 @@ def test_the_fit_shows_a_bar_on_request(capsys, monkeypatch):
 # --- errors ---------------------------------------------------------------------------------------
 
 
+def test_relevant_snippets_without_hits_beside_others_are_told_from_a_scorer_that_fails():
+    first, *others = JUDGED
+    pairs = zip(first.snippets, first.relevant, strict=True)
+    bare = [replace(snippet, hits=()) if relevant else snippet for snippet, relevant in pairs]
+    mixed = [replace(first, snippets=bare), *others]
+    with pytest.raises(ValueError, match="these have none. Do not put a HybridRetriever into a fu"):
+        calibrate(mixed, alpha=0.1)
+    assert calibrate(mixed, alpha=0.1, on_unscorable="keep").threshold() < math.inf
+
+
 def test_the_guarantee_on_snippets_takes_the_only_retrievers_own_score():
     judged = ranked()
     calibration = calibrate(judged, alpha=0.1, guarantee="snippet")
