@@ -151,8 +151,8 @@ class ConformalPostprocessor(BaseNodePostprocessor):
                 "query is missing; give query_str= or query_bundle= to postprocess_nodes"
             )
         nodes, keep = as_nodes(given), self.filter.with_gate(self.gate)
-        check_origin(keep, nodes)
         retrieved = RetrievedNodes(nodes)
+        check_origin(keep, retrieved)
         with rerank_events(query, retrieved, keep, self.callback_manager) as outcome:
             yield keep, query.query_str, retrieved, outcome
             outcome.nodes = self._kept(nodes, outcome.filtered)

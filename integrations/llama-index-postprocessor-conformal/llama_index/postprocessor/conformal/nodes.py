@@ -1,5 +1,7 @@
 """Nodes to snippets with hits, and a filter's decision about snippets back to nodes."""
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -94,12 +96,12 @@ def _with_hits(nodes: Sequence[Any]) -> list[NodeWithHits]:
     return [node for node in nodes if type(node) in kinds] if kinds else []
 
 
-def check_origin(conformal_filter: RetrievalFilter[Any], nodes: Sequence[NodeWithScore]) -> None:
+def check_origin(conformal_filter: RetrievalFilter[Any], nodes: RetrievedNodes) -> None:
     """Raise ValueError if a `HybridRetriever` did not ask a retriever whose hits a score reads.
 
     Warns if it asked another store or model than a calibrated one.
     """
-    for first in _with_hits(nodes)[:1]:
+    for first in nodes.with_hits[:1]:
         for own in conformal_filter.deciding:
             if first.asked:
                 check_asked(retrievers_of(own.scorer), first.asked)
@@ -121,16 +123,21 @@ class RetrievedNodes(Retrieved):
         return tuple(to_snippets(self.given))
 
     @cached_property
+    def with_hits(self) -> list[NodeWithHits]:
+        """Those that carry hits."""
+        return _with_hits(self.given)
+
+    @cached_property
     def hits(self) -> Mapping[str, HitColumns]:
         """The hits of each retriever, by its name."""
-        if _with_hits(self.given):
+        if self.with_hits:
             return hit_columns(hits_of(self.given))
         return listed([node.score for node in self.given])
 
     @cached_property
     def failed(self) -> Sequence[str]:
         """The retrievers that failed and were left out."""
-        return sorted({name for node in _with_hits(self.given) for name in node.failed})
+        return sorted({name for node in self.with_hits for name in node.failed})
 
     @cached_property
     def texts(self) -> tuple[str, ...]:
