@@ -20,7 +20,7 @@ from frameworks import (
 from langchain_core.documents import Document
 from langchain_core.runnables import RunnableLambda
 from langchain_tests.integration_tests import RetrieversIntegrationTests
-from llama_index.core import Settings
+from llama_index.core import MockEmbedding, Settings
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.llms import MockLLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
@@ -268,9 +268,11 @@ def test_components_can_be_pickled_and_copied(copied):
     assert retriever.filter.calibration == keep.calibration
     compressor = copied(ConformalCompressor(filter=keep))
     assert texts_of(compressor.compress_documents(two_scored(), "q")) == ["b"]
-    postprocessor = copied(ConformalPostprocessor(filter=keep))
     nodes = [node("a", 0.4), node("b", 0.6)]
+    postprocessor = copied(ConformalPostprocessor(filter=keep))
     assert texts_of(postprocessor.postprocess_nodes(nodes, query_str="q")) == ["b"]
+    of_model = embedding_scorer(MockEmbedding(embed_dim=3), name="cosine(m)")
+    assert copied(of_model).score("q", ["a"]).round(9).tolist() == [0.0]
 
 
 def test_it_is_a_component_of_llama_index():

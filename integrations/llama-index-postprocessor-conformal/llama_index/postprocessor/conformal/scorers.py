@@ -16,6 +16,7 @@ from conformal_retrievers import llm as core
 from conformal_retrievers.llm import wire
 from conformal_retrievers.llm.deadlines import framework_llm
 from conformal_retrievers.scoring.reranker import Placed, Reranking
+from llama_index.postprocessor.conformal.wording import say
 
 Options = Callable[[core.Request], Mapping[str, Any]]
 AnyScorer: TypeAlias = Scorer | BaseEmbedding | LLM | BaseNodePostprocessor
@@ -37,10 +38,7 @@ def as_scorer(model: AnyScorer, *, name: str | None = None) -> Scorer:
         return RerankerScorer(model, name or wire.scorer_name("reranker", model, "as_scorer"))
     if name is None and isinstance(model, Scorer):
         return model
-    raise TypeError(
-        f"model is {model!r:.80}; give an embedding model, an LLM, a reranker, or a scorer, such "
-        "as FunctionScorer(function, name='…')"
-    )
+    raise TypeError(say("no model", model=model))
 
 
 def embedding_scorer(
@@ -56,13 +54,24 @@ def embedding_scorer(
     if not hasattr(embed_model, "get_text_embedding_batch"):
         raise TypeError(f"embed_model is {embed_model!r:.60}; give the embedding model itself")
     return EmbeddingScorer(
-        embed_model.get_text_embedding_batch,
+        _Method(embed_model, "get_text_embedding_batch"),
         name or wire.scorer_name("cosine", embed_model, "embedding_scorer"),
-        embed_query=embed_model.get_query_embedding,
-        aembed=embed_model.aget_text_embedding_batch,
-        aembed_query=embed_model.aget_query_embedding,
+        embed_query=_Method(embed_model, "get_query_embedding"),
+        aembed=_Method(embed_model, "aget_text_embedding_batch"),
+        aembed_query=_Method(embed_model, "aget_query_embedding"),
         reuse_embeddings=reuse_embeddings,
     )
+
+
+@dataclass(frozen=True)
+class _Method:
+    """A method of a model that can be copied and pickled, as LlamaIndex's wrapped ones cannot."""
+
+    model: BaseEmbedding
+    name: str
+
+    def __call__(self, given: Any) -> Any:
+        return getattr(self.model, self.name)(given)
 
 
 def as_llm(model: LLM, *, options: Options | None = None, name: str | None = None) -> core.LLM:
@@ -84,10 +93,7 @@ def as_llm(model: LLM, *, options: Options | None = None, name: str | None = Non
     if not isinstance(model, LLM):
         raise TypeError(f"model (llm=) is a {type(model).__name__}; give an LLM of LlamaIndex")
     if options is core.openai_options and not model.metadata.is_chat_model:
-        raise ValueError(
-            f"options is openai_options, but {type(model).__name__} has is_chat_model=False, whose "
-            "endpoint does not accept them; set is_chat_model=True, or leave options out"
-        )
+        raise ValueError(say("completion endpoint", kind=type(model)))
     calls, settings, named = (model.chat, model.achat), _settings(model), model.metadata
     return framework_llm(model, calls, _messages, _reply, options, name, settings, named)
 
