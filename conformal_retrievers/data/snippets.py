@@ -108,7 +108,7 @@ class Retrieved(Sequence[Snippet]):
         >>> Retrieved([Snippet("a", hits=hits), Snippet("b")]).depth
         4
         """
-        return max((depth for depth, _ in self._ranks), default=len(self))
+        return max((depth for depth, _ in self.ranks), default=len(self))
 
     @property
     def has_gaps(self) -> bool:
@@ -120,7 +120,7 @@ class Retrieved(Sequence[Snippet]):
         >>> Retrieved([Snippet("a", hits=(Hit("dense", 0),)), *sentences]).has_gaps
         True
         """
-        some = ((depth, own) for depth, own in self._ranks if len(own) != depth)  # not complete
+        some = ((depth, own) for depth, own in self.ranks if len(own) != depth)  # not complete
         return any(len(np.unique(own)) < min(0.9 * depth, depth - 1) for depth, own in some)
 
     @property
@@ -132,7 +132,7 @@ class Retrieved(Sequence[Snippet]):
         return bool(known.any()) if known.all() == known.any() else None
 
     @cached_property
-    def _ranks(self) -> list[tuple[int, NDArray[np.float64]]]:
+    def ranks(self) -> list[tuple[int, NDArray[np.float64]]]:
         """The depth and the ranks of each retriever that found something."""
         known = [column.ranks[column.ranks < np.inf] for column in self.hits.values()]
         return [(int(own.max()) + 1, own) for own in known if len(own)]

@@ -1,6 +1,7 @@
 """The sentences of the packages: each stands once in its file, and is used."""
 
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -9,15 +10,18 @@ import conformal_retrievers
 from conformal_retrievers.data.wording import sentences_of
 
 ROOT = Path(conformal_retrievers.__file__).parent
+ROOMS = ("data", "calibration", "evaluation", "cli")
+PACKAGES = [f"conformal_retrievers.{room}" for room in ROOMS]
+PACKAGES += ["langchain_conformal", "llama_index.postprocessor.conformal"]
 
 
-@pytest.mark.parametrize("package", ["data", "calibration", "evaluation", "cli"])
+@pytest.mark.parametrize("package", PACKAGES)
 def test_every_sentence_stands_once_and_is_used(package):
-    folder = ROOT / package
+    folder = Path(import_module(package).__file__).parent
     text = (folder / "wording.txt").read_text(encoding="utf-8")
     assert max(map(len, text.splitlines())) <= 100
     names = re.findall(r"(?:^|\n\n)([^#\n][^:\n]*):", text)
-    assert len(names) == len(set(names)) == len(sentences_of(f"conformal_retrievers.{package}"))
+    assert len(names) == len(set(names)) == len(sentences_of(package))
     # Those of calibration are read in answers and monitoring, too.
     files = {*folder.rglob("*.py"), *ROOT.glob("*.py"), *ROOT.glob("[am]*/*.py")}
     source = "".join(file.read_text(encoding="utf-8") for file in files)

@@ -10,7 +10,7 @@ from typing_extensions import NotRequired, TypedDict  # pydantic requires these 
 from conformal_retrievers.calibration.checks import check_type
 from conformal_retrievers.claims import AnswerFilter, FilteredAnswer, claims_event_of
 from conformal_retrievers.monitoring import CLAIMS_EVENT
-from langchain_conformal.documents import check_input, to_snippets
+from langchain_conformal.documents import check_input
 from langchain_conformal.events import FilterRun
 
 
@@ -67,8 +67,7 @@ def _arguments(given: AnswerInput) -> tuple[str, str, Any, str | None]:
     check_input(given, "question", "context", "answer")
     answer, context = given["answer"], given["context"]
     text = str(answer.text) if isinstance(answer, BaseMessage) else answer
-    snippets = [to_snippets([s])[0] if isinstance(s, Document) else s for s in context]
-    return given["question"], text, snippets, given.get("group")
+    return given["question"], text, context, given.get("group")
 
 
 def _message(filtered: FilteredAnswer) -> AIMessage:

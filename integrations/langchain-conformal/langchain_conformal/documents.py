@@ -186,9 +186,19 @@ class RetrievedDocuments(Retrieved):
     given: Sequence[Document]
 
     @cached_property
+    def of_hybrid(self) -> list[Any]:
+        """The hits that a call of a `HybridRetriever` found, None for each from elsewhere."""
+        return _of_hybrid(self.given)
+
+    @cached_property
     def failed(self) -> Sequence[str]:
         """The retrievers that failed and were left out."""
-        return _failed(_of_hybrid(self.given))
+        return _failed(self.of_hybrid)
+
+    @cached_property
+    def ranks(self) -> list[tuple[int, NDArray[np.float64]]]:
+        """As of any snippets; none of documents whose order is all that is known."""
+        return super().ranks if any(self.of_hybrid) else []
 
     @cached_property
     def snippets(self) -> tuple[Snippet, ...]:

@@ -31,6 +31,7 @@ from llama_index.postprocessor.conformal.nodes import (
     kept_nodes,
 )
 from llama_index.postprocessor.conformal.scorers import AnyScorer, as_llm, as_scorer
+from llama_index.postprocessor.conformal.wording import say
 
 dispatcher = get_dispatcher(__name__)
 
@@ -147,9 +148,7 @@ class ConformalPostprocessor(BaseNodePostprocessor):
     ) -> Iterator[tuple[RetrievalFilter[Any], str, RetrievedNodes, Outcome]]:
         """Give a block what the filter needs; it sets the outcome's decision."""
         if query is None:
-            raise ValueError(
-                "query is missing; give query_str= or query_bundle= to postprocess_nodes"
-            )
+            raise ValueError(say("no query"))
         nodes, keep = as_nodes(given), self.filter.with_gate(self.gate)
         retrieved = RetrievedNodes(nodes)
         check_origin(keep, retrieved)
@@ -184,7 +183,4 @@ def _by_default(needed: Iterable[str], given: Collection[str]) -> list[Scorer]:
     try:
         return [as_scorer(Settings.embed_model)]
     except (ImportError, ValueError) as error:  # LlamaIndex's default is a model of OpenAI
-        raise ValueError(
-            f"the calibration needs {', '.join(missing)}, and Settings.embed_model is not set; "
-            "give embed_model=, llm= or scorer=, the one that was calibrated with"
-        ) from error
+        raise ValueError(say("no default", names=", ".join(missing))) from error

@@ -12,6 +12,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 from conformal_retrievers.lookback import WITHOUT_CONFIDENCE, Answering, FactualityFlag, RagPrompt
 from conformal_retrievers.lookback.flag import local_model
 from llama_index.postprocessor.conformal.nodes import to_snippets
+from llama_index.postprocessor.conformal.wording import say
 
 
 class ConfidenceQueryEngine(BaseQueryEngine):
@@ -98,7 +99,4 @@ def _check_settings(llm: object, generation: object, prompt: object) -> None:
         ("system_prompt", "prompt=", prompt is not RagPrompt),
     ):
         if (value := getattr(llm, name, None)) and not given:
-            raise ValueError(
-                f"llm.{name} is {value!r:.120}, which is not used here; give the {argument} that "
-                "the flag was calibrated with"
-            )
+            raise ValueError(say("not used", name=name, value=value, argument=argument))

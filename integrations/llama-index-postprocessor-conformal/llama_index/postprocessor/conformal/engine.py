@@ -18,6 +18,7 @@ from conformal_retrievers.calibration.checks import check_type
 from conformal_retrievers.claims import AnswerFilter, FilteredAnswer
 from llama_index.postprocessor.conformal.events import claims_events
 from llama_index.postprocessor.conformal.nodes import to_snippets
+from llama_index.postprocessor.conformal.wording import say
 
 dispatcher = get_dispatcher(__name__)
 EMPTY = "Empty Response"  # what LlamaIndex answers, without an LLM, if there are no nodes
@@ -98,10 +99,7 @@ class ClaimFilterQueryEngine(BaseQueryEngine):
 
 def _text(response: RESPONSE_TYPE) -> str:
     if not isinstance(response, Response):
-        raise TypeError(
-            f"the engine answered with a {type(response).__name__}, which is not a text; give an "
-            "engine without output_cls"
-        )
+        raise TypeError(say("no text", kind=type(response)))
     text = response.response or ""
     return "" if text == EMPTY and not response.source_nodes else text  # an LLM would divide it
 

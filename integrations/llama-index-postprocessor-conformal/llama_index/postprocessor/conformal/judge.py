@@ -18,6 +18,7 @@ from conformal_retrievers.labels import Labelled, label_questions
 from conformal_retrievers.labels.questions import QuestionOptions
 from llama_index.postprocessor.conformal.hybrid import retrieval_of
 from llama_index.postprocessor.conformal.nodes import to_snippets
+from llama_index.postprocessor.conformal.wording import say
 
 
 def judge_retriever(
@@ -137,11 +138,7 @@ def nodes_for(
     the retrievers fails.
     """
     if not isinstance(retriever, BaseRetriever):
-        raise TypeError(
-            f"retriever is a {type(retriever).__name__}; give the retriever that the engine or "
-            "tool asks, such as index.as_retriever(similarity_top_k=20). For one of LangChain, "
-            "import from langchain_conformal"
-        )
+        raise TypeError(say("no retriever", kind=type(retriever)))
 
     def ask(text: str) -> list[NodeWithScore]:
         try:

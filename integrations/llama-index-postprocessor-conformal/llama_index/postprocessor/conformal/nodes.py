@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, TextNode
+from numpy.typing import NDArray
 
 from conformal_retrievers import Filtered, Snippet
 from conformal_retrievers.data import Hit
@@ -19,6 +21,7 @@ from conformal_retrievers.data.union import check_asked
 from conformal_retrievers.filtering import RetrievalFilter
 from conformal_retrievers.scoring import retrievers_of
 from conformal_retrievers.sentence_filter import FilteredSentences
+from llama_index.postprocessor.conformal.wording import say
 
 KEPT = "conformal_kept"  # in the metadata of nodes in shadow
 
@@ -46,10 +49,7 @@ def as_nodes(nodes: Any) -> list[NodeWithScore]:
     known = {*map(type, listed)} <= {NodeWithScore, NodeWithHits}
     for i, node in enumerate(() if known else listed):
         if not isinstance(node, NodeWithScore):
-            raise TypeError(
-                f"nodes[{i}] is a {type(node).__name__}; give a list of NodeWithScore objects, as "
-                "retrievers return them"
-            )
+            raise TypeError(say("no nodes", i=i, kind=type(node)))
     return listed
 
 
@@ -126,6 +126,11 @@ class RetrievedNodes(Retrieved):
     def with_hits(self) -> list[NodeWithHits]:
         """Those that carry hits."""
         return _with_hits(self.given)
+
+    @cached_property
+    def ranks(self) -> list[tuple[int, NDArray[np.float64]]]:
+        """As of any snippets; none of nodes whose order is all that is known."""
+        return super().ranks if self.with_hits else []
 
     @cached_property
     def hits(self) -> Mapping[str, HitColumns]:

@@ -13,6 +13,7 @@ from conformal_retrievers.data import unanswerable
 from conformal_retrievers.data.matching import JudgeOptions
 from llama_index.postprocessor.conformal.hybrid import HybridRetriever
 from llama_index.postprocessor.conformal.judge import judge_retriever
+from llama_index.postprocessor.conformal.wording import say
 
 
 def without_answers(
@@ -80,7 +81,4 @@ def _deepened(retriever: BaseRetriever, more: int) -> BaseRetriever:
     if isinstance(k := getattr(twin, "similarity_top_k", None), int):
         twin.similarity_top_k = k + more  # type: ignore[attr-defined]
         return twin
-    raise ValueError(
-        f"retriever is a {type(retriever).__name__}, whose depth cannot be set; give the same one, "
-        "which returns more nodes, as deeper="
-    )
+    raise ValueError(say("no depth", kind=type(retriever)))
