@@ -54,6 +54,7 @@ def test_columns_do_not_change_with_the_arrays_that_they_were_made_from(writeabl
         ("ids", ["a", "\ud800"]),
         ("groups", ["a", "\n"]),
         ("missed", [-1, 0]),
+        ("missed", [0]),
         ("silenced", [2, 0]),
         ("tokens", [1, 2, 3, 4, -5]),
         ("hits", {"dense": HitColumns(np.zeros(1), np.zeros(1))}),

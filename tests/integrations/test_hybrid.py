@@ -131,6 +131,9 @@ class InLangChain:
     def filter_once(self, hybrid, conformal_filter):
         return ConformalRetriever(retriever=hybrid, filter=conformal_filter).invoke("q")
 
+    def filter_best(self, hybrid, keep):
+        ConformalCompressor(filter=keep).compress_documents(hybrid.invoke("q")[:1], "q")
+
     async def kept(self, hybrid, conformal_filter):
         filtered = ConformalRetriever(retriever=hybrid, filter=conformal_filter)
         chain = compressing(hybrid, ConformalCompressor(filter=conformal_filter))
@@ -162,6 +165,9 @@ class InLlamaIndex:
     def filter_once(self, hybrid, conformal_filter):
         postprocessor = ConformalPostprocessor(filter=conformal_filter)
         return postprocessor.postprocess_nodes(hybrid.retrieve("q"), query_str="q")
+
+    def filter_best(self, hybrid, keep):
+        ConformalPostprocessor(filter=keep).postprocess_nodes(hybrid.retrieve("q")[:1], None, "q")
 
     async def kept(self, hybrid, conformal_filter):
         keep = ConformalPostprocessor(filter=conformal_filter)
@@ -320,6 +326,11 @@ def test_a_hybrid_retriever_without_one_that_the_score_reads_is_refused(framewor
         with pytest.raises(ValueError, match="hits of 'dense', .* needs those of 'bm25'"):
             framework.filter_once(hybrid, needs_both)
     framework.filter_once(hybrid, dense)
+
+
+def test_what_drops_documents_behind_a_hybrid_retriever_is_warned_of(framework):
+    with pytest.warns(UserWarning, match="something drops snippets"):  # the third of dense is left
+        framework.filter_best(hybrid_in(framework), filter_at(RankScorer("dense"), 0))
 
 
 # --- failures -------------------------------------------------------------------------------------
