@@ -179,10 +179,12 @@ def _of_hits(
         check_found("the score", names, hits)
     ranks, scores = [], []
     for name, kind in retrievers:
-        columns, falls = hits.get(name) or unknown_hits(n), kind == "similarity"
+        columns = hits.get(name) or unknown_hits(n)
         ranks.append(columns.ranks)
-        only_ranks = kind == "rank"
-        scores.append(ranks[-1] if only_ranks else turned(name, columns, falls, only_compared))
+        if kind == "rank":
+            scores.append(columns.ranks)
+        else:
+            scores.append(turned(name, columns, kind == "similarity", only_compared))
     return np.array([ranks, scores]).reshape(2, len(retrievers), n)
 
 
