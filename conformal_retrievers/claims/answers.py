@@ -40,7 +40,7 @@ class AnnotatedAnswer:
         for i, f in enumerate(factual):
             if f is not None and not isinstance(f, bool):
                 raise ValueError(f"{where}: factual[{i}] is {f!r:.80}; give True, False or None")
-        name = f"{where}: relevance"
+        name = f"{where}: relevances"
         relevance = np.array(as_scores(self.relevance, name, len(factual), "annotations"))
         relevance.setflags(write=False)
         object.__setattr__(self, "relevance", relevance)

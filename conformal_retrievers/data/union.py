@@ -154,6 +154,7 @@ async def aask(
     finally:
         for task in tasks.values():
             task.cancel()
+        await asyncio.gather(*tasks.values(), return_exceptions=True)
     done = {name: task for name, task in tasks.items() if task in ended}
     outcomes = {name: task.exception() or task.result() for name, task in done.items()}
     return answers(outcomes, on_error, logged)

@@ -110,7 +110,7 @@ def test_lines_end_as_on_any_system_and_a_byte_order_mark_is_no_text(tmp_path, e
     [
         ("latin.jsonl", "é".encode("latin-1")),
         ("cut.jsonl.gz", gzip.compress(b"{}" * 1000, mtime=0)[:20]),
-        ("broken.jsonl.gz", gzip.compress(b"")[:10] + b"\xff" * 9),
+        ("broken.jsonl.gz", gzip.compress(b"", mtime=0)[:10] + b"\xff" * 9),
         ("plain.jsonl.gz", b"{}"),
     ],
 )

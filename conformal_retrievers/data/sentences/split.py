@@ -59,6 +59,7 @@ def pieces_in(text: str, size: int) -> Iterator[tuple[int, int]]:
 
 _WINDOW, _CONTEXT = 1000, 50  # sentencex takes quadratic time for text without spaces
 _LETTER = regex.compile(r"\p{L}")
+_LONE_SURROGATE = regex.compile(r"[\ud800-\udfff]")
 # "os.path", "3.0.*", "H2A.Z", "System.Net"; but texts may lack the space after "well.Then".
 _INSIDE_WORD = regex.compile(
     r"(?<=[\p{L}\p{N}]\.)(?=[\p{Ll}\p{N}_*])|(?<=\p{Lu}\.)(?=\p{L})|(?<=\p{Lu}\p{L}*\.)(?=\p{Lu})"
@@ -95,8 +96,7 @@ def _boundaries(text: str, start: int, end: int, language: str) -> Iterator[int]
 
 
 def _read(language: str, part: str) -> Any:
-    readable = part.encode(errors="replace").decode()  # "?" for each lone surrogate
-    return sentencex.get_sentence_boundaries(language, readable)
+    return sentencex.get_sentence_boundaries(language, _LONE_SURROGATE.sub("\ufffd", part))
 
 
 # --- what is too long -----------------------------------------------------------------------------

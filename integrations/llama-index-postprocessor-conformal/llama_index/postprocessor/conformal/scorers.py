@@ -63,7 +63,7 @@ def embedding_scorer(
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)  # a model may have keys, and no hash
 class _Method:
     """A method of a model that can be copied and pickled, as LlamaIndex's wrapped ones cannot."""
 
