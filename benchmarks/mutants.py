@@ -209,7 +209,7 @@ MUTANTS = {
             "known_missed = len(known)",
             "missed ones forgotten",
         ),
-        ('scores") + 0.0', 'scores")', "a score of minus zero"),
+        ("scores = scores + 0.0", "scores = +scores", "a score of minus zero"),
     ],
     "data/checks.py": [
         (
