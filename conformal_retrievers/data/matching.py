@@ -124,10 +124,7 @@ def _values(found: Sequence[Found]) -> dict[str, set[str]]:
 def _of_documents(
     results: Sequence[JudgedQuery], retrieved: Sequence[Sequence[Found]], key: str
 ) -> bool:
-    """Return whether a relevant id is that of several snippets, and warn of it.
-
-    Then nobody knows how many snippets a retriever missed.
-    """
+    """Return whether a relevant id is that of several snippets, and warn: `missed` is unknown."""
     for query, returned in zip(results, retrieved, strict=True):
         pairs = zip(returned, query.relevant, strict=True)
         ids = [_value(metadata, key) for (_, metadata), relevant in pairs if relevant]

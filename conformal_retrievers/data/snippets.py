@@ -166,7 +166,7 @@ def _snippet(given: Any) -> Snippet:
 
 
 def as_position(start: object) -> int | None:
-    """Return where a snippet starts in its document, None for what is no whole number from 0 on.
+    """Return the offset of a snippet in its document: a whole number, 0 or more, or else None.
 
     A splitter that does not find the text again writes −1, and some stores return floats.
 

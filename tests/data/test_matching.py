@@ -77,6 +77,12 @@ def test_a_query_needs_evidence_where_evidence_counts_and_otherwise_more(judged,
         judge_retrieved([judged], [found(("a", "1", {"source": "s"}))], key=key)
 
 
+def test_a_relevant_snippet_without_an_id_is_found_in_no_field():
+    judged = JudgedQuery("q", ["a"], [True], id="q1")
+    with pytest.raises(ValueError, match="'q1'.*'source'"):
+        judge_retrieved([judged], [found(("a", "1", {"source": "s"}))], key="source")
+
+
 def test_a_query_that_nothing_answers_needs_no_evidence():
     judged = JudgedQuery("q", [], [], answerable=False)
     (again,) = judge_retrieved([judged], [[(chunk(0, 200), {})]], key="evidence")

@@ -182,6 +182,10 @@ def test_a_blank_line_ends_a_sentence_that_has_no_end():
         assert cut(f"No end{blank}one. Two") == ["No end", "one.", "Two"]
 
 
+def test_a_lone_surrogate_ends_no_sentence():
+    assert cut("The fish \ud83d Swims fast.") == ["The fish \ud83d Swims fast."]
+
+
 def test_a_sentence_may_end_without_white_space():
     assert len(cut("It works well.Then it fails in 2010.The end.")) == 3
 

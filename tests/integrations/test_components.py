@@ -273,6 +273,8 @@ def test_components_can_be_pickled_and_copied(copied):
     assert texts_of(postprocessor.postprocess_nodes(nodes, query_str="q")) == ["b"]
     of_model = embedding_scorer(MockEmbedding(embed_dim=3), name="cosine(m)")
     assert copied(of_model).score("q", ["a"]).round(9).tolist() == [0.0]
+    assert hash(of_model)
+    assert "embed_dim" not in repr(of_model)  # nor any key that a model has
 
 
 def test_it_is_a_component_of_llama_index():
