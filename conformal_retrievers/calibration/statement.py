@@ -143,13 +143,13 @@ def _counts(score: Mapping[str, Any]) -> str:
     if len(ordered) < 2 or ordered[0][1] <= 0:
         return ""
     (most, more), *others = ordered
-    counts = (
+    times = [
         f"{more / less:.1f} times as much as {name}".removeprefix("1.0 times ")
-        if less > 0.05 * more
-        else f"and {name} counts little"
         for name, less in others
-    )
-    return f": {most} counts {', '.join(counts)}"
+        if less > 0.05 * more
+    ]
+    little = [f"{name} counts little" for name, _ in others[len(times) :]]
+    return f": {most} counts {', '.join([*(times or ['most']), *little])}"
 
 
 def _kept(c: Thresholds, made: Choice) -> Iterator[str]:

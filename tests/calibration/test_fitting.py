@@ -1,7 +1,9 @@
 """The default score: which queries fit it, that no others do, and what is said of it."""
 
 import asyncio
+import json
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -305,8 +307,14 @@ def test_a_top_k_that_cannot_keep_enough_as_its_retriever_returns_too_few_is_lef
 
 
 def test_the_statement_says_how_much_one_retriever_counts_beside_another():
-    text = calibrate(JUDGED, alpha=0.1).statement
-    assert ": dense counts " in text or ": bm25 counts " in text
+    calibration = calibrate(JUDGED, alpha=0.1)
+    assert re.search(r": (dense|bm25) counts (\d\.\d times )?as much as ", calibration.statement)
+    made = json.loads(json.dumps(calibration.scorer_provenance))
+    numbers = made["score"]["coefficients"]
+    numbers.update({name: -1.0 * ("dense" in name) for name in numbers})
+    assert ": dense counts most, bm25 counts little." in replace(
+        calibration, scorer_provenance=made
+    ).statement  # fmt: skip
     assert "counts" not in calibrate(ranked(), alpha=0.02).statement  # there is one
 
 
