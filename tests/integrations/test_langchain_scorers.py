@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from frameworks import MiniLMEmbeddings, halves, langchain_retriever, snippets
 from langchain_classic.retrievers.document_compressors import CrossEncoderReranker
-from langchain_core.cross_encoders import BaseCrossEncoder
+from langchain_classic.retrievers.document_compressors.cross_encoder import BaseCrossEncoder
 from langchain_core.documents import BaseDocumentCompressor, Document
 
 from conformal_retrievers import CrossEncoderScorer, FunctionScorer, LLMScorer, Snippet, calibrate
