@@ -5,7 +5,7 @@ NEEDS = constraints.txt pyproject.toml $(wildcard integrations/*/pyproject.toml)
 
 # What goes with the oldest release of each framework that the packages allow, and with the newest.
 LANGCHAIN = langchain-core langchain langchain-classic langchain-tests langchain-openai langchain-chroma langgraph
-OLDEST_LANGCHAIN = langchain-core==1.0.0 langchain==1.0.0 langchain-classic==1.0.0 \
+OLDEST_LANGCHAIN = langchain-core==1.0.0 langchain==1.0.3 langchain-classic==1.0.0 \
 	langchain-tests==1.0.0 langchain-openai==1.0.0 langchain-chroma==1.0.0 langgraph==1.0.2 langgraph-checkpoint==3.0.1 \
 	langgraph-prebuilt==1.0.2
 OLDEST_LLAMA_INDEX = llama-index-core==0.13.0 llama-index-llms-openai llama-index-llms-openai-like \

@@ -56,7 +56,8 @@ def search_tool(
     The tool has no state: LangGraph gives it the `messages` of the run, and its results are in
     their artifacts, as "question", "documents" and, for the next call, "more". Tools of two filters
     need two names. Calls that one message makes for one question return the same. It needs
-    langgraph, which `create_agent` of langchain brings, and a state with `messages`.
+    langgraph, which `create_agent` of langchain (1.0.3 or newer) brings, and a state with
+    `messages`.
 
     >>> agent = create_agent(model, [search_tool(filtered)])  # doctest: +SKIP
 
