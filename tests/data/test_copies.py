@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from conformal_retrievers import JudgedQuery, Snippet, calibrate, diagnose, read, write_jsonl
-from conformal_retrievers.data.copies import copies_in
+from conformal_retrievers.data.copies import copies_in, near_copies_in
 from conformal_retrievers.data.queries import with_hits
 from conformal_retrievers.evaluation import report
 from conformal_retrievers.scoring import RankScorer, score_queries
@@ -67,6 +67,14 @@ def test_the_report_finds_copies_and_near_copies() -> None:
     page = report.html(diagnose(calibration, scored), scored, judged=new)
     assert "3 of 25 judged queries are copies" in page
     assert "2 of 22 judged queries are near copies" in page
+
+
+@pytest.mark.parametrize(("shared", "near"), [((0, 0), True), ((1, 1), False), ((0, 1), False)])
+def test_a_near_copy_shares_a_relevant_snippet(shared, near):
+    texts = [["a", "b"], ["c", "d"]]
+    texts[1][shared[1]] = texts[0][shared[0]]
+    first, second = (JudgedQuery("Who wrote it?", own, [True, False]) for own in texts)
+    assert len(near_copies_in([first, replace(second, query="So, who wrote it?")])) == near
 
 
 def test_a_copy_in_another_group_or_with_other_ids_is_a_copy():
