@@ -141,7 +141,7 @@ class Units:
     @cached_property
     def _order(self) -> list[int]:
         """The contributing queries in the order of bets, which must not depend on the scores."""
-        return in_hashed_order(self.queries.ids[self.contributes].tolist())
+        return in_hashed_order(self.queries.ids[self.contributes].tolist(), self.queries.scores)
 
     @cached_property
     def _ordered_with_steps(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -150,8 +150,14 @@ class Units:
         return self.scores[order], ranks.p_value_steps(ordered)
 
 
-def in_hashed_order(ids: Sequence[str | None]) -> list[int]:
-    """Return the places of ids in an order that is the same in every run: that of their hashes."""
+def in_hashed_order(ids: Sequence[str | None], scores: NDArray[np.float64]) -> list[int]:
+    """Return the places of ids in an order as good as random, which is the same in every run.
+
+    It is that of the hashes of each id, or place, with all scores in ascending order. By ids or
+    places alone, the bets on a file that begins with easy queries would come in one order, however
+    often such a file is drawn.
+    """
+    salt = np.sort(scores).tobytes()
     names = (id or f"#{place}" for place, id in enumerate(ids))
-    digests = [hashlib.sha256(name.encode()).digest() for name in names]
+    digests = [hashlib.sha256(salt + name.encode()).digest() for name in names]
     return sorted(range(len(ids)), key=digests.__getitem__)

@@ -23,6 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from conformal_retrievers.data.text import visible
+from conformal_retrievers.data.wording import say
 
 T = TypeVar("T")
 # Errors of pydantic about a value that is not a JSON object.
@@ -182,21 +183,12 @@ def parse_envelope(text: str, where: str, kind: Kind) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:  # the latter for endlessly nested lists
         raise _incomplete(where, kind, error) from None
     if not isinstance(fields, dict) or fields.get("format") != kind.format:
-        raise ValueError(
-            f"{where} is not a {kind.what} file: its field 'format' is not {kind.format!r}; give a "
-            f"file that {kind.saved_by} wrote"
-        )
-    if type(fields.get("version")) is not int or fields["version"] != kind.version:
-        raise ValueError(
-            f"{where} has version {fields.get('version')!r:.60}, but this library reads version "
-            f"{kind.version}; upgrade conformal-retrievers, or make and save the {kind.what} again"
-        )
+        raise ValueError(say("other format", where=where, kind=kind))
+    version = fields.get("version")
+    if type(version) is not int or version != kind.version:
+        raise ValueError(say("other version", where=where, kind=kind, version=version))
     if stored != actual:
-        raise ValueError(
-            f"{where} was changed after it was written: its field 'sha256' is {stored!r:.80}, but "
-            f"the other fields give {actual!r}; restore the original file, or make and save the "
-            f"{kind.what} again"
-        )
+        raise ValueError(say("changed", where=where, kind=kind, stored=stored, actual=actual))
     return fields
 
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model, field
 from conformal_retrievers.data import files
 from conformal_retrievers.data.hits import Hit, Number
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
+from conformal_retrievers.data.wording import say
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -196,9 +197,6 @@ def opened(path: str | Path) -> Iterator[BinaryIO]:
         with opener(path, "rb") as raw, io.BufferedReader(raw, 1 << 20) as file:
             yield file
     except (*files.DAMAGED, UnicodeDecodeError) as error:  # one of these is an OSError
-        raise ValueError(
-            f"{path} is not a complete file of UTF-8 text: {error}; save it again, as UTF-8 "
-            "(a table of a spreadsheet as CSV)"
-        ) from None
+        raise ValueError(say("not complete", path=path, error=error)) from None
     except OSError as error:
         files.cannot_read("file", path, error)

@@ -247,9 +247,7 @@ def _check_new(gate: Gate, queries: Sequence[JudgedQuery]) -> None:
     calibrated = questions_in(c)
     for query in queries:
         if query_digest(query.query) in calibrated or c.chosen_on(query):
-            raise ValueError(
-                f"the gate was calibrated on the question of {query.name}; give new questions"
-            )
+            raise ValueError(say("asked before", query=query))
 
 
 def _of_group(kinds: Kinds, group: str | None) -> Kinds:

@@ -22,6 +22,7 @@ from conformal_retrievers.evaluation.wording import say
 from conformal_retrievers.theory.exchangeability import p_at_threshold
 from conformal_retrievers.theory.intervals import in_percent, percent
 from conformal_retrievers.theory.ranks import exact_alpha
+from conformal_retrievers.theory.tolerance import binomial_lower, tolerance_rank
 
 LITTLE_REMOVED = 0.05  # share removed up to which the filter hardly pays
 MANY_IRRELEVANT = 0.05  # share of queries that keep irrelevant snippets only
@@ -175,12 +176,19 @@ def _silence(d: Diagnosis) -> Iterator[Finding]:
         else:
             chance = say("chance", explains="does not explain", p=verdict.p_value)
             yield Finding("silence", "problem", f"{sentence}. {chance}.")
-    elif silent.low > gate.alpha:
-        unanswerable = percent((silent.low - gate.alpha) / (1 - gate.alpha))
-        sentence = say("much silence", unanswerable=unanswerable, **facts)
+    elif silent.low > (likely := 1 - _least_passing(gate)):
+        facts["unanswerable"] = percent((silent.low - likely) / (1 - likely))
+        sentence = say("much silence", likely=percent(likely), **facts)
         yield Finding("silence", "notice", sentence)
     else:
         yield Finding("silence", "fine", say("little silence", **facts))
+
+
+def _least_passing(gate: Calibration) -> float:
+    """Return the share of answerable queries that 19 in 20 gates let pass, in every group."""
+    known = [n for n in gate.n_units.values() if n >= gate.n_needed]
+    ranks = [(tolerance_rank(n, gate.alpha, gate.delta), n) for n in known]
+    return min((binomial_lower(k, n, 0.05) for k, n in ranks), default=1.0)
 
 
 def _m1(d: Diagnosis) -> Iterator[Finding]:

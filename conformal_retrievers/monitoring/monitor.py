@@ -10,7 +10,8 @@ mixture of Π (1 + ε_s (p_s − ½)) over ε_1 … ε_t in {−1, 0, 1} that ch
 with probability at most level, whenever one looks (Ville; Vovk et al. 2021, arXiv 2102.10439).
 
 Harm needs judgements. Each judged query loses a share x_t of what the guarantee is about, and the
-threshold's own loss is at most u except with probability level/2 (`_tolerated`). The wealth
+threshold's own loss is at most u except with probability level/2 (`_tolerated`), where u is alpha
+or more: what the guarantee allows is no harm. The wealth
 Π (1 + λ (x_t − u)), mixed over some λ in (0, 1/u), reaches 2/level with probability at most level/2
 if the loss is at most u (Podkopaev and Ramdas 2022, arXiv 2110.06177).
 
@@ -120,7 +121,7 @@ class Monitor:
 
         For "all" and "any", 1 − u is the level/2 quantile of Beta(k, K + 1 − k), exactly. Else u is
         a betting bound on the queries of the calibration, approximate in that they also gave the
-        threshold.
+        threshold. Where ties, or a small delta, make them lose less than alpha, it is alpha.
         """
         c = self.calibration
         if c.guarantee == "snippet" or c.by_group:
@@ -129,11 +130,11 @@ class Monitor:
         if follows_beta and c.threshold() < math.inf:
             n = c.n_units[None]
             k = tolerance_rank(n, c.alpha, c.delta)
-            return 1 - binomial_lower(k, n, self._state.level / 2)
+            return max(c.alpha, 1 - binomial_lower(k, n, self._state.level / 2))
         # The bets are made in an order that does not depend on the scores.
-        order = in_hashed_order(c.queries.ids.tolist())
+        order = in_hashed_order(c.queries.ids.tolist(), c.queries.scores)
         losses = [lost for i in order if (lost := self._loss(c.queries[i])) is not None]
-        return 1 - betting_lower(1 - np.array(losses), self._state.level / 2)
+        return max(c.alpha, 1 - betting_lower(1 - np.array(losses), self._state.level / 2))
 
     def _loss(self, query: ScoredQuery) -> float | None:
         c = self.calibration

@@ -6,14 +6,17 @@ from dataclasses import replace
 from functools import partial
 
 import calibrations
+import numpy as np
 import pytest
 from calibrations import relevant
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import binomtest
 
 from conformal_retrievers import Calibration, ScoredQuery
 from conformal_retrievers.theory import tolerance
 
+FALSE_ALARM = 1e-4
 calibration_of = partial(calibrations.calibration_of, delta=0.1)
 
 
@@ -37,9 +40,10 @@ def named_queries(rng, n=80):
     ]
 
 
-def test_the_order_of_the_bets_is_that_of_a_hash_of_the_ids(rng, tmp_path):
+def test_the_order_of_the_bets_is_that_of_a_hash_of_ids_and_all_scores(rng, tmp_path):
     queries = named_queries(rng)
-    by_hash = sorted(queries, key=lambda q: hashlib.sha256(q.id.encode()).hexdigest())
+    salt = np.sort(np.concatenate([q.scores for q in queries])).tobytes()
+    by_hash = sorted(queries, key=lambda q: hashlib.sha256(salt + q.id.encode()).hexdigest())
     expected = tolerance.query_recall_tolerance([q.scores for q in by_hash], 0.2, 0.1)
     for _ in range(10):
         calibration = calibration_of([queries[i] for i in rng.permutation(80)], 0.2)
@@ -47,6 +51,18 @@ def test_the_order_of_the_bets_is_that_of_a_hash_of_the_ids(rng, tmp_path):
     calibration.save(tmp_path / "c.json")
     loaded = Calibration.load(tmp_path / "c.json")
     assert loaded.at(0.3).threshold() == calibration.at(0.3).threshold()
+
+
+@pytest.mark.parametrize(("id", "n"), [(lambda i: None, 63), (str, 77)])
+def test_queries_in_the_order_of_their_difficulty_fall_short_as_seldom_as_others(rng, id, n):
+    """By ids or places alone, the bets on so many sorted queries met hard ones last each time."""
+    short = 0
+    for _ in range(60):
+        hard = np.sort(rng.random(n) < 0.15)
+        rows = zip(hard, rng.random(n), strict=True)
+        queries = [relevant(10 * h + noise, id=id(i)) for i, (h, noise) in enumerate(rows)]
+        short += calibration_of(queries, 0.15).threshold() < 1  # which loses all hard ones
+    assert binomtest(short, 60, 0.1, alternative="greater").pvalue > FALSE_ALARM
 
 
 @pytest.mark.parametrize(

@@ -137,12 +137,20 @@ def test_what_is_tolerated_follows_the_losses_where_too_few_queries_keep_everyth
     assert monitor._tolerated == 1 - betting_lower(np.ones(5), 0.025)
 
 
+@pytest.mark.parametrize(("guarantee", "delta"), [("query-recall", None), ("all", 1e-9)])
+def test_to_lose_no_more_than_alpha_is_no_harm(guarantee, delta):
+    """Of these, the threshold loses none: ties and a small delta keep more than 1 - alpha."""
+    tied = calibrated([1.0] * 400, 0.2, guarantee=guarantee, delta=delta)
+    assert Monitor(tied)._tolerated == 0.2
+
+
 def test_behind_a_gate_what_is_tolerated_follows_the_losses():
     """The gate silences some queries at every threshold, so the number kept is no rank."""
     calibration = filter_of(np.random.default_rng(4), guarantee="all").calibration
     scores = [query.scores[query.relevant].max() for query in calibration.queries]
     ids = calibration.queries.ids.tolist()
-    kept = [scores[i] <= calibration.threshold() < math.inf for i in in_hashed_order(ids)]
+    order = in_hashed_order(ids, calibration.queries.scores)
+    kept = [scores[i] <= calibration.threshold() < math.inf for i in order]
     assert math.inf in scores
     assert Monitor(calibration)._tolerated == 1 - betting_lower(np.array(kept, float), 0.025)
 
@@ -151,7 +159,7 @@ def test_the_alarm_of_harm_goes_off_at_2_by_level_and_not_before():
     # A calibration that loses 4 of 40; every new query loses half. The wealth is computed anew.
     calibration = calibrated(range(40))
     monitor = Monitor(calibration, 0.05)
-    order = in_hashed_order([None] * 40)
+    order = in_hashed_order([None] * 40, np.arange(40.0))
     u = 1 - betting_lower(1 - np.array([float(i > calibration.threshold()) for i in order]), 0.025)
     between = 0
     for n in range(1, 40):

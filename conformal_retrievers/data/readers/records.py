@@ -18,6 +18,7 @@ from typing import Any
 
 from conformal_retrievers.data.jsonl import opened, parsed_json, placed_lines
 from conformal_retrievers.data.text import number_in
+from conformal_retrievers.data.wording import say
 
 TRUE, FALSE = {"true", "yes", "relevant"}, {"false", "no", "irrelevant", "not relevant"}
 FALSE |= {"unrelated", "not_relevant"}  # the first as Phoenix calls it
@@ -208,10 +209,7 @@ def _in_csv(path: str | Path) -> Iterator[Record]:
             within = sum(cell.count("\n") for cell in row.values() if isinstance(cell, str))
             place = f"{path}, line {reader.line_num - within}"
             if None in row or None in row.values():
-                raise ValueError(
-                    f"{place} does not have {len(reader.fieldnames or ())} columns as the header "
-                    "has; give JSON lines, or a CSV table with a header"
-                )
+                raise ValueError(say("other columns", place=place, n=len(reader.fieldnames or ())))
             cells = {name: cell or None for name, cell in row.items()}
             yield Record(place, cells, decimal="," if separator == ";" else ".")
     except csv.Error as error:
