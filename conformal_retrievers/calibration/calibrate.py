@@ -39,6 +39,7 @@ from conformal_retrievers.scoring.scorer import (
     score_queries,
 )
 from conformal_retrievers.scoring.shared_scores import shared_in
+from conformal_retrievers.theory.ranks import check_probability
 
 
 def calibrate(
@@ -122,6 +123,7 @@ def calibrate(
     The threshold is the smallest calibration score v with Σ_{A_i ≤ v} m_i ≥ (1 − α)(Σ m_i + 1), see
     `theory/ranks.py` (Angelopoulos et al. 2024, arXiv 2208.02814).
     """
+    alpha = check_probability("alpha", alpha, "a risk")  # as a float
     rule: dict[str, Any] = {
         "alpha": alpha,
         "guarantee": guarantee,

@@ -235,8 +235,7 @@ def with_retrieval(
         return json_copy("retrieval", facts or None)
     lengths = Counter(snippets.depth for snippets in lists)
     empty = [query for query in judged if not query.snippets]
-    named = all(query.retriever is not None for query in returned)
-    bare = named and all(snippets.scored is False for snippets in lists)
+    bare = all(q.retriever is not None for q in returned) and all(s.scored is False for s in lists)
     found = Counter(name for snippets in lists for name in snippets.hits)
     measured = {
         "lengths": {str(n): lengths[n] for n in sorted(lengths)},

@@ -18,6 +18,7 @@ from typing_extensions import TypedDict  # pydantic requires this one below Pyth
 
 from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.subjects import KeepsAt
+from conformal_retrievers.calibration.wording import say
 from conformal_retrievers.data import files
 from conformal_retrievers.data.checks import MAX_COUNT
 from conformal_retrievers.data.columns import ScoredQueries
@@ -260,6 +261,5 @@ def check_derived(where: str, stored: Record, derived: Record) -> None:
         if value == follows or (name in ROUNDED and math.isclose(value, follows, rel_tol=1e-3)):
             continue
         raise ValueError(
-            f"{where}: its field {name!r} is {value!r:.60}, but the other fields give "
-            f"{follows!r:.60}; calibrate and save again"
+            say("does not follow", where=where, name=name, value=value, follows=follows)
         )

@@ -58,7 +58,7 @@ def main(
 def demo(alpha: options.Alpha = 0.1) -> None:
     """Filter the docstrings of Python's standard library.
 
-    Uses LangChain and LlamaIndex. Writes calibration.json and report.html into this folder.
+    Uses LangChain and LlamaIndex. Writes demo-calibration.json and demo-report.html here.
     """
     if wanted := absent(*OF_DEMO):
         raise ModuleNotFoundError(options.HELPS["demo needs"].format(" ".join(wanted)))

@@ -31,7 +31,7 @@ from langchain_conformal import ConformalRetriever, HybridRetriever, judge_retri
 from llama_index.postprocessor.conformal import ConformalPostprocessor
 from llama_index.postprocessor.conformal import HybridRetriever as HybridNodeRetriever
 
-FILE, PAGE = Path("calibration.json"), Path("report.html")
+FILE, PAGE = Path("demo-calibration.json"), Path("demo-report.html")
 worded = wording(__package__)
 
 

@@ -29,9 +29,9 @@ def evaluate(
 
     Of a gate, measures how often it is silent on answerable and on unanswerable queries.
 
-    Exits with 1 if coverage is significantly below its target (p < 0.05, one-sided), if the
-    calibration drops nothing, so that there is nothing to test, or if half of the snippets have no
-    score. Leaves out queries with an id of the calibration.
+    Exits with 1 if coverage is significantly below its target (p < 0.05, one-sided), if there is
+    nothing to test, since the calibration drops nothing or no snippet is relevant, or if half of
+    the snippets have no score. Leaves out queries with an id of the calibration.
     """
     tested = load_calibration(calibration, alpha, *RETRIEVED, QUERIES)
     sources = Sources(judged, unanswerable, run, k, min_score)
@@ -65,7 +65,7 @@ def evaluate(
             say("\nThe gate in front:\n")
             gate.say()
     fails = (result.verdict is not None and result.verdict.fails) or (gate and gate.fails)
-    if fails or result.mostly_unscorable or tested.keeps_all_of(result.by_group):
+    if fails or result.mostly_unscorable or result.verdict is None:
         raise typer.Exit(1)
 
 

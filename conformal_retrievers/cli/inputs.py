@@ -1,6 +1,7 @@
 """What the commands read: calibrations, judged queries of any format, filter logs."""
 
 import sys
+import warnings
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
@@ -164,6 +165,8 @@ def new_queries(
         if query.id in calibration.ids
         or not (calibration.chosen_on(query) or query_digest(query.query) in used)
     ]
+    if n := sum(calibration.chosen_on(q) and q.id not in calibration.used_ids for q in given):
+        warnings.warn(say("known by text", n=n), stacklevel=1)
     warn_if_retrieved_otherwise(queries, calibration)
     scored = score_queries(scorer, queries, gate=gate, progress=sys.stderr.isatty())
     new = [query for query in scored if query.id not in calibration.ids]

@@ -210,5 +210,7 @@ def _remedy(
         if key is None and unknown[0][0] == "id" and not fields.get("id"):
             return "What was retrieved has no ids: give the store documents with ids"
         return "No field of what was retrieved has them. A store that was filled anew has new ids"
-    other = "leave key out" if field == "id" else f"give key={field!r}"
+    # The documents' own ids, unless these were looked at: then it is a field of the metadata.
+    own = field == "id" and (key is not None or unknown[0][0] != "id")
+    other = "leave key out" if own else f"give key={field!r}"
     return say("in a field", n=shares[field], field=field, other=other)

@@ -64,8 +64,8 @@ Retriever: TypeAlias = str | Hybrid  # by the name of its class or store
 
 
 # How names end that a framework's package gives: of a class, and of a LangChain store.
-SEARCHES = ("similarity", "mmr", "similarity_score_threshold", "metadata filter")
-OURS = ("()", *(f", {search})" for search in SEARCHES))
+STORES = (", similarity)", ", mmr)", ", similarity_score_threshold)", ", metadata filter)")
+OURS = ("()", "))", *STORES)
 WITHIN = ", k = "  # in the name of a class, behind each retriever in it
 INDEX = "VectorIndexRetriever("  # how those of LlamaIndex begin that name a store and a model
 
@@ -121,7 +121,7 @@ def may_be_one(name: Retriever | None, other: Retriever | None) -> bool:
     False
     """
     pairs = (str(name), str(other)), (str(other), str(name))
-    return any(INDEX in first and any(end in second for end in OURS[1:]) for first, second in pairs)
+    return any(INDEX in first and any(end in second for end in STORES) for first, second in pairs)
 
 
 def as_retriever(where: str, value: Any) -> Retriever | None:

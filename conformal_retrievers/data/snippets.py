@@ -154,8 +154,7 @@ def _snippet(given: Any) -> Snippet:
     """Return a text, a Document of LangChain or a node of LlamaIndex as a snippet."""
     if hasattr(given, "page_content"):
         metadata = given.metadata or {}
-        source, start = metadata.get("source"), metadata.get("start_index")
-        source = source if source is None else str(source)
+        source, start = as_document(metadata.get("source")), metadata.get("start_index")
         return Snippet(given.page_content, given.id, source, as_position(start))
     node = getattr(given, "node", given)  # a NodeWithScore has a node
     if hasattr(node, "node_id"):
@@ -163,6 +162,15 @@ def _snippet(given: Any) -> Snippet:
         hits = getattr(given, "hits", ())
         return Snippet(node.get_content(), node.node_id, node.ref_doc_id, start, score, hits)
     return Snippet(given)
+
+
+def as_document(source: object) -> str | None:
+    """Return the name of a snippet's document; None for none, and for NaN, as tables have it.
+
+    >>> [as_document(source) for source in ("page 1", 7, None, float("nan"))]
+    ['page 1', '7', None, None]
+    """
+    return None if source is None or source != source else str(source)
 
 
 def as_position(start: object) -> int | None:

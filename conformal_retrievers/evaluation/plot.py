@@ -22,6 +22,7 @@ from conformal_retrievers.evaluation.equal_recall import EqualRecall
 from conformal_retrievers.evaluation.evaluate import Evaluation
 from conformal_retrievers.evaluation.evaluate_gate import GateEvaluation
 from conformal_retrievers.evaluation.per_query_counts import Observed, alphas_of
+from conformal_retrievers.evaluation.wording import say
 from conformal_retrievers.extras import require
 from conformal_retrievers.theory.intervals import Interval, percent
 
@@ -126,10 +127,7 @@ def _pictures(value: Drawn) -> list[Draw]:
             return [partial(gate_errors, gate=value)]
         case object(draw=draw):
             return [draw]
-    raise TypeError(
-        f"value is {value!r:.60}; give what evaluate, diagnose, evaluate_gate, "
-        "evaluate_answers or calibrate returns"
-    )
+    raise TypeError(say("not drawn", value=value))
 
 
 def _of_evaluation(e: Evaluation) -> Iterable[Draw]:

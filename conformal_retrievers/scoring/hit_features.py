@@ -67,7 +67,7 @@ def sources_of(judged: Sequence[JudgedQuery], scorers: Sequence[str] = ()) -> So
 
     A retriever's scores are similarities if they fall as the rank rises. They count if all of its
     hits have one, and no list of three or more goes the other way. Warns if only some hits have
-    one.
+    one, or if only some snippets state their document or position.
 
     >>> from conformal_retrievers.data.queries import with_hits
     >>> snippets = with_hits([Snippet("a", retrieval_score=0.9), Snippet("b", retrieval_score=0.7)])
@@ -79,7 +79,17 @@ def sources_of(judged: Sequence[JudgedQuery], scorers: Sequence[str] = ()) -> So
         for name, columns in query.hits.items():
             lists.setdefault(name, []).append(columns)
     kinds = tuple((name, _kind(name, columns)) for name, columns in sorted(lists.items()))
-    return Sources(kinds, tuple(scorers), context_of([s for q in judged for s in q.snippets]))
+    snippets = [s for query in judged for s in query.snippets]
+    for name, (ours, theirs) in STATED_BY.items():
+        lack = [s.text for s in snippets if getattr(s, name) is None]
+        if 0 < len(lack) < len(snippets):
+            warnings.warn(
+                f"{len(lack)} of {len(snippets)} snippets lack their {name}, such as "
+                f"{lack[0]!r:.60}: the score reads none. State it (LangChain: metadata[{ours!r}]; "
+                f"LlamaIndex: {theirs}), and retrieve again",
+                stacklevel=1,
+            )
+    return Sources(kinds, tuple(scorers), context_of(snippets))
 
 
 def _kind(name: str, queries: Sequence[HitColumns]) -> Kind:

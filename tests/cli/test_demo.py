@@ -27,7 +27,7 @@ def test_the_demo_calibrates_filters_and_fits_into_80_columns(before, searches, 
         encoding="utf-8",
     )
     assert done.returncode == 0, done.stderr
-    calibration = Calibration.load(tmp_path / "calibration.json")
+    calibration = Calibration.load(tmp_path / "demo-calibration.json")
     assert (calibration.alpha, calibration.guarantee, calibration.k) == (0.1, "query-recall", 40)
     assert needed_scorers(calibration) == []
     assert " ".join(calibration.statement.split()) in " ".join(done.stdout.split())
@@ -47,7 +47,7 @@ def test_the_demo_calibrates_filters_and_fits_into_80_columns(before, searches, 
     assert all(float(k) <= 20 for k in re.findall(rf"top k of (?:{one}|{other}) ([\d.]+\d)", said))
     assert "design effect count as one" in said
     assert "the other dropped ones have higher scores" in said
-    assert "<!doctype html>" in (tmp_path / "report.html").read_text()
+    assert "<!doctype html>" in (tmp_path / "demo-report.html").read_text()
 
 
 def test_no_snippet_begins_with_a_question_and_the_answers_are_snippets():

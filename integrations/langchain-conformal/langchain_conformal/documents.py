@@ -18,7 +18,7 @@ from conformal_retrievers.data import Hit, as_scores
 from conformal_retrievers.data.hits import RETRIEVER, HitColumns, fusion, listed
 from conformal_retrievers.data.models import with_fields
 from conformal_retrievers.data.sentences.cutting import Passage
-from conformal_retrievers.data.snippets import Retrieved, as_position
+from conformal_retrievers.data.snippets import Retrieved, as_document, as_position
 from conformal_retrievers.monitoring import json_number
 from conformal_retrievers.sentence_filter import FilteredSentences
 from langchain_conformal.wording import say
@@ -97,7 +97,7 @@ def _all(key: str, documents: Iterable[Document]) -> list[Any]:
 
 
 def _sources(documents: Sequence[Document]) -> list[str | None]:
-    return [source if source is None else str(source) for source in _all("source", documents)]
+    return [*map(as_document, _all("source", documents))]
 
 
 def _positions(documents: Sequence[Document]) -> list[int | None]:

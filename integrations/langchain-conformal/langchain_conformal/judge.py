@@ -11,7 +11,7 @@ from langchain_core.runnables import Runnable, RunnableBinding, RunnableConfig
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.config import merge_configs
 from langchain_core.runnables.configurable import DynamicRunnable
-from langchain_core.vectorstores import VectorStoreRetriever
+from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 from typing_extensions import Unpack
 
 from conformal_retrievers import LLM, JudgedQuery, Scorer
@@ -159,12 +159,14 @@ def documents_for(
     check_retriever(retriever)
     check_unfiltered(retriever)
     with judging():
-        retrieved = with_scores(retriever).batch(
+        retrieved: list[Any] = with_scores(retriever).batch(
             list(questions), {"max_concurrency": max_concurrency}, return_exceptions=True
         )
     for text, outcome in zip(questions, retrieved, strict=True):
         if isinstance(outcome, Exception):
             raise failure(text, outcome) from outcome
+    # A function may return a generator.
+    retrieved = [given if isinstance(given, list) else [*given] for given in retrieved]
     return retrieved, retrieval_of(retriever).returned(retrieved, name)
 
 
@@ -196,7 +198,8 @@ def retrieval_of(retriever: RetrieverLike) -> Retrieval:
     """Return what the retriever is, and how many documents it is asked for, None if unknown.
 
     A vector store is named with its model and how it searches, another retriever by its class and
-    the retrievers in it, as in "TavilySearchRetriever()", and a function by its own name.
+    the retrievers or the store in it, as in "TavilySearchRetriever()", and a function by its own
+    name.
     """
     within, bound = unbound(retriever)
     if parts := parts_of(within):
@@ -206,10 +209,8 @@ def retrieval_of(retriever: RetrieverLike) -> Retrieval:
     k = settings.get("k", getattr(within, "k", None))
     if isinstance(within, VectorStoreRetriever):
         store = within.vectorstore
-        model = wire.model_name(store.embeddings) or type(store.embeddings).__name__
         by_metadata = ", metadata filter" if any(map(settings.get, FILTERS)) else ""
-        how = f"{wire.portable(model)}, {within.search_type}{by_metadata}"
-        name = f"{type(store).__name__}({how})"
+        name = _name(store, f", {within.search_type}{by_metadata}")
         if k is None:  # the default of its store
             known = signature(store.similarity_search).parameters.get("k")
             k = None if known is None else known.default
@@ -219,13 +220,20 @@ def retrieval_of(retriever: RetrieverLike) -> Retrieval:
     return Retrieval(name, k if type(k) is int and k > 0 else None)
 
 
+def _name(store: VectorStore, how: str = "") -> str:
+    model = wire.model_name(store.embeddings) or type(store.embeddings).__name__
+    return f"{type(store).__name__}({wire.portable(model)}{how})"
+
+
 def _inside(retriever: object) -> str:
-    """Return what a retriever is made of: others with their depth, and how these are merged."""
+    """Return what a retriever is made of: others with their depth, how they are merged, a store."""
     # By name, as this is asked at each query: the fields of others may hold a whole corpus.
     held = [getattr(retriever, name, None) for name in ("retriever", "base_retriever")]
     held += getattr(retriever, "retrievers", ())
     known = [retrieval_of(part) for part in held if isinstance(part, Runnable)]
     parts = [f"{of.retriever}, k = {of.k or '?'}" for of in known]
+    if isinstance(store := getattr(retriever, "vectorstore", None), VectorStore):
+        parts.append(_name(store))
     if compressor := getattr(retriever, "base_compressor", None):
         parts.append(type(compressor).__name__)
     weights = getattr(retriever, "weights", None)
