@@ -83,12 +83,10 @@ def sources_of(judged: Sequence[JudgedQuery], scorers: Sequence[str] = ()) -> So
     for name, (ours, theirs) in STATED_BY.items():
         lack = [s.text for s in snippets if getattr(s, name) is None]
         if 0 < len(lack) < len(snippets):
-            warnings.warn(
-                f"{len(lack)} of {len(snippets)} snippets lack their {name}, such as "
-                f"{lack[0]!r:.60}: the score reads none. State it (LangChain: metadata[{ours!r}]; "
-                f"LlamaIndex: {theirs}), and retrieve again",
-                stacklevel=1,
-            )
+            told = f"{len(lack)} of {len(snippets)} snippets lack their {name}, such as {lack[0]!r:.60}"
+            how = f"(LangChain: metadata[{ours!r}]; LlamaIndex: {theirs})"
+            warnings.warn(f"{told}, so the score reads none. State it {how}", stacklevel=1)
+            break  # without a document, there is no position either
     return Sources(kinds, tuple(scorers), context_of(snippets))
 
 

@@ -294,6 +294,13 @@ def test_evaluate_and_diagnose_exit_alike(calibration, judged, code, files):
     run("diagnose", *given, code=code)
 
 
+def test_evaluate_exits_with_1_where_nothing_is_relevant(files, tmp_path):
+    unjudged = [replace(q, relevant=[False] * 5) for q in read_jsonl(files / "new.jsonl")]
+    write_jsonl(unjudged, tmp_path / "unjudged.jsonl")
+    shown = run("evaluate", files / "plain.json", tmp_path / "unjudged.jsonl", code=1).stdout
+    assert "No snippet is marked as relevant" in shown
+
+
 def test_queries_without_ids_are_evaluated_but_cannot_be_held_out(files, tmp_path):
     without = [replace(query, id=None) for query in read_jsonl(files / "judged.jsonl")]
     write_jsonl(without, tmp_path / "without.jsonl")
@@ -301,6 +308,8 @@ def test_queries_without_ids_are_evaluated_but_cannot_be_held_out(files, tmp_pat
     assert "200 queries have no id" in run(*command, "--out", tmp_path / "c.json").stderr
     found = as_json("evaluate", tmp_path / "c.json", files / "new.jsonl")
     assert not found["evaluation"]["held_out_verified"]
+    told = run("evaluate", tmp_path / "c.json", tmp_path / "without.jsonl").stderr
+    assert "50 of these queries fitted the score, and are left out" in " ".join(told.split())
     assert "--hold-out" in error_of(*command, "--hold-out", "0.5", "--out", tmp_path / "h.json")
 
 

@@ -269,6 +269,9 @@ def test_the_field_that_has_the_ids_is_named():
         judge_retrieved(queries(10), retrieved, key="page")
     with pytest.raises(ValueError, match=r"10 of them are the id .* leave key out"):
         judge_retrieved(queries(10, "{}"), retrieved, key="source")
+    in_metadata = [found((f"t{i}", None, {"id": f"doc-{i}"})) for i in range(10)]
+    with pytest.raises(ValueError, match=r"10 of them are the id .* key='id'$"):
+        judge_retrieved(queries(10), in_metadata)
 
 
 def test_a_field_that_has_none_of_the_ids_is_not_named():

@@ -9,12 +9,17 @@ import warnings
 
 import pytest
 from frameworks import MiniLMEmbeddings, compressing, cosine, filter_at, ids_of, texts_of
-from langchain_classic.retrievers import ContextualCompressionRetriever, EnsembleRetriever
+from langchain_classic.retrievers import (
+    ContextualCompressionRetriever,
+    EnsembleRetriever,
+    MultiVectorRetriever,
+)
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.load import dumps
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import ConfigurableField, RunnableLambda
+from langchain_core.stores import InMemoryStore
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStoreRetriever
 
 from conformal_retrievers import ConformalFilter, FunctionScorer, JudgedQuery, calibrate
@@ -448,6 +453,7 @@ IN_MEMORY = "Normalised(all-MiniLM-L6-v2, similarity)"
 IN_3 = f"{IN_MEMORY}, k = 3"
 ENSEMBLE = EnsembleRetriever(retrievers=[retriever(3), Words()], weights=[0.5, 0.5])
 COMPRESSED = ContextualCompressionRetriever(base_retriever=retriever(3), base_compressor=Reranker())
+PARENTS = MultiVectorRetriever(vectorstore=store(), docstore=InMemoryStore())
 
 
 @pytest.mark.parametrize(
@@ -462,9 +468,11 @@ COMPRESSED = ContextualCompressionRetriever(base_retriever=retriever(3), base_co
         (FIELDS, IN_MEMORY, 3),
         (FIELDS.with_config(configurable={"kwargs": {"k": 2}}).with_retry(), IN_MEMORY, 2),
         (RunnableLambda(lambda query: [Document(TEXTS[0])], name="first"), "first", None),
+        (RunnableLambda(lambda query: iter([Document(TEXTS[0])]), name="next"), "next", None),
         (RunnableLambda(lambda query: [], name="nothing"), "nothing", None),
         (ENSEMBLE, f"EnsembleRetriever({IN_3}; Words(), k = ?; weights [0.5, 0.5])", None),
         (COMPRESSED, f"ContextualCompressionRetriever({IN_3}; Reranker)", None),
+        (PARENTS, "MultiVectorRetriever(Normalised(all-MiniLM-L6-v2))", None),
     ],
 )
 def test_judged_queries_carry_the_retrievers_name_and_depth(retriever, name, k):
@@ -484,6 +492,7 @@ def test_judged_queries_carry_the_retrievers_name_and_depth(retriever, name, k):
         (Words(), {}, "a name of its own", None),
         (ENSEMBLE, {}, None, "the retriever is EnsembleRetriever"),
         (COMPRESSED, {}, None, "the retriever is ContextualCompressionRetriever"),
+        (PARENTS, {}, None, "the retriever is MultiVectorRetriever"),
     ],
 )
 def test_another_retriever_or_depth_than_the_calibrated_one_gives_one_warning(
