@@ -83,7 +83,7 @@ def sources_of(judged: Sequence[JudgedQuery], scorers: Sequence[str] = ()) -> So
     for name, (ours, theirs) in STATED_BY.items():
         lack = [s.text for s in snippets if getattr(s, name) is None]
         if 0 < len(lack) < len(snippets):
-            told = f"{len(lack)} of {len(snippets)} snippets lack their {name}, such as {lack[0]!r:.60}"
+            told = f"{len(lack)} of {len(snippets)} snippets state no {name} ({lack[0]!r:.50})"
             how = f"(LangChain: metadata[{ours!r}]; LlamaIndex: {theirs})"
             warnings.warn(f"{told}, so the score reads none. State it {how}", stacklevel=1)
             break  # without a document, there is no position either

@@ -370,7 +370,7 @@ def test_a_document_or_position_that_one_snippet_lacks_is_not_read_and_said(fiel
     bare = replace(first, **{field: None, "position": None})
     judged = [replace(JUDGED[0], snippets=[bare, *others]), *JUDGED[1:30]]
     n = sum(len(query.snippets) for query in judged)
-    with pytest.warns(UserWarning, match=f"^1 of {n} snippets lack their {field}, such as '"):
+    with pytest.warns(UserWarning, match=f"^1 of {n} snippets state no {field} ..0"):
         assert LearnedScorer.fit(judged).sources.context == context
 
 
