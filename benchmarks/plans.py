@@ -23,7 +23,7 @@ from conformal_retrievers.theory.ranks import Masses, mass_threshold
 
 SETS = ("scifact", "wice", "nq-open", "ragbench-hotpotqa", "pubmedqa")
 ALPHA = 0.1
-SIZES = (30, 60, 120, 240, 480)
+SIZES = (10, 20, 30, 60, 120, 240, 480)
 RESULTS = Path(__file__).parent / "results" / "plans.md"
 
 

@@ -5,7 +5,7 @@ Of the n, those calibrate that do not fit the default score (`fitting.py`).
 Over calibrations with n scalar units, the coverage of the k-th smallest score is Beta(k, n + 1 − k)
 (Vovk 2012, arXiv 1209.2673). That is exact for "all" and "any" without ties. For "query-recall" it
 is a guide: the share of a query's snippets that is kept varies less than a yes or no. On five data
-sets, 79 to 96 % of calibrations are within the bounds of 80 % (benchmarks/plans.py).
+sets, 68 to 96 % of calibrations are within the bounds of 80 % (benchmarks/plans.py).
 
 `delta` takes a higher rank k'. On average that keeps as much as alpha = 1 − k'/(n + 1) without it.
 """
