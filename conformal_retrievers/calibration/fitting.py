@@ -24,7 +24,7 @@ from conformal_retrievers.data.checks import check_names
 from conformal_retrievers.data.hits import unknown_hits
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.extras import with_bar
-from conformal_retrievers.scoring.hit_features import Sources, Values, sources_of
+from conformal_retrievers.scoring.hit_features import Sources, Values, sources_of, warn_if_some_lack
 from conformal_retrievers.scoring.hits import FusionScorer, RetrievalScorer
 from conformal_retrievers.scoring.learned.prior import Item
 from conformal_retrievers.scoring.learned.score import fitted, item_of
@@ -137,6 +137,7 @@ def choose(
     if guarantee == "snippet":
         own = _absolute(sources)
         return own, Choice(chosen=own.name, given=names)
+    warn_if_some_lack(judged)
     fit, enough = parts.fit, _enough(parts.fit)
     asked = fit if enough or not given else [*fit, *parts.calibration]
     for query in with_bar(asked, "Fitting the score") if progress and asked else asked:

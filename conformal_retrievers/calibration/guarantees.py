@@ -140,7 +140,7 @@ class Units:
 
     @cached_property
     def _order(self) -> list[int]:
-        """The contributing queries in the order of bets, which must not depend on the scores."""
+        """The contributing queries in the order of bets, whichever of them has which scores."""
         return in_hashed_order(self.queries.ids[self.contributes].tolist(), self.queries.scores)
 
     @cached_property
@@ -153,9 +153,9 @@ class Units:
 def in_hashed_order(ids: Sequence[str | None], scores: NDArray[np.float64]) -> list[int]:
     """Return the places of ids in an order as good as random, which is the same in every run.
 
-    It is that of the hashes of each id, or place, with all scores in ascending order. By ids or
-    places alone, the bets on a file that begins with easy queries would come in one order, however
-    often such a file is drawn.
+    It is that of the hashes of each id, or place, with all scores in ascending order: it does not
+    depend on which query has which. By ids or places alone, the bets on a file that begins with
+    easy queries would come to its hard ones at the same time in each sample of queries.
     """
     salt = np.sort(scores).tobytes()
     names = (id or f"#{place}" for place, id in enumerate(ids))

@@ -291,8 +291,7 @@ def _snippets(c: Thresholds) -> Iterator[str]:
 def _spread(c: Thresholds) -> Iterator[str]:
     if not (c.delta or c.by_group or c.keeps_everything):
         low = percent(coverage_of(c.n_queries, c.alpha, None, c.guarantee).low)
-        rare = say("rare") if c.guarantee == "query-recall" else ""
-        yield say("spread", low=low, units=c.subject.units, rare=rare)
+        yield say("spread", low=low, units=c.subject.units)
 
 
 def _claims(c: Thresholds) -> Iterator[str]:

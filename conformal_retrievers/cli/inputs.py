@@ -94,9 +94,7 @@ def named_files(given: Iterable[str], option: str, folder: Path = Path()) -> dic
         if not name or not file:
             raise typer.BadParameter(f"{path!r}; give NAME=FILE, or FILE", param_hint=option)
         if name in named:
-            raise typer.BadParameter(
-                f"two files have the name {name!r}; give NAME=FILE", param_hint=option
-            )
+            raise typer.BadParameter(say("same name", name=name), param_hint=option)
         named[name] = file
     return named
 

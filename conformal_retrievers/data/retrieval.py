@@ -65,7 +65,7 @@ Retriever: TypeAlias = str | Hybrid  # by the name of its class or store
 
 # How names end that a framework's package gives: of a class, and of a LangChain store.
 STORES = (", similarity)", ", mmr)", ", similarity_score_threshold)", ", metadata filter)")
-OURS = ("()", "))", *STORES)
+OURS = ("()", *STORES, *(f"{end})" for end in STORES))
 WITHIN = ", k = "  # in the name of a class, behind each retriever in it
 INDEX = "VectorIndexRetriever("  # how those of LlamaIndex begin that name a store and a model
 

@@ -1,5 +1,6 @@
 """What a retriever returns: snippets, made of texts or of the documents of a framework."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -170,7 +171,9 @@ def as_document(source: object) -> str | None:
     >>> [as_document(source) for source in ("page 1", 7, None, float("nan"))]
     ['page 1', '7', None, None]
     """
-    return None if source is None or source != source else str(source)
+    if source is None or (isinstance(source, float) and math.isnan(source)):
+        return None
+    return str(source)
 
 
 def as_position(start: object) -> int | None:

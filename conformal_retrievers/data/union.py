@@ -105,7 +105,7 @@ def failure(query: str, error: Exception) -> RuntimeError:
     """Return the error of a query that could not be judged, which names what failed."""
     notes = getattr(error, "__notes__", ())
     text = "; ".join([f"query {query!r:.80}: the retriever raised {error!r}", *notes])
-    return RuntimeError(f"{text}. Judge again once it answers, or with max_concurrency=1")
+    return RuntimeError(f"{text}. {say('judge again')}")
 
 
 def answers(

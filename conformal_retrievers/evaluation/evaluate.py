@@ -141,8 +141,10 @@ class Evaluation:
             notes.append(f"If `diagnose` finds that the scores look alike, and {verdicts.UNLUCKY}")
         if self.out_of_reach:
             notes.append(self.subject.worded(verdicts.OUT_OF_REACH))
-        elif self._calibration.keeps_everything:
+        elif self._calibration.keeps_all_of(self.by_group):
             notes.append(verdicts.NOTHING_TESTED)
+        elif self.verdict is None and self.n_relevant:
+            notes.append(say("no missed"))
         notes += [say("none relevant")] * (self.n_relevant == 0 and self.subject != ANSWERS)
         notes += [verdicts.UNVERIFIED] * (not self.held_out_verified)
         below = [

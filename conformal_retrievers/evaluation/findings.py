@@ -185,7 +185,7 @@ def _silence(d: Diagnosis) -> Iterator[Finding]:
 
 
 def _least_passing(gate: Calibration) -> float:
-    """Return the share of answerable queries that 19 in 20 gates let pass, in every group."""
+    """Return the share of answerable queries that 19 in 20 gates let pass, in any one group."""
     ranks = [(tolerance_rank(n, gate.alpha, gate.delta), n) for n in gate.n_units.values()]
     return min((binomial_lower(k, n, 0.05) for k, n in ranks if k <= n), default=1.0)
 

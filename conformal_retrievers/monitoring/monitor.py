@@ -131,7 +131,7 @@ class Monitor:
             n = c.n_units[None]
             k = tolerance_rank(n, c.alpha, c.delta)
             return max(c.alpha, 1 - binomial_lower(k, n, self._state.level / 2))
-        # The bets are made in an order that does not depend on the scores.
+        # The bets are made in an order that does not depend on which query has which scores.
         order = in_hashed_order(c.queries.ids.tolist(), c.queries.scores)
         losses = [lost for i in order if (lost := self._loss(c.queries[i])) is not None]
         return max(c.alpha, 1 - betting_lower(1 - np.array(losses), self._state.level / 2))

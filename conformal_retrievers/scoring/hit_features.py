@@ -67,7 +67,7 @@ def sources_of(judged: Sequence[JudgedQuery], scorers: Sequence[str] = ()) -> So
 
     A retriever's scores are similarities if they fall as the rank rises. They count if all of its
     hits have one, and no list of three or more goes the other way. Warns if only some hits have
-    one, or if only some snippets state their document or position.
+    one.
 
     >>> from conformal_retrievers.data.queries import with_hits
     >>> snippets = with_hits([Snippet("a", retrieval_score=0.9), Snippet("b", retrieval_score=0.7)])
@@ -79,15 +79,19 @@ def sources_of(judged: Sequence[JudgedQuery], scorers: Sequence[str] = ()) -> So
         for name, columns in query.hits.items():
             lists.setdefault(name, []).append(columns)
     kinds = tuple((name, _kind(name, columns)) for name, columns in sorted(lists.items()))
+    return Sources(kinds, tuple(scorers), context_of([s for q in judged for s in q.snippets]))
+
+
+def warn_if_some_lack(judged: Sequence[JudgedQuery]) -> None:
+    """Warn if some snippets do not state their document, or else their position, and others do."""
     snippets = [s for query in judged for s in query.snippets]
-    for name, (ours, theirs) in STATED_BY.items():
-        lack = [s.text for s in snippets if getattr(s, name) is None]
-        if 0 < len(lack) < len(snippets):
-            told = f"{len(lack)} of {len(snippets)} snippets state no {name} ({lack[0]!r:.50})"
-            how = f"(LangChain: metadata[{ours!r}]; LlamaIndex: {theirs})"
-            warnings.warn(f"{told}, so the score reads none. State it {how}", stacklevel=1)
-            break  # without a document, there is no position either
-    return Sources(kinds, tuple(scorers), context_of(snippets))
+    name = "document" if context_of(snippets) == "none" else "position"
+    lack = [s.text for s in snippets if getattr(s, name) is None]
+    if 0 < len(lack) < len(snippets):
+        told = f"{len(lack)} of {len(snippets)} snippets state no {name} ({lack[0]!r:.50})"
+        ours, theirs = STATED_BY[name]
+        how = f"(LangChain: metadata[{ours!r}]; LlamaIndex: {theirs})"
+        warnings.warn(f"{told}, so the score uses no {name}s. State it {how}", stacklevel=1)
 
 
 def _kind(name: str, queries: Sequence[HitColumns]) -> Kind:
@@ -95,11 +99,9 @@ def _kind(name: str, queries: Sequence[HitColumns]) -> Kind:
     scores = np.concatenate([scores[ranks < np.inf] for ranks, scores in queries])
     if lost := np.count_nonzero(~np.isfinite(scores)):
         if lost < len(scores):
-            warnings.warn(
-                f"{lost} of {len(scores)} hits of {named([name])} have no score, so that only its "
-                "ranks count. Give each hit a score, or find out which vectors are zero",
-                stacklevel=1,
-            )
+            told = f"{lost} of {len(scores)} hits of {named([name])} have no score: ranks count"
+            remedy = "Give each hit a score, or find out which vectors are zero"
+            warnings.warn(f"{told}. {remedy}", stacklevel=1)
         return "rank"
     rising = 0.0
     for ranks, scores in queries:

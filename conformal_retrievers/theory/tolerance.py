@@ -170,7 +170,7 @@ def betting_lower(shares: ArrayLike, delta: float) -> float:
     """Return the largest c for which a bet rejects "the mean share is at most c" at level δ.
 
     The true mean is below it with probability at most δ. The order of `shares` (n,) must not depend
-    on them.
+    on which is which.
 
     >>> round(betting_lower([1.0] * 50, delta=0.05), 3)
     0.938

@@ -12,7 +12,7 @@ from lookup import LookupScorer
 
 from conformal_retrievers import ConformalFilter, FunctionScorer, compare, diagnose, evaluate
 from conformal_retrievers.calibration import Calibration, calibrate, needed_scorers
-from conformal_retrievers.calibration.fitting import kept, split
+from conformal_retrievers.calibration.fitting import _better, kept, split
 from conformal_retrievers.data import JudgedQuery, ScoredQuery, Snippet
 from conformal_retrievers.data.hits import fuse
 from conformal_retrievers.data.queries import with_hits
@@ -304,6 +304,28 @@ def test_a_top_k_that_cannot_keep_enough_as_its_retriever_returns_too_few_is_lef
     first = split(JUDGED).fit[0]
     seldom = [cut(query, 0 if query is first else 99) for query in JUDGED]
     assert "top k of dense" in calibrate(seldom, alpha=0.1).choice.costs
+
+
+def test_a_top_k_that_keeps_fewer_of_one_query_is_not_better_by_more_than_the_noise():
+    top = [ScoredQuery([0.0, 1.0], [True, False])] * 20
+    for n, better in ((1, False), (8, True)):  # of so many, the score keeps one more
+        own = [ScoredQuery([0.0, 0.0], [True, False])] * n + top[n:]
+        assert _better(top, own, 0.1) == better
+
+
+@pytest.mark.parametrize(("field", "context"), [("document", "none"), ("position", "document")])
+def test_a_document_or_position_that_one_snippet_lacks_is_not_read_and_said(field, context):
+    def placed(query):
+        snippets = [replace(s, document="d", position=i) for i, s in enumerate(query.snippets)]
+        if query is JUDGED[0]:
+            snippets[0] = replace(snippets[0], **{field: None, "position": None})
+        return replace(query, snippets=snippets)
+
+    n = sum(len(query.snippets) for query in JUDGED)
+    with pytest.warns(UserWarning, match=f"^1 of {n} snippets state no {field} .*uses no") as told:
+        calibration = calibrate([*map(placed, JUDGED)], alpha=0.1)
+    assert len(told) == 1
+    assert calibration.scorer_provenance["score"]["context"] == context
 
 
 def test_the_statement_says_how_much_one_retriever_counts_beside_another():

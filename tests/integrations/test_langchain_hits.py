@@ -472,7 +472,7 @@ PARENTS = MultiVectorRetriever(vectorstore=store(), docstore=InMemoryStore())
         (RunnableLambda(lambda query: [], name="nothing"), "nothing", None),
         (ENSEMBLE, f"EnsembleRetriever({IN_3}; Words(), k = ?; weights [0.5, 0.5])", None),
         (COMPRESSED, f"ContextualCompressionRetriever({IN_3}; Reranker)", None),
-        (PARENTS, "MultiVectorRetriever(Normalised(all-MiniLM-L6-v2))", None),
+        (PARENTS, f"MultiVectorRetriever({IN_MEMORY})", None),
     ],
 )
 def test_judged_queries_carry_the_retrievers_name_and_depth(retriever, name, k):

@@ -364,16 +364,6 @@ def test_a_retriever_that_found_nothing_for_a_query_is_no_error(kept):
     assert found.tolist() == scores[~np.isnan(scores)].tolist()
 
 
-@pytest.mark.parametrize(("field", "context"), [("document", "none"), ("position", "document")])
-def test_a_document_or_position_that_one_snippet_lacks_is_not_read_and_said(field, context):
-    first, *others = JUDGED[0].snippets
-    bare = replace(first, **{field: None, "position": None})
-    judged = [replace(JUDGED[0], snippets=[bare, *others]), *JUDGED[1:30]]
-    n = sum(len(query.snippets) for query in judged)
-    with pytest.warns(UserWarning, match=f"^1 of {n} snippets state no {field} ..0"):
-        assert LearnedScorer.fit(judged).sources.context == context
-
-
 def test_snippets_of_which_none_states_a_document_are_documents_of_their_own():
     learned, snippets = LearnedScorer.fit(JUDGED[:30]), NEW[0].snippets
     assert learned.sources.context == "document+position"

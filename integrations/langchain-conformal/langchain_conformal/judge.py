@@ -1,6 +1,6 @@
 """Queries, judged by their user or an LLM, as a LangChain retriever returns their documents."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -166,7 +166,7 @@ def documents_for(
         if isinstance(outcome, Exception):
             raise failure(text, outcome) from outcome
     # A function may return a generator.
-    retrieved = [given if isinstance(given, list) else [*given] for given in retrieved]
+    retrieved = [[*given] if isinstance(given, Iterator) else given for given in retrieved]
     return retrieved, retrieval_of(retriever).returned(retrieved, name)
 
 
@@ -206,34 +206,41 @@ def retrieval_of(retriever: RetrieverLike) -> Retrieval:
         hybrid = Hybrid({name: retrieval_of(part) for name, part in parts.items()})
         return Retrieval(hybrid, hybrid.k)
     settings = {**(getattr(within, "search_kwargs", None) or {}), **bound}
-    k = settings.get("k", getattr(within, "k", None))
+    k = bound.get("k", getattr(within, "k", settings.get("k")))
+    store, of_store = getattr(within, "vectorstore", None), ""
+    if isinstance(store, VectorStore):
+        search = getattr(within, "search_type", "similarity")
+        how = [getattr(search, "value", search)]  # a text, or an enumeration
+        how += ["metadata filter"] * any(map(settings.get, FILTERS))
+        of_store = f"{type(store).__name__}({', '.join([*_model(store), ', '.join(how)])})"
     if isinstance(within, VectorStoreRetriever):
-        store = within.vectorstore
-        by_metadata = ", metadata filter" if any(map(settings.get, FILTERS)) else ""
-        name = _name(store, f", {within.search_type}{by_metadata}")
+        name = of_store
         if k is None:  # the default of its store
-            known = signature(store.similarity_search).parameters.get("k")
+            known = signature(within.vectorstore.similarity_search).parameters.get("k")
             k = None if known is None else known.default
     else:
+        inside = _inside(within, of_store)
         a_class = isinstance(within, BaseRetriever)
-        name = f"{type(within).__name__}({_inside(within)})" if a_class else within.get_name()
+        name = f"{type(within).__name__}({inside})" if a_class else within.get_name()
     return Retrieval(name, k if type(k) is int and k > 0 else None)
 
 
-def _name(store: VectorStore, how: str = "") -> str:
-    model = wire.model_name(store.embeddings) or type(store.embeddings).__name__
-    return f"{type(store).__name__}({wire.portable(model)}{how})"
+def _model(store: VectorStore) -> list[str]:
+    try:
+        model = store.embeddings
+    except Exception:  # as Qdrant's raises where vectors are sparse alone
+        return []
+    return [wire.portable(wire.model_name(model) or type(model).__name__)]
 
 
-def _inside(retriever: object) -> str:
-    """Return what a retriever is made of: others with their depth, how they are merged, a store."""
+def _inside(retriever: object, store: str) -> str:
+    """Return what a retriever is made of: a store, others with their depth, how they are merged."""
     # By name, as this is asked at each query: the fields of others may hold a whole corpus.
     held = [getattr(retriever, name, None) for name in ("retriever", "base_retriever")]
     held += getattr(retriever, "retrievers", ())
     known = [retrieval_of(part) for part in held if isinstance(part, Runnable)]
     parts = [f"{of.retriever}, k = {of.k or '?'}" for of in known]
-    if isinstance(store := getattr(retriever, "vectorstore", None), VectorStore):
-        parts.append(_name(store))
+    parts += [store] * bool(store)
     if compressor := getattr(retriever, "base_compressor", None):
         parts.append(type(compressor).__name__)
     weights = getattr(retriever, "weights", None)
