@@ -6,8 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from http.client import HTTPConnection
+
+import loopback
 
 from conformal_retrievers import JudgedQuery, Snippet
 from conformal_retrievers.labels.judging import JudgingServer
@@ -29,13 +30,8 @@ def queries(n=3, k=4, marked=(0,)):
 @contextlib.contextmanager
 def serving(judging):
     """Serve the page of a judging in a thread."""
-    with JudgingServer(judging) as server:
-        threading.Thread(target=server.serve_forever, args=[0.02], daemon=True).start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            judging.close()
+    with contextlib.closing(judging), loopback.serving(JudgingServer(judging)) as server:
+        yield server
 
 
 def ask(url, query="", fields=None, *, headers=None, path="/question", method=None, body=None):

@@ -7,13 +7,13 @@ it is installed. `Client` sends and reads the same JSON.
 import json
 import math
 import re
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from types import SimpleNamespace
 
 import httpx
 import numpy as np
 import pytest
+from loopback import InJson, serving
 
 from conformal_retrievers import JudgedQuery, Snippet, calibrate
 from conformal_retrievers.data.sentences import cut
@@ -23,13 +23,13 @@ from conformal_retrievers.sentence_filter import open_filter
 MODEL, QUERY = "rerank-v5.0-pro", "red wine"
 
 
-class Rerank(BaseHTTPRequestHandler):
+class Rerank(InJson):
     """Scores by the query's words; spans are the words that the query has, each 0.5 to 0.9."""
 
     bodies: list = []  # noqa: RUF012
 
-    def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+    def answer(self, body):
+        body = json.loads(body)
         self.bodies.append(body)
         assert self.path == "/v2/rerank"
         assert body["model"] == MODEL
@@ -47,16 +47,7 @@ class Rerank(BaseHTTPRequestHandler):
         results.sort(key=lambda one: -one["relevance_score"])
         if body["query"] == "cut":
             del results[1:]
-        answer = {"id": "1", "results": results, "meta": {"api_version": {"version": "2"}}}
-        data = json.dumps(answer).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_):
-        """Print nothing."""
+        return 200, {"id": "1", "results": results, "meta": {"api_version": {"version": "2"}}}
 
 
 class Client:
@@ -80,11 +71,8 @@ def of_cohere(url):
 
 @pytest.fixture(scope="module")
 def url():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Rerank)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Rerank)) as server:
+        yield f"http://127.0.0.1:{server.server_port}"
 
 
 @pytest.fixture(params=[Client, of_cohere], ids=["json", "sdk"])

@@ -14,7 +14,7 @@ from langchain_core.runnables import RunnableLambda
 from langchain_core.tracers.langchain import get_client
 from langsmith import run_trees, schemas
 from langsmith.utils import get_env_var, get_tracer_project
-from langsmith_server import LangSmithServer
+from langsmith_server import langsmith_server
 from lookup import LookupScorer
 
 from conformal_retrievers import ConformalFilter, JudgedQuery, Snippet, read
@@ -43,9 +43,9 @@ class Fixed(BaseRetriever):
 @pytest.fixture
 def sent(monkeypatch) -> Iterator:
     """A function that asks a retriever and returns the runs that reach LangSmith."""
-    with LangSmithServer() as server, monkeypatch.context() as patched:
+    with langsmith_server() as server, monkeypatch.context() as patched:
         patched.setenv("LANGSMITH_TRACING", "true")
-        patched.setenv("LANGSMITH_ENDPOINT", server.url)
+        patched.setenv("LANGSMITH_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
         patched.setenv("LANGSMITH_API_KEY", "any")
         patched.setattr(run_trees, "_CLIENT", None)
         get_env_var.cache_clear()
