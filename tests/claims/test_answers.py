@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import httpx
 import pytest
-from claims_server import INVENTED, llm_at, model
+from claims_server import INVENTED
 from frameworks import MiniLMEmbeddings, halves, judged, langchain_retriever, vector_index
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage
@@ -42,12 +42,6 @@ PROMPT = ChatPromptTemplate.from_template(
     "Context information is below.\n---------------------\n{context}\n---------------------\n"
     "Answer the query.\nQuery: {question}\nAnswer: "
 )
-
-
-@pytest.fixture
-def llm(llm_server):
-    llm_server.reply = model
-    return llm_at(llm_server.url)
 
 
 @pytest.fixture

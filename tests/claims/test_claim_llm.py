@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from claims_server import llm_at, model
 from llm_server import fields_of
 
 from conformal_retrievers.claims.llm import adecompose, amerge, annotate, decompose, merge
@@ -23,12 +22,6 @@ def saying(*replies):
         return reply if isinstance(reply, Reply) else Reply(json.dumps(reply))
 
     return LLM(complete, "script")
-
-
-@pytest.fixture
-def llm(llm_server):
-    llm_server.reply = model
-    return llm_at(llm_server.url)
 
 
 # --- dividing -------------------------------------------------------------------------------------
