@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from llm_server import fields_of
+from llm_server import fields_of, verdict_of
 from pages import NAME
 
 from conformal_retrievers import JudgedQuery, Snippet
@@ -17,13 +17,6 @@ QUERIES = [
     AnsweredQuery("yeast eats sugar", ["Because yeast eats sugar.", "Bread is baked."], id="yeast"),
     AnsweredQuery("Nothing was found for this.", [], "nothing", id="empty"),
 ]
-
-
-def verdict_of(body):
-    fields = fields_of(body)
-    assert list(fields) == ["query", "fact", "snippet"]
-    verdict = "yes" if fields["fact"] in fields["snippet"] else "no"
-    return json.dumps({"reasoning": "It may say yes or no.", "verdict": verdict})
 
 
 def numbers_of(body):
@@ -53,6 +46,7 @@ def test_a_snippet_is_relevant_if_the_llm_says_yes(server):
     assert (first.snippets, first.id, first.group) == (QUERIES[0].snippets, "wait", "medical")
     assert labelled.unlabelled == ()
     assert (labelled.usage.requests, labelled.usage.unanswered) == (5, 0)
+    assert list(fields_of(server.bodies[0])) == ["query", "fact", "snippet"]
     facts = [(fields_of(body)["query"], fields_of(body)["fact"]) for body in server.bodies]
     assert facts == [("How long to wait?", "six hours")] * 3 + [("yeast eats sugar",) * 2] * 2
     labels = {"source": "LLM", "llm": "judge", "prompt": Prompt.load("label").hash}
