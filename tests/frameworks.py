@@ -13,6 +13,7 @@ from langchain_classic.retrievers import ContextualCompressionRetriever
 from langchain_classic.retrievers.document_compressors import DocumentCompressorPipeline
 from langchain_core.documents import BaseDocumentTransformer, Document
 from langchain_core.embeddings import Embeddings
+from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStoreRetriever
 from llama_index.core import VectorStoreIndex
@@ -26,6 +27,7 @@ from conformal_retrievers import Calibration, ConformalFilter
 from conformal_retrievers.cli.docstrings import docstring_corpus
 from conformal_retrievers.data import Evidence, JudgedQuery, ScoredQuery, Snippet
 from conformal_retrievers.data.sentences import splitter
+from conformal_retrievers.scoring.bm25 import BM25Scorer
 
 MODEL = "all-MiniLM-L6-v2"
 SIZE = 384
@@ -137,6 +139,18 @@ class Reversed(BaseDocumentTransformer):
 
     def transform_documents(self, documents, **kwargs):
         return [*documents][::-1]
+
+
+class BM25(BaseRetriever):
+    """A search for words in LangChain."""
+
+    search: BM25Scorer
+    documents: list[Document]
+    k: int = K
+
+    def _get_relevant_documents(self, query, *, run_manager):
+        best = np.argsort(-self.search.similarities(query), kind="stable")[: self.k]
+        return [self.documents[i] for i in best]
 
 
 @cache

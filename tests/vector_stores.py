@@ -11,17 +11,18 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from functools import cache, partial
+from functools import cache
 from uuid import NAMESPACE_URL, uuid5
 
 import pytest
-from frameworks import SIZE, K, MiniLMEmbedding, MiniLMEmbeddings, snippets
+from frameworks import BM25, SIZE, K, MiniLMEmbedding, MiniLMEmbeddings, snippets
 from langchain_core.documents import Document
-from langchain_core.retrievers import BaseRetriever
 from langchain_core.vectorstores import InMemoryVectorStore
 from llama_index.core import StorageContext, VectorStoreIndex
 from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
 from llama_index.core.vector_stores import ExactMatchFilter, MetadataFilters, SimpleVectorStore
+
+from conformal_retrievers.scoring.bm25 import BM25Scorer
 
 TENANT = "small"  # with an eighth of the snippets
 NAMES = [TENANT if i % 8 == 0 else "large" for i in range(len(snippets()))]
@@ -277,24 +278,10 @@ def of_tenant(name, framework):
 # --- search for words -----------------------------------------------------------------------------
 
 
-class BM25(BaseRetriever):
-    """BM25 of bm25s in LangChain, over documents that have no ids."""
-
-    k: int = K
-
-    def _get_relevant_documents(self, query, *, run_manager):
-        tokenize, index = bm25()
-        found, _ = index.retrieve(tokenize(query), k=self.k, show_progress=False)
-        return [Document(snippets()[i].text) for i in found[0]]
-
-
-@cache
-def bm25():
-    import bm25s
-
-    index, tokenize = bm25s.BM25(), partial(bm25s.tokenize, show_progress=False)
-    index.index(tokenize([s.text for s in snippets()]), show_progress=False)
-    return tokenize, index
+def bm25(k=K):
+    """Return a search for words in LangChain, over documents that have no ids."""
+    texts = [s.text for s in snippets()]
+    return BM25(search=BM25Scorer(texts), documents=[*map(Document, texts)], k=k)
 
 
 def bm25_of_nodes():

@@ -266,7 +266,7 @@ def test_a_file_of_a_score_that_has_another_scale_in_another_store_is_warned_of(
 @pytest.mark.parametrize("framework", PACKAGES)
 async def test_a_store_and_bm25_are_filtered_from_one_file(framework, path):
     dense = retriever_of(framework, vector_stores.chroma_in_memory(framework), k=8)
-    words = vector_stores.BM25() if framework == "langchain" else vector_stores.bm25_of_nodes()
+    words = vector_stores.bm25() if framework == "langchain" else vector_stores.bm25_of_nodes()
     asked = Asked(framework, "hybrid", None)
     hybrid = asked.package.HybridRetriever({"dense": dense, "bm25": words})
     asked.retriever = lambda *_: hybrid

@@ -27,7 +27,7 @@ from llama_index.core.llms import MockLLM
 from llama_index.core.retrievers import QueryFusionRetriever
 from llama_index.core.schema import TextNode
 from llama_index.postprocessor import conformal as llama_index_conformal
-from vector_stores import BM25, bm25_of_nodes, chroma_in_memory
+from vector_stores import bm25, bm25_of_nodes, chroma_in_memory
 
 import langchain_conformal
 from conformal_retrievers import JudgedQuery
@@ -52,8 +52,8 @@ IN_LANGCHAIN = {
         search_type="similarity_score_threshold", search_kwargs={"k": K, "score_threshold": -2.0}
     ),
     "default depth": lambda: chroma_in_memory("langchain", "l2").as_retriever(),
-    "BM25": BM25,
-    "hybrid": lambda: hybrid(langchain_conformal, dense=langchain_retriever(), bm25=BM25(k=5)),
+    "BM25": bm25,
+    "hybrid": lambda: hybrid(langchain_conformal, dense=langchain_retriever(), bm25=bm25(k=5)),
 }
 IN_LLAMA_INDEX = {
     "in memory": index_retriever,
