@@ -1,27 +1,13 @@
 """What an LLM does with claims, against a real server, and replies that cannot be read."""
 
-import json
-
 import pytest
 from llm_server import fields_of
+from replies import replying
 
 from conformal_retrievers.claims.llm import adecompose, amerge, annotate, decompose, merge
-from conformal_retrievers.llm import LLM, Reply, Unanswered
+from conformal_retrievers.llm import Reply, Unanswered
 
-QUERY = "Who wrote it?"
-
-
-def saying(*replies):
-    """Return an LLM that gives these replies in turn; None raises Unanswered."""
-    left = list(replies)
-
-    def complete(request):
-        reply = left.pop(0)
-        if reply is None:
-            raise Unanswered("busy")
-        return reply if isinstance(reply, Reply) else Reply(json.dumps(reply))
-
-    return LLM(complete, "script")
+QUERY, BUSY = "Who wrote it?", Unanswered("busy")
 
 
 # --- dividing -------------------------------------------------------------------------------------
@@ -42,7 +28,7 @@ async def test_an_answer_is_divided_into_its_claims(llm, llm_server):
 @pytest.mark.parametrize(
     ("reply", "reason"),
     [
-        (None, "unanswered"),
+        (BUSY, "unanswered"),
         (Reply('{"claims": ["a"]}', "length"), "cut off"),
         ({"claims": "a"}, "unreadable"),
         ({"claims": ["a", 7]}, "unreadable"),
@@ -50,10 +36,10 @@ async def test_an_answer_is_divided_into_its_claims(llm, llm_server):
     ],
 )
 def test_an_undivided_answer_has_no_claims_and_a_reason(reply, reason):
-    divided = decompose(saying(reply), QUERY, "Ada wrote it.")
+    divided = decompose(replying(reply), QUERY, "Ada wrote it.")
     assert (divided.claims, divided.reason) == ((), reason)
-    assert decompose(saying({"claims": []}), QUERY, "I do not know.").reason is None
-    assert decompose(saying({"claims": [" a ", ""]}), QUERY, "A.").claims == ("a",)
+    assert decompose(replying({"claims": []}), QUERY, "I do not know.").reason is None
+    assert decompose(replying({"claims": [" a ", ""]}), QUERY, "A.").claims == ("a",)
 
 
 BAD = ("overloaded", '{"claims": "a", "verdict": "perhaps", "text": " "}')
@@ -107,11 +93,11 @@ def test_each_claim_is_annotated_by_reference_and_documents(llm, llm_server):
         ({"verdict": " Unsupported "}, "unsupported", False, None),
         ({"verdict": "not supported"}, None, None, "unreadable"),
         (Reply('{"verdict": "supported"}', "length"), None, None, "cut off"),
-        (None, None, None, "unanswered"),
+        (BUSY, None, None, "unanswered"),
     ],
 )
 def test_only_a_known_verdict_is_factual_or_not(reply, verdict, factual, reason):
-    found = annotate(saying(reply), QUERY, ["a"], reference="r")
+    found = annotate(replying(reply), QUERY, ["a"], reference="r")
     assert (found.verdicts, found.factual, found.reasons) == ((verdict,), (factual,), (reason,))
 
 
@@ -128,10 +114,10 @@ async def test_merged_claims_are_outside_the_guarantee(llm, llm_server):
 
 
 @pytest.mark.parametrize(
-    "reply", [None, {"text": " "}, {"text": 7}, {"text": "\ud800"}, Reply("no", "refusal")]
+    "reply", [BUSY, {"text": " "}, {"text": 7}, {"text": "\ud800"}, Reply("no", "refusal")]
 )
 def test_unmerged_claims_are_joined(reply):
-    merged = merge(saying(reply), QUERY, ["Ada wrote it", "It is long!"])
+    merged = merge(replying(reply), QUERY, ["Ada wrote it", "It is long!"])
     assert merged.text == "Ada wrote it. It is long!"
     assert merged.guaranteed
     assert merged.reason is not None

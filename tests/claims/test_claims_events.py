@@ -10,8 +10,9 @@ from llama_index.core.base.response.schema import Response
 from llama_index.core.query_engine import CustomQueryEngine
 from lookup import LookupScorer
 from monitoring.test_events import Kept, Seen, finished
+from replies import replying
 
-from conformal_retrievers import LLM, NothingKept
+from conformal_retrievers import NothingKept
 from conformal_retrievers.claims import (
     AnnotatedAnswer,
     AnswerFilter,
@@ -19,7 +20,7 @@ from conformal_retrievers.claims import (
     calibrate_claims,
     claims_event_of,
 )
-from conformal_retrievers.llm.reply import Reply, Unanswered
+from conformal_retrievers.llm.reply import Unanswered
 from conformal_retrievers.monitoring import Counts, FilterLog, Observer, read_log
 from langchain_conformal import ConformalCallbackHandler, answer_filter_runnable
 from llama_index.postprocessor.conformal import (
@@ -49,15 +50,9 @@ def answer_filter(*claims, scorer=None, failure=None, alpha=0.4, **options):
     """A filter with the threshold .5 of answers that are divided into these claims."""
     answers = [AnnotatedAnswer([0.5], [False])] * 4
     calibration = calibrate_claims(answers, alpha=alpha, scorer="lookup")
-    text = json.dumps({"claims": claims or ["red", "low", "lost"]})
-
-    def complete(request):
-        if failure is not None:
-            raise failure
-        return Reply(text)
-
+    llm = replying(failure or {"claims": claims or ["red", "low", "lost"]})
     claim_filter = ClaimFilter(scorer or LookupScorer(RELEVANCE), calibration)
-    return AnswerFilter(claim_filter, LLM(complete, "script"), **options)
+    return AnswerFilter(claim_filter, llm, **options)
 
 
 # --- the event ------------------------------------------------------------------------------------
@@ -87,7 +82,7 @@ def test_events_are_plain_json_without_texts_of_claims():
     assert filtered.details["kept"][1]["relevance"] == "inf"
     nothing = answer_filter("red", alpha=0.1)("q", "Some words.", [])
     assert claims_event_of(nothing)["threshold"] == "keep_none"
-    merged = answer_filter(merge_with=LLM(lambda request: Reply('{"text": "So."}'), "merger"))
+    merged = answer_filter(merge_with=replying({"text": "So."}))
     assert claims_event_of(merged("q", "Some words.", []))["guaranteed"] is False
 
 

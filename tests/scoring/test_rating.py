@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 from llm_server import fields_of
+from replies import replying
 
 from conformal_retrievers import LLM, JudgedQuery, LLMScorer, calibrate
 from conformal_retrievers.llm import Prompt, Reply, Unanswered, Usage, openai_llm
@@ -15,20 +16,6 @@ QUERY = "What is the highest mountain?"
 
 by_yes = partial(LLMScorer, by="probability-of-yes")
 each_way = pytest.mark.parametrize("build", [LLMScorer, by_yes], ids=["rating", "yes"])
-
-
-def replying(*texts, **reply):
-    """Return an LLM that answers every request with the next of the texts, again and again."""
-    asked = []
-
-    def complete(request):
-        asked.append(request)
-        text = texts[(len(asked) - 1) % len(texts)]
-        if text is None:
-            raise Unanswered("full")
-        return Reply(text, **reply)
-
-    return LLM(complete, "canned")
 
 
 def saying_yes(first_token, **reply):
@@ -79,7 +66,7 @@ def rated(rating):
     [
         *((rated(odd), "unreadable") for odd in ('"0.8"', "true")),
         *((rated(odd), "out of range") for odd in ("NaN", "1.2", "-0.01", "1e999")),
-        (LLMScorer(replying(None)), "unanswered"),
+        (LLMScorer(replying(Unanswered("full"))), "unanswered"),
         (saying_yes(log(Well=0.9, YES=0.05, NO=0.05)), "neither yes nor no"),
         (saying_yes(log(Yesterday=0.9, Y=0.1)), "neither yes nor no"),
         *(
