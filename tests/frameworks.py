@@ -65,8 +65,7 @@ class MiniLMEmbeddings(Embeddings):
         return [list(_vector(text)) for text in texts]
 
     def embed_query(self, text: str) -> list[float]:
-        self.calls += 1
-        return list(_vector(text))
+        return self.embed_documents([text])[0]
 
 
 class MiniLMEmbedding(BaseEmbedding):
@@ -75,16 +74,14 @@ class MiniLMEmbedding(BaseEmbedding):
     model_name: str = MODEL
     calls: int = 0
 
-    def _get_query_embedding(self, query: str) -> list[float]:
-        self.calls += 1
-        return list(_vector(query))
-
-    async def _aget_query_embedding(self, query: str) -> list[float]:
-        return self._get_query_embedding(query)
-
     def _get_text_embedding(self, text: str) -> list[float]:
         self.calls += 1
         return list(_vector(text))
+
+    _get_query_embedding = _get_text_embedding
+
+    async def _aget_query_embedding(self, query: str) -> list[float]:
+        return self._get_query_embedding(query)
 
 
 @cache
