@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from uuid import NAMESPACE_URL, uuid5
 
 import pytest
@@ -153,13 +153,10 @@ def chroma_in_memory(framework, space="cosine"):
     return of_chroma(framework, pytest.importorskip("chromadb").EphemeralClient(), space)
 
 
-def chroma(space):
-    @contextmanager
-    def opened(framework, folder):
-        client = pytest.importorskip("chromadb").PersistentClient(str(folder))
-        yield of_chroma(framework, client, space)
-
-    return opened
+@contextmanager
+def chroma(space, framework, folder):
+    client = pytest.importorskip("chromadb").PersistentClient(str(folder))
+    yield of_chroma(framework, client, space)
 
 
 @contextmanager
@@ -176,15 +173,12 @@ def skip_archived(framework):
         pytest.skip("LangChain has it in langchain-community alone, which is archived")
 
 
-def faiss(kind):
-    @contextmanager
-    def opened(framework, folder):
-        index = getattr(pytest.importorskip("faiss"), f"IndexFlat{kind}")(SIZE)
-        skip_archived(framework)
-        of_faiss = pytest.importorskip("llama_index.vector_stores.faiss").FaissVectorStore
-        yield index_of(of_faiss(index))
-
-    return opened
+@contextmanager
+def faiss(kind, framework, folder):
+    index = getattr(pytest.importorskip("faiss"), f"IndexFlat{kind}")(SIZE)
+    skip_archived(framework)
+    of_faiss = pytest.importorskip("llama_index.vector_stores.faiss").FaissVectorStore
+    yield index_of(of_faiss(index))
 
 
 @contextmanager
@@ -248,11 +242,11 @@ def lancedb(framework, folder):
 STORES = {
     "memory": memory,
     "postgres": postgres,
-    "chroma, cosine": chroma("cosine"),
-    "chroma, l2": chroma("l2"),
+    "chroma, cosine": partial(chroma, "cosine"),
+    "chroma, l2": partial(chroma, "l2"),
     "chroma, server": served_chroma,
-    "faiss, ip": faiss("IP"),
-    "faiss, l2": faiss("L2"),
+    "faiss, ip": partial(faiss, "IP"),
+    "faiss, l2": partial(faiss, "L2"),
     "qdrant": qdrant,
     "milvus": milvus,
     "lancedb": lancedb,
