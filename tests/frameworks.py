@@ -21,9 +21,10 @@ from llama_index.core.base.base_retriever import BaseRetriever as LlamaIndexRetr
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
 from llama_index.postprocessor import conformal as llama_index_conformal
+from lookup import QueryFunction
 
 import langchain_conformal
-from conformal_retrievers import Calibration, ConformalFilter
+from conformal_retrievers import Calibration, ConformalFilter, Gate, calibrate_gate
 from conformal_retrievers.cli.docstrings import docstring_corpus
 from conformal_retrievers.data import Evidence, JudgedQuery, ScoredQuery, Snippet
 from conformal_retrievers.data.sentences import splitter
@@ -219,6 +220,13 @@ def calibration_at(scorer, threshold=0.5, *, alpha=0.5, n=1, **fields) -> Calibr
 
 def filter_at(scorer, threshold=0.5, **options) -> ConformalFilter:
     return ConformalFilter(scorer, calibration_at(scorer, threshold), **options)
+
+
+def query_gate(score) -> Gate:
+    """Return a gate by a score of the query's text, calibrated on the queries 0.1 to 0.9."""
+    queries = [JudgedQuery(f"{i / 10}", ["near", "far"], [True, False]) for i in range(1, 10)]
+    scorer = QueryFunction(lambda query, texts: score(query), "query")
+    return calibrate_gate(queries, scorer=scorer, alpha=0.2)
 
 
 class InCompressor:

@@ -5,7 +5,7 @@ import itertools
 import json
 
 import pytest
-from frameworks import COMPONENTS, texts_of
+from frameworks import COMPONENTS, query_gate, texts_of
 from langchain.agents import create_agent
 from langchain.agents.middleware import wrap_tool_call
 from langchain_core.documents import Document
@@ -51,11 +51,7 @@ def calibration():
     return Calibration.from_scores(queries, alpha=0.2, scorer="lookup")
 
 
-SILENT = calibrate_gate(
-    [JudgedQuery(f"{i / 10}", ["near", "far"], [True, False]) for i in range(1, 10)],
-    scorer=QueryFunction(lambda query, texts: float(query == "silent"), "query"),
-    alpha=0.2,
-)
+SILENT = query_gate(lambda query: float(query == "silent"))
 
 
 # Each has what a framework does with a list of calls of the tool: their texts and what they return.

@@ -4,18 +4,18 @@ import math
 
 import pytest
 from commands import as_json, run
-from frameworks import COMPONENTS, calibration_at, each_component, texts_of
+from frameworks import COMPONENTS, calibration_at, each_component, query_gate, texts_of
 from llama_index.core import get_response_synthesizer
 from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.llms import MockLLM
 from llama_index.core.response_synthesizers import ResponseMode
 from llama_index.core.schema import MetadataMode
-from lookup import LookupScorer, QueryFunction
+from lookup import LookupScorer
 from opentelemetry import trace
 from pydantic import Field
 
 import llama_index.postprocessor.conformal as llama_index_conformal
-from conformal_retrievers import FunctionScorer, JudgedQuery, calibrate_gate
+from conformal_retrievers import FunctionScorer
 from conformal_retrievers.data.sentences import splitter
 from conformal_retrievers.monitoring import FilterLog, read_log
 from conformal_retrievers.scoring import RankScorer
@@ -34,11 +34,7 @@ CALIBRATION = calibration_at(SCORER, alpha=0.1, n=20)
 OF_SENTENCES = calibration_at(WORDS, alpha=0.1, n=20, split=splitter("sentences").name)
 SENTENCES = {"split": "sentences", "scorer": WORDS}
 STRICT = {"on_empty": "raise", "on_unscorable": "raise"}
-SILENT = calibrate_gate(
-    [JudgedQuery(f"{i / 10}", ["near", "far"], [True, False]) for i in range(1, 10)],
-    scorer=QueryFunction(lambda query, texts: float(query == "q") or float(query), "query"),
-    alpha=0.2,
-)
+SILENT = query_gate(lambda query: float(query == "q") or float(query))
 
 
 COMPRESSOR, RETRIEVER, POSTPROCESSOR = COMPONENTS
