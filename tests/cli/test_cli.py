@@ -299,6 +299,10 @@ def test_evaluate_exits_with_1_where_nothing_is_relevant(files, tmp_path):
     write_jsonl(unjudged, tmp_path / "unjudged.jsonl")
     shown = run("evaluate", files / "plain.json", tmp_path / "unjudged.jsonl", code=1).stdout
     assert "No snippet is marked as relevant" in shown
+    unknown = [replace(query, missed=None) for query in read_jsonl(files / "new.jsonl")]
+    write_jsonl(unknown, tmp_path / "unknown.jsonl")
+    shown = run("evaluate", files / "end_to_end.json", tmp_path / "unknown.jsonl", code=1).stdout
+    assert "No query states how many relevant snippets were missed" in shown
 
 
 def test_queries_without_ids_are_evaluated_but_cannot_be_held_out(files, tmp_path):

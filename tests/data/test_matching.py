@@ -263,10 +263,9 @@ def test_long_ids_are_compared_and_shown_by_their_ends():
 def test_the_field_that_has_the_ids_is_named():
     fields = [{"source": f"doc-{i}", "page": i} for i in range(10)]
     retrieved = [found((f"t{i}", str(i), one)) for i, one in enumerate(fields)]
-    with pytest.raises(ValueError, match=r"10 of them are the source .* key='source'"):
-        judge_retrieved(queries(10), retrieved)
-    with pytest.raises(ValueError, match=r"10 of them are the source .* key='source'"):
-        judge_retrieved(queries(10), retrieved, key="page")
+    for key in (None, "page"):
+        with pytest.raises(ValueError, match=r"10 of them are the source .* key='source'"):
+            judge_retrieved(queries(10), retrieved, key=key)
     with pytest.raises(ValueError, match=r"10 of them are the id .* leave key out"):
         judge_retrieved(queries(10, "{}"), retrieved, key="source")
     in_metadata = [found((f"t{i}", None, {"id": f"doc-{i}"})) for i in range(10)]

@@ -212,7 +212,7 @@ def retrieval_of(retriever: RetrieverLike) -> Retrieval:
         search = getattr(within, "search_type", "similarity")
         how = [getattr(search, "value", search)]  # a text, or an enumeration
         how += ["metadata filter"] * any(map(settings.get, FILTERS))
-        of_store = f"{type(store).__name__}({', '.join([*_model(store), ', '.join(how)])})"
+        of_store = f"{type(store).__name__}({', '.join([_model(store), *how])})"
     if isinstance(within, VectorStoreRetriever):
         name = of_store
         if k is None:  # the default of its store
@@ -225,12 +225,12 @@ def retrieval_of(retriever: RetrieverLike) -> Retrieval:
     return Retrieval(name, k if type(k) is int and k > 0 else None)
 
 
-def _model(store: VectorStore) -> list[str]:
+def _model(store: VectorStore) -> str:
     try:
         model = store.embeddings
     except Exception:  # as Qdrant's raises where vectors are sparse alone
-        return []
-    return [wire.portable(wire.model_name(model) or type(model).__name__)]
+        return "?"
+    return wire.portable(wire.model_name(model) or type(model).__name__)
 
 
 def _inside(retriever: object, store: str) -> str:
