@@ -295,12 +295,11 @@ def test_evaluate_and_diagnose_exit_alike(calibration, judged, code, files):
 
 
 def test_evaluate_exits_with_1_where_nothing_is_relevant(files, tmp_path):
-    unjudged = [replace(q, relevant=[False] * 5) for q in read_jsonl(files / "new.jsonl")]
-    write_jsonl(unjudged, tmp_path / "unjudged.jsonl")
+    new = [*read_jsonl(files / "new.jsonl")]
+    write_jsonl([replace(q, relevant=[False] * 5) for q in new], tmp_path / "unjudged.jsonl")
     shown = run("evaluate", files / "plain.json", tmp_path / "unjudged.jsonl", code=1).stdout
     assert "No snippet is marked as relevant" in shown
-    unknown = [replace(query, missed=None) for query in read_jsonl(files / "new.jsonl")]
-    write_jsonl(unknown, tmp_path / "unknown.jsonl")
+    write_jsonl([replace(q, missed=None) for q in new], tmp_path / "unknown.jsonl")
     shown = run("evaluate", files / "end_to_end.json", tmp_path / "unknown.jsonl", code=1).stdout
     assert "No query states how many relevant snippets were missed" in shown
 
