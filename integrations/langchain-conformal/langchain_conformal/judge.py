@@ -209,8 +209,7 @@ def retrieval_of(retriever: RetrieverLike) -> Retrieval:
     k = bound.get("k", getattr(within, "k", settings.get("k")))
     store, of_store = getattr(within, "vectorstore", None), ""
     if isinstance(store, VectorStore):
-        search = getattr(within, "search_type", "similarity")
-        how = [getattr(search, "value", search)]  # a text, or an enumeration
+        how = [getattr(within, "search_type", "similarity")]
         how += ["metadata filter"] * any(map(settings.get, FILTERS))
         of_store = f"{type(store).__name__}({', '.join([_model(store), *how])})"
     if isinstance(within, VectorStoreRetriever):
