@@ -329,7 +329,7 @@ def test_a_document_or_position_that_one_snippet_lacks_is_not_read_and_said(fiel
 
 
 def test_the_statement_says_how_much_one_retriever_counts_beside_another():
-    calibration = calibrate(JUDGED, alpha=0.1)
+    calibration = calibrate(JUDGED, alpha=np.float32(0.1))
     assert re.search(r": (dense|bm25) counts (\d\.\d times )?as much as ", calibration.statement)
     made = json.loads(json.dumps(calibration.scorer_provenance))
     numbers = made["score"]["coefficients"]
