@@ -18,7 +18,7 @@ from conformal_retrievers.calibration.subjects import CLAIMS
 from conformal_retrievers.claims.answers import AnnotatedAnswer
 from conformal_retrievers.claims.calibrate import share_of
 from conformal_retrievers.data.checks import all_of
-from conformal_retrievers.data.text import labelled
+from conformal_retrievers.data.text import filled, labelled
 from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.verdict import UNVERIFIED, Verdict, verdict_on, with_groups
 from conformal_retrievers.theory.intervals import check_level, percent
@@ -70,8 +70,8 @@ class ClaimEvaluation:
             *labelled(rows, 28),
         ]
         untested = "The guarantee is not tested, because no claim of any answer is kept."
-        lines.append(untested if self.untested else str(self.verdict))
-        return "\n".join(lines if self.held_out_verified else [*lines, UNVERIFIED])
+        lines.append(filled(untested if self.untested else str(self.verdict)))
+        return "\n".join(lines if self.held_out_verified else [*lines, filled(UNVERIFIED)])
 
 
 def evaluate_claims(

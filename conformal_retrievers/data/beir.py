@@ -181,7 +181,9 @@ def read_qrels(path: Path) -> dict[str, dict[str, float]]:
     qrels: dict[str, dict[str, float]] = defaultdict(dict)
     for place, columns in _tsv_rows(path, {3, 4}):  # TREC's second column is unused
         query_id, document, score = columns[0], *columns[-2:]
-        qrels[query_id][document] = _number(score, "score", place)
+        value = _number(score, "score", place)
+        if (before := qrels[query_id].setdefault(document, value)) != value:
+            raise ValueError(say("judged twice", place=place, id=document, scores=(before, value)))
     return qrels
 
 

@@ -97,6 +97,7 @@ class EqualRecall:
 
     rows: tuple[Row, ...]
     n_queries: int  # that are measured here
+    n_relevant: int  # of which something relevant is known: recall is over these
     drawn_from: int  # as many, or how many more they were drawn from at random
     end_to_end: bool  # whether missed snippets count: they do if they are known of some query
     ranked: bool  # whether the retrievers' ranks are known; else top k is that of the list
@@ -124,6 +125,7 @@ class EqualRecall:
             "hindsight": True,
             "drawn": self.n_queries < self.drawn_from,
             "missed unknown": not self.end_to_end,
+            "recall of some": self.n_relevant < self.n_queries,
             "known to all": any(row.source == FUSION for row in self.rows),
             "no hits": not self.ranked,
             "whole documents": self.items == "sentences",
@@ -131,6 +133,7 @@ class EqualRecall:
         }
         n, drawn_from, level = self.n_queries, self.drawn_from, 100 * self.level
         facts = {"n": n, "drawn_from": drawn_from, "level": level, "items": self.items}
+        facts |= {"n_relevant": self.n_relevant}
         return [say(name, **facts) for name, needed in holds.items() if needed]
 
     @property
@@ -186,7 +189,7 @@ class EqualRecall:
         """Return whether a row differs from the filter in a measure."""
         _, low, high = row.more[measure]
         if math.isnan(low):
-            return say("too few to test", n=self.n_queries, fewest=FEWEST)
+            return say("too few to test", n=self.n_relevant, fewest=FEWEST)
         if low > EQUAL or high < -EQUAL:
             return "is significant" + (": the filter passes more" if high < -EQUAL else "")
         takes = measure == "snippets" and row.needed < MANY
@@ -233,23 +236,29 @@ def equal_recall(
         return None
     the_filter = Way.fixed(FILTER, keeps(queries, calibration))
     ours, _, _ = at_recall(the_filter, queries, known, None)
+    n_relevant, some = (
+        int(np.count_nonzero(known)),
+        ~np.isnan(ours[:, 0]),
+    )  # resamples with a recall
     rows = []
     for way in (*with_a_setting(queries), the_filter):
         theirs, setting, equal = at_recall(way, queries, known, ours[:, 0])
+        more = (theirs - ours)[some]
         rows.append(
             Row(
                 rule=way.rule,
                 source=way.source,
-                measured=estimates(theirs, level, len(known)),
-                more=estimates(theirs - ours, level, len(known)),
+                measured=estimates(theirs[some], level, n_relevant),
+                more=estimates(more, level, n_relevant),
                 setting=setting if equal else None,
                 equal=equal or way.rule == FILTER,
-                needed=n_to_tell((theirs - ours)[1:, 1], len(known), (theirs - ours)[0, 1]),
+                needed=n_to_tell(more[1:, 1], len(known), more[0, 1]),
             )
         )
     return EqualRecall(
         rows=tuple(rows),
         n_queries=len(known),
+        n_relevant=n_relevant,
         drawn_from=drawn_from,
         end_to_end=end_to_end,
         ranked=bool(known_hits(queries)),

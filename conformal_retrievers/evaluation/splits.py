@@ -121,6 +121,7 @@ def try_splits(
     return Splits(
         rows=tuple(_rows(tables)),
         n_queries=len(queries),
+        n_relevant=some,
         drawn_from=len(queries),
         end_to_end=all(table.end_to_end for table in tables),
         ranked=all(table.ranked for table in tables),

@@ -143,6 +143,7 @@ def with_groups(c: Calibration, units: Sequence[Any], measured: Callable[..., An
     """
     whole = measured(units, None, 1)
     members = c.by_threshold(units) if c.by_group else {}
-    parts = {g: measured(members[g], g, len(members)) for g in sorted(members, key=str)}
+    tests = sum(c.threshold(group) < math.inf for group in members)
+    parts = {g: measured(members[g], g, tests) for g in sorted(members, key=str)}
     verdict = worst_of(part.verdict for part in parts.values() or [whole])
     return replace(whole, verdict=verdict, by_group=parts)

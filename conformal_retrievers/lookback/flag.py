@@ -23,6 +23,7 @@ from conformal_retrievers.calibration.file_schema import details_of
 from conformal_retrievers.calibration.subjects import FLAGS
 from conformal_retrievers.data.checks import all_of
 from conformal_retrievers.data.columns import ScoredQueries
+from conformal_retrievers.data.text import filled
 from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.verdict import UNVERIFIED, Verdict, verdict_on, with_groups
 from conformal_retrievers.lookback.classifier import FactualityClassifier
@@ -181,7 +182,7 @@ class FlagEvaluation:
         )
         why = "every answer is flagged" if self.inconsistent.n else "no answer is inconsistent"
         notes = [str(self.verdict or f"The guarantee is not tested: {why}.")]
-        return "\n".join([shares, *notes, *[UNVERIFIED] * (not self.held_out_verified)])
+        return filled("\n".join([shares, *notes, *[UNVERIFIED] * (not self.held_out_verified)]))
 
 
 def local_model(llm: object, model: Any, tokenizer: Any, example: str) -> Any:
@@ -232,6 +233,7 @@ class Answering:
         self, question: str, texts: Iterable[str], group: str | None = None
     ) -> tuple[str, dict[str, Any]]:
         """Return the answer, and its metadata with "factuality"."""
-        prompts, settings = [self.prompt(question, tuple(texts))], {"generation": self.generation}
+        known = tuple(text for text in texts if text.strip())  # of a blank one nothing is read
+        prompts, settings = [self.prompt(question, known)], {"generation": self.generation}
         [made] = self.local.generate(prompts, max_new_tokens=self.max_new_tokens, **settings)
         return made.text, {"factuality": self.flag(lookback_ratios(made.attention), group).details}

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.data.queries import Snippet, as_numbers, as_snippets
 from conformal_retrievers.scoring.scorer import Scores
+from conformal_retrievers.scoring.wording import say
 
 BLOCK = 128  # vectors in one product, which a processor's cache holds
 
@@ -94,10 +95,7 @@ class EmbeddingScorer:
         if not isinstance(embeddings, list):
             embeddings = np.atleast_1d(as_numbers(embeddings, f"vectors of {self.name!r}"))
         if len(embeddings) != 1 + len(texts):
-            raise ValueError(
-                f"embedder {self.name!r} returned {len(embeddings)} vectors for the query and "
-                f"{len(texts)} texts; it must return one vector for each"
-            )
+            raise ValueError(say("vectors", name=self.name, n=len(embeddings), of=len(texts)))
         return embeddings
 
     def _sources(self, snippets: Sequence[Any]) -> tuple[list[Any], list[str]]:

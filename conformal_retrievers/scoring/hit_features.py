@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from conformal_retrievers.data.hits import HitColumns, slope, unknown_hits
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.snippets import Retrieved
-from conformal_retrievers.scoring.hits import WITHOUT_SCORES, check_found, named, turned
+from conformal_retrievers.scoring.hits import check_found, named, turned
+from conformal_retrievers.scoring.wording import say
 
 Values = NDArray[np.float64]
 Known = NDArray[np.bool_]
@@ -33,10 +34,6 @@ STATED_BY = {  # in LangChain's metadata, and by a node of LlamaIndex
     "document": ("source", "ref_doc_id, that of its source"),
     "position": ("start_index", "start_char_idx"),
 }
-LOST = (  # the same text for all queries: Python shows it once
-    "the score reads the {0} of each snippet, and {1}. State it as in the calibration (LangChain: "
-    "metadata['{2}']; LlamaIndex: {3}), or calibrate with snippets like these"
-)
 SOME_LOST = "some snippets of a query have none: these cannot be scored, and are kept"
 ALL_LOST = "no snippet of a query has one: scores are less exact, and coverage may fall below 1 − α"
 
@@ -88,10 +85,9 @@ def warn_if_some_lack(judged: Sequence[JudgedQuery]) -> None:
     name = "document" if context_of(snippets) == "none" else "position"
     lack = [s.text for s in snippets if getattr(s, name) is None]
     if 0 < len(lack) < len(snippets):
-        told = f"{len(lack)} of {len(snippets)} snippets state no {name} ({lack[0]!r:.50})"
         ours, theirs = STATED_BY[name]
-        how = f"(LangChain: metadata[{ours!r}]; LlamaIndex: {theirs})"
-        warnings.warn(f"{told}, so the score uses no {name}s. State it {how}", stacklevel=1)
+        facts = {"lack": len(lack), "n": len(snippets), "ours": ours, "theirs": theirs}
+        warnings.warn(say("some lack", name=name, text=lack[0], **facts), stacklevel=1)
 
 
 def _kind(name: str, queries: Sequence[HitColumns]) -> Kind:
@@ -99,9 +95,8 @@ def _kind(name: str, queries: Sequence[HitColumns]) -> Kind:
     scores = np.concatenate([scores[ranks < np.inf] for ranks, scores in queries])
     if lost := np.count_nonzero(~np.isfinite(scores)):
         if lost < len(scores):
-            told = f"{lost} of {len(scores)} hits of {named([name])} have no score: ranks count"
-            remedy = "Give each hit a score, or find out which vectors are zero"
-            warnings.warn(f"{told}. {remedy}", stacklevel=1)
+            facts = {"lost": lost, "n": len(scores), "names": named([name])}
+            warnings.warn(say("some scores", **facts), stacklevel=1)
         return "rank"
     rising = 0.0
     for ranks, scores in queries:
@@ -149,8 +144,10 @@ def numbers_of(
             # None of another framework's may be stated: then each is a document of its own.
             if some := any(stated := [place is not None for place in of_each]):
                 known &= stated
-            effect = SOME_LOST if some else ALL_LOST
-            warnings.warn(LOST.format(name, effect, *STATED_BY[name]), stacklevel=1)
+            effect, (ours, theirs) = SOME_LOST if some else ALL_LOST, STATED_BY[name]
+            # The same text for all queries: Python shows it once.
+            text = say("lost", name=name, effect=effect, ours=ours, theirs=theirs)
+            warnings.warn(text, stacklevel=1)
     found = hits[RANKS] < np.inf
     complete = np.isfinite(hits).all()  # all retrievers found, and scored, all snippets
     if not complete:
@@ -202,7 +199,7 @@ def _lacks_scores(retrievers: Sequence[tuple[str, Kind]], scores: Values, found:
     """Return whether what a retriever found has ranks and no scores; warn, naming it."""
     for (name, _), numbers, at in zip(retrievers, scores, found, strict=True):
         if at.any() and np.isnan(numbers[at]).all():
-            warnings.warn(f"the hits of {named([name])} {WITHOUT_SCORES}", stacklevel=1)
+            warnings.warn(say("without scores", names=named([name])), stacklevel=1)
             return True
     return False
 

@@ -19,14 +19,9 @@ from conformal_retrievers.data.hits import RETRIEVER, C, HitColumns, slope
 from conformal_retrievers.data.queries import Snippet, as_snippets, with_hits
 from conformal_retrievers.data.snippets import Retrieved
 from conformal_retrievers.scoring.scorer import Named, Rebuilt, Scores, with_parts
+from conformal_retrievers.scoring.wording import say
 
 Columns = Mapping[str, HitColumns]
-WITHOUT_SCORES = (  # and what else a warning of them says
-    "have ranks and no scores, which the score reads, so all snippets of the query are kept. "
-    "Calibrate with the retriever that is filtered. If it is that one, pass its scores on: as "
-    "Snippet.retrieval_score, in LlamaIndex as NodeWithScore.score, in LangChain by "
-    "ConformalRetriever, or by HybridRetriever({'name': …}) in front of a compressor"
-)
 
 
 @dataclass(frozen=True)
@@ -152,7 +147,7 @@ class RetrievalScorer(Rebuilt):
         """Return the scores (n,); warn if there are none."""
         hits = columns[self.retriever]
         if np.isnan(hits.scores).all():
-            warnings.warn(f"the hits of {named([self.retriever])} {WITHOUT_SCORES}", stacklevel=1)
+            warnings.warn(say("without scores", names=named([self.retriever])), stacklevel=1)
             return hits.scores
         scores = turned(self.retriever, hits, self.higher_is_better, self.only_compared)
         return np.where(hits.ranks < np.inf, scores, np.inf)
@@ -179,12 +174,8 @@ def turned(
         return scores
     if only_compared:
         return -scores
-    kinds = ("similarities", "distances")
-    raise ValueError(
-        f"the scores of {named([retriever])} are {kinds[higher_is_better]} by the order of its "
-        f"list, but the calibration is of {kinds[not higher_is_better]}; calibrate with the store "
-        "and framework that are filtered"
-    )
+    now, known = ("similarities", "distances")[:: 1 if not higher_is_better else -1]
+    raise ValueError(say("turned", names=named([retriever]), now=now, known=known))
 
 
 def _scores(scorer: RankScorer | FusionScorer | RetrievalScorer, snippets: Iterable[Any]) -> Scores:
@@ -196,11 +187,8 @@ def _scores(scorer: RankScorer | FusionScorer | RetrievalScorer, snippets: Itera
         known = as_snippets(with_hits(given, scorer.retriever)).hits
     if known and len(scorer.retrievers) == 1 and not {*scorer.retrievers} & {*known}:
         # The same text and place: Python shows it once.
-        warnings.warn(
-            f"no snippet of a query has a hit of {named(scorer.retrievers)}, so {scorer.name!r} "
-            f"scores none; the hits are of {named(known)}",
-            stacklevel=1,
-        )
+        facts = {"names": named(scorer.retrievers), "known": named(known)}
+        warnings.warn(say("no hit", scorer=scorer.name, **facts), stacklevel=1)
         return np.full(len(given), np.nan)
     check_found(repr(scorer.name), scorer.retrievers, known)
     best, *others = [column.ranks for column in known.values()]
@@ -249,20 +237,7 @@ def check_found(scorer: str, retrievers: Sequence[str], known: Collection[str]) 
     missing = [name for name in retrievers if name not in known]
     if not missing or (len(missing) < len(retrievers) and {*known} <= {*retrievers}):
         return
-    if not known:
-        those = "have none"
-        remedy = (
-            "judge with judge_retriever, and filter with ConformalRetriever or put HybridRetriever "
-            "in front, or call with_hits(snippets), of conformal_retrievers.data.queries, on what "
-            "a retriever returns"
-        )
-    else:
-        those = f"have hits of {named(known)}"
-        remedy = "filter what the retriever of the calibration returns"
-        if missing != [RETRIEVER]:
-            names = ", ".join(f"{name!r}: …" for name in retrievers)
-            remedy = (
-                f"put HybridRetriever({{{names}}}) in front, as in the calibration. If it is, what "
-                "is between drops snippets, or makes them anew without hits, as a checkpoint does"
-            )
-    raise ValueError(f"{scorer} needs hits of {named(retrievers)}, but snippets {those}; {remedy}")
+    facts = {"names": named(retrievers), "known": named(known)}
+    facts["example"] = ", ".join(f"{name!r}: …" for name in retrievers)
+    of_others = "hits of others" if missing == [RETRIEVER] else "hits of other names"
+    raise ValueError(say(of_others if known else "hits missing", scorer=scorer, **facts))

@@ -12,6 +12,7 @@ import numpy as np
 
 from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets, retrieved_in
 from conformal_retrievers.scoring.scorer import Scores
+from conformal_retrievers.scoring.wording import say
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,7 @@ class ProvenceScorer:
                     continue  # it has other sentences than these
                 chances = np.atleast_1d(as_scores(returned, f"probabilities of {self.name!r}"))
                 if (np.abs(chances[np.isfinite(chances)] - 0.5) > 0.5).any():
-                    raise ValueError(
-                        f"probabilities of {self.name!r} are {returned!r:.60}; give a model whose "
-                        "probabilities are from 0 to 1"
-                    )
+                    raise ValueError(say("not probabilities", name=self.name, given=returned))
                 if chances.shape == (len(sent),):
                     scores[i] = np.where(np.isfinite(chances), 1 - chances, np.nan)
         return scores
@@ -79,9 +77,5 @@ class ProvenceScorer:
         known = result if isinstance(result, Mapping) else {}
         columns = [known.get(key) for key in ("kept_sentences", "sentence_probabilities")]
         if any(not isinstance(c, Sequence) or len(c) != len(context) for c in columns):
-            raise ValueError(
-                f"model {self.name!r} returned {[*known]} for {len(context)} documents; "
-                "give one whose process(question, context, return_sentence_metrics=True, "
-                "return_sentence_texts=True) returns kept_sentences and sentence_probabilities"
-            )
+            raise ValueError(say("no pruner", name=self.name, keys=[*known], n=len(context)))
         return columns

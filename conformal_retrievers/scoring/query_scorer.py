@@ -31,6 +31,7 @@ from conformal_retrievers.scoring.scorer import (
     with_parts,
 )
 from conformal_retrievers.scoring.shared_scores import at_once
+from conformal_retrievers.scoring.wording import say
 
 
 @runtime_checkable
@@ -103,10 +104,7 @@ def _checked(scorer: Named, score: object) -> float:
         return score
     array = as_scores(score, f"score of {scorer.name!r}")  # type: ignore[arg-type]
     if array.shape != ():
-        raise ValueError(
-            f"scorer {scorer.name!r} returned shape {array.shape} for a query; it must return one "
-            "number"
-        )
+        raise ValueError(say("no number", name=scorer.name, shape=array.shape))
     return float(array)
 
 

@@ -22,6 +22,7 @@ from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.prompt import Prompt, Request, check_fields
 from conformal_retrievers.llm.reply import Reply, Unanswered, Usage, object_schema, reply_fields
 from conformal_retrievers.scoring.scorer import Scores
+from conformal_retrievers.scoring.wording import say
 
 By = Literal["rating", "probability-of-yes"]
 Answer = Reply | Unanswered
@@ -214,10 +215,7 @@ def check_first_tokens(llm: LLM, answers: Sequence[Answer]) -> None:
     """
     replies = [a for a in answers if isinstance(a, Reply) and a.finish != "refusal"]
     if replies and not any(reply.first_token for reply in replies):
-        raise ValueError(
-            f"{llm.name!r} replies without log-probabilities; let its server return them (for a "
-            "framework's model: options=openai_options), or use by='rating'"
-        )
+        raise ValueError(say("no log-probabilities", name=llm.name))
 
 
 def probability_of_yes(answer: Answer) -> Rated:

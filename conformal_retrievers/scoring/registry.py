@@ -14,6 +14,7 @@ from conformal_retrievers.scoring.learned import queries
 from conformal_retrievers.scoring.learned import score as learned
 from conformal_retrievers.scoring.query_scorer import BestScore, QueryScorer
 from conformal_retrievers.scoring.scorer import Named, Scorer, with_parts
+from conformal_retrievers.scoring.wording import say
 
 Provenance = Mapping[str, Any]
 Given = Mapping[str, Any]  # scorers by name
@@ -67,10 +68,7 @@ def _with(provenance: Provenance, scorers: Iterable[Named], method: str) -> Any:
     given = {part.name: part for scorer in scorers for part in with_parts(scorer)}
     missing = [name for name in needs(provenance) if name not in given]
     if missing:
-        raise ValueError(
-            f"the score is made of {', '.join(map(repr, missing))}; give these scorers, with the "
-            "models that were calibrated with"
-        )
+        raise ValueError(say("no parts", names=", ".join(map(repr, missing))))
     try:
         made = _made(provenance, given)
     except (AttributeError, KeyError, TypeError, RecursionError) as error:
@@ -116,7 +114,4 @@ def _kind(provenance: Provenance) -> Any:
 
 
 def _broken(provenance: Provenance) -> ValueError:
-    return ValueError(
-        f"scorer_provenance has kind {_kind(provenance)!r:.40}, and is not what a scorer of this "
-        "version writes; give the scorer that was calibrated with, or calibrate again"
-    )
+    return ValueError(say("broken provenance", kind=_kind(provenance)))

@@ -31,6 +31,7 @@ from conformal_retrievers.data.judged import check_retrieved, queries_to_judge
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet, as_scores
 from conformal_retrievers.extras import with_bar
 from conformal_retrievers.scoring.shared_scores import ascored_once, scored_once
+from conformal_retrievers.scoring.wording import say
 
 Scores = NDArray[np.float64]  # (n,), one for each snippet
 
@@ -59,11 +60,7 @@ def check_scorer(scorer: object) -> None:
     TypeError: scorer is 3; give an object with an attribute name and a method ...
     """
     if isinstance(scorer, type) or not isinstance(scorer, Scorer):
-        raise TypeError(
-            f"scorer is {scorer!r:.80}; give an object with an attribute name and a method "
-            "score(query, snippets), such as EmbeddingScorer(embed, name='…') or your package's "
-            "embedding_scorer(model)"
-        )
+        raise TypeError(say("no scorer", scorer=scorer))
 
 
 def with_parts(scorer: Named) -> Iterator[Any]:
@@ -171,10 +168,7 @@ def check_not_fitted_on(scorer: Named, judged: Iterable[JudgedQuery]) -> None:
     digests = fitted_on(scorer)
     for query in judged if digests else ():
         if query_digest(query.query) in digests:
-            raise ValueError(
-                f"scorer {scorer.name!r} was fitted on query {query.query[:60]!r}; divide the "
-                "queries before you calibrate, and evaluate on those that were not used"
-            )
+            raise ValueError(say("fitted on", name=scorer.name, query=query.query[:60]))
 
 
 def fitted_on(scorer: Named) -> set[str]:

@@ -65,7 +65,7 @@ SNIPPETS = st.lists(
 def judged(draw):
     snippets = draw(SNIPPETS)
     fields = {"k": st.none() | st.integers(3, 9), "split": NAMES | st.none()}
-    fields["evidence"] = st.lists(st.just(("d", 1, 2)), max_size=2)
+    fields["evidence"] = st.lists(st.sampled_from([("d", 1, 2), ("d", "a")]), max_size=2)
     marks = [draw(st.booleans()) for _ in snippets]
     drawn = draw(st.fixed_dictionaries(OF_BOTH | fields))
     return JudgedQuery(draw(TEXTS), snippets, marks, **drawn)

@@ -85,7 +85,8 @@ def test_the_filter_and_the_best_top_k_are_compared_in_words():
     found, rows = of(ranked(QUERIES), 0.5)
     assert found.comparison.startswith(
         "At 83.3 % end-to-end recall, the filter passes 1.67 snippets per query, and the best top "
-        "k, of retriever, 2.67: a difference of +1.00 [–], which 3 queries are too few to test; "
+        "k, of retriever, 2.67: a difference of +1.00 [–], which 3 queries with something "
+        "relevant are too few to test; "
     )
     assert all(math.isnan(row.measured["recall"].low) for row in rows.values())
     # Two rankings that find the relevant snippet at 1 and at 3 of four, while the filter passes it
@@ -267,6 +268,16 @@ def test_of_very_many_queries_some_are_drawn_and_the_table_says_so(monkeypatch):
     recall = rows[FILTER].measured["recall"]
     assert abs(recall.estimate - 0.6) < 0.11  # 4.5 standard deviations of uniform scores
     assert "drawn" not in str(of(drawn(np.random.default_rng(3), 400), 0.6)[0])
+
+
+def test_recall_of_few_among_many_queries_is_not_tested():
+    nothing = [ScoredQuery([0.1], [False], missed=0, tokens=[1])] * 20
+    found, rows = of([*QUERIES, *nothing], 0.5)
+    assert "3 queries with something relevant are too few to test" in " ".join(str(found).split())
+    assert "Recall is over 3 of the 23 queries" in str(found)
+    some, rows = of([*QUERIES, *QUERIES, *QUERIES, *QUERIES, *nothing], 0.5)
+    assert rows[FILTER].measured["recall"].low > 0
+    assert all(row.more["snippets"].low > -5 for row in some.rows)
 
 
 def test_differences_are_of_the_same_resamples():

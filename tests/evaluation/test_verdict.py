@@ -100,6 +100,9 @@ def test_by_group_the_worst_group_is_corrected_for_the_number_of_groups():
     assert e.by_group["a"].verdict.p_value == pytest.approx(alone, rel=1e-9)
     assert (e.verdict.p_value, e.verdict.group_p_value) == pytest.approx((2 * alone, alone))
     assert (e.verdict.group, e.verdict.tests) == ("a", 2)
+    alone = covered(50, 41, group="a")
+    more = evaluate(calibration, alone + covered(1, 1, group="new")).verdict
+    assert (more.tests, more.needed) == (1, evaluate(calibration, alone).verdict.needed)
     assert "in group 'a'" in str(e.verdict)
 
 

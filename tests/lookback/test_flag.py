@@ -151,6 +151,7 @@ def test_the_shares_of_new_answers_that_are_flagged_by_hand(flag):
     assert found.inconsistent.interval == pytest.approx(wilson_interval(0.75, 4))
     assert found.consistent.interval == pytest.approx(wilson_interval(0.5, 2))
     assert "75.0 % [30.1, 95.4] of 4 inconsistent answers" in str(found)
+    assert max(map(len, str(found).splitlines())) <= 80
     alone = flag.evaluate(new[:1], level=0.5)
     assert alone.consistent.n == 0
     assert alone.inconsistent.low > flag.evaluate(new[:1]).inconsistent.low

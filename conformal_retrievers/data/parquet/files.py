@@ -22,6 +22,7 @@ from conformal_retrievers.data.columns import ScoredQueries, the_same
 from conformal_retrievers.data.hits import Hit, HitColumns, unknown_hits
 from conformal_retrievers.data.parquet.row_groups import Source, cast, row_groups, sizes_of
 from conformal_retrievers.data.parquet.tables import (
+    EVIDENCE,
     HIT,
     LISTS,
     OF_JUDGED,
@@ -32,7 +33,6 @@ from conformal_retrievers.data.parquet.tables import (
     table_of_scored,
 )
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet
-from conformal_retrievers.data.ranges import Evidence
 from conformal_retrievers.data.wording import say
 from conformal_retrievers.extras import require
 
@@ -140,7 +140,8 @@ def _judged(table: Any) -> list[JudgedQuery]:
         if str(values.get("retriever")).startswith("{"):
             values["retriever"] = json.loads(values["retriever"])
         if "evidence" in values:
-            values["evidence"] = [Evidence(**piece) for piece in values["evidence"]]
+            parts = ([part.get(name) for name in EVIDENCE] for part in values["evidence"])
+            values["evidence"] = [[v for v in part if v is not None] for part in parts]
         queries.append(
             JudgedQuery(values.pop("query"), snippets[start:end], marks[start:end], **values)
         )

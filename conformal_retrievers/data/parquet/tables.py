@@ -32,8 +32,9 @@ def _of(fields: Mapping[str, Kind]) -> Any:
 
 
 HIT = {"retriever": TEXT, "rank": WHOLE, "score": NUMBER}
+EVIDENCE = {"document": TEXT, "start": WHOLE, "end": WHOLE, "text": TEXT}
 LISTS = {  # of a judged query
-    "evidence": _of({"document": TEXT, "start": WHOLE, "end": WHOLE}),
+    "evidence": _of(EVIDENCE),
     "relevant_ids": pa.list_(TEXT.type),
 }
 OF_JUDGED = ("snippet_id", "text", "document", "position", "retrieval_score")
@@ -48,8 +49,10 @@ def table_of_judged(queries: Sequence[JudgedQuery]) -> Any:
         for name, kind in OF_QUERY.items()
         if name not in SCORED_ONLY
     }
+    lists = {"evidence": [[piece._asdict() for piece in query.evidence] for query in queries]}
+    lists |= {"relevant_ids": [query.relevant_ids for query in queries]}
     for name, kind in LISTS.items():
-        columns[name] = pa.array([getattr(query, name) or None for query in queries], kind)
+        columns[name] = pa.array([values or None for values in lists[name]], kind)
     marks = [mark for query in queries for mark in query.relevant]
     columns["relevant"] = _nested(pa.array(marks, FLAG.type), offsets)
     for name in OF_JUDGED:

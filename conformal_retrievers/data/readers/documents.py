@@ -96,8 +96,8 @@ def judged_by(
     by_id = all(s.id is not None for s in (*snippets, *relevant))
     if not by_id and any(s.id is not None and not s.text for s in (*snippets, *relevant)):
         raise ValueError(say("ids or texts", record=record))
-    keys = [s.id if by_id else s.text for s in snippets]
-    wanted = {s.id if by_id else s.text for s in relevant}
+    keys = [s.id if by_id else s.text.strip() for s in snippets]
+    wanted = {s.id if by_id else s.text.strip() for s in relevant}
     missed = None if retrieved is None else len(wanted.difference(keys))
     if by_id and len({*keys}) < len(keys):  # they name the documents that chunks were cut from
         snippets = [replace(s, id=None, document=s.id) for s in snippets]
@@ -120,6 +120,14 @@ def warn_of(left_out: Sequence[Record], n: int, items: str, why: str) -> None:
     if left_out:
         which = f"{items}, such as {left_out[0].place}, {why}"
         warnings.warn(f"{len(left_out)} of {len(left_out) + n} {which}", stacklevel=3)
+
+
+def warn_of_missed(queries: Sequence[JudgedQuery]) -> None:
+    """Warn if more than half of the references, of ten or more, are nothing that was retrieved."""
+    missed = sum(query.missed or 0 for query in queries)
+    n = missed + sum(sum(query.relevant) for query in queries)
+    if n >= 10 and missed > n / 2:
+        warnings.warn(say("references missed", missed=missed, n=n), stacklevel=3)
 
 
 def warn(message: str) -> None:

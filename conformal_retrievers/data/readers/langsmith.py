@@ -12,7 +12,7 @@ from typing import Any
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, with_hits
 from conformal_retrievers.data.readers import documents as given
 from conformal_retrievers.data.readers.documents import judged_by, made, snippet_of
-from conformal_retrievers.data.readers.records import Record, as_relevant, records_of
+from conformal_retrievers.data.readers.records import Record, as_relevant, columns, records_of
 from conformal_retrievers.data.wording import say
 
 QUERIES = ("query", "question", "input", "user_input")
@@ -44,10 +44,13 @@ def read_langsmith(
     document.
     """
     records = records_of(source)
-    runs = [record for record in records if "run_type" in record.fields]
-    others = [record for record in records if "run_type" not in record.fields]
-    feedback = [record for record in others if record.fields.keys() >= {"run_id", "key"}]
-    examples = [record for record in others if not record.fields.keys() >= {"run_id", "key"}]
+    # By values: a frame of several kinds has the columns of all.
+    kinds: dict[str, list[Record]] = {"run": [], "feedback": [], "example": []}
+    for record in records:
+        known = columns([record])
+        kind = "feedback" if known >= {"run_id", "key"} else "example"
+        kinds["run" if "run_type" in known else kind].append(record)
+    runs, feedback, examples = kinds.values()
     if not runs and feedback:
         raise feedback[0].fault("run_id", "give the runs of the feedback too, from list_runs")
     if not runs:
@@ -83,6 +86,7 @@ def read_langsmith(
     if not queries:
         raise ValueError(say("no judged run", run=runs[0], n=len(runs)))
     given.warn_of(left_out, len(queries), "runs of retrievers", "are not judged, and left out")
+    given.warn_of_missed(queries)
     return queries
 
 

@@ -7,6 +7,7 @@ A span of a retriever has the query in `input.value` and what was returned in
 one file or list.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -76,6 +77,11 @@ def _span(record: Record) -> Record:
     for key, cell in record.fields.items():
         if key.startswith("attributes."):
             flat |= _flat(key.removeprefix("attributes."), cell)
+    nested = defaultdict[str, dict[str, Any]](dict)  # Phoenix's client flattens metadata, too
+    for name in [name for name in flat if "metadata." in name]:
+        owner, _, key = name.partition("metadata.")
+        nested[f"{owner}metadata"][key] = flat.pop(name)
+    flat = {**nested, **flat}
     ids = (context.get("span_id"), *map(record.get, ("context.span_id", "span_id", "id")))
     flat["id"] = _hex(as_name(record, "span_id", next(filter(None, ids), None)))
     flat["name"] = record.get("name")

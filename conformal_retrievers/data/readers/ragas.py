@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from conformal_retrievers.data.queries import JudgedQuery
-from conformal_retrievers.data.readers.documents import judged_by, warn, with_ids
+from conformal_retrievers.data.readers.documents import judged_by, warn, warn_of_missed, with_ids
 from conformal_retrievers.data.readers.records import Record, records_of
 from conformal_retrievers.data.wording import say
 
@@ -42,6 +42,7 @@ def read_ragas(source: Any) -> list[JudgedQuery]:
         raise record.fault("retrieved_contexts", say("contexts of some"))
     if any(retrieved) and not any(any(query.relevant) for query in queries):
         raise ValueError(say("no context is a reference", record=records[0], n=len(queries)))
+    warn_of_missed(queries)
     return queries
 
 

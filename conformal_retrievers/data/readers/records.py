@@ -151,7 +151,9 @@ def records_of(source: Any) -> list[Record]:
     else:
         of_table = hasattr(source, "columns") and hasattr(source, "to_dict")
         alone = isinstance(source, Mapping) or not isinstance(source, Iterable)
-        items = source.to_dict("records") if of_table else [source] if alone else source
+        items = [source] if alone else source
+        if of_table:  # of polars, or of pandas
+            items = source.to_dicts() if hasattr(source, "to_dicts") else source.to_dict("records")
         place, where = "row {}" if of_table else "records[{}]", f"the {type(source).__name__}"
         records = [*placed((place.format(i), item) for i, item in enumerate(items))]
     if not records:
@@ -203,18 +205,15 @@ def _in_csv(path: str | Path) -> Iterator[Record]:
     text = text_of(path)
     header = next(io.StringIO(text, newline=""), "")
     separator = max(",\t;", key=header.count)  # spreadsheets write semicolons in some countries
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # all chunks may be in one cell
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=separator)
-    try:
-        for row in reader:
-            within = sum(cell.count("\n") for cell in row.values() if isinstance(cell, str))
-            place = f"{path}, line {reader.line_num - within}"
-            if None in row or None in row.values():
-                raise ValueError(say("other columns", place=place, n=len(reader.fieldnames or ())))
-            cells = {name: cell or None for name, cell in row.items()}
-            yield Record(place, cells, decimal="," if separator == ";" else ".")
-    except csv.Error as error:
-        place = f"{path}, line {reader.line_num + 1}"
-        raise ValueError(f"{place} is not CSV ({error}); give JSON lines") from None
+    for row in reader:
+        within = sum(cell.count("\n") for cell in row.values() if isinstance(cell, str))
+        place = f"{path}, line {reader.line_num - within}"
+        if None in row or None in row.values():
+            raise ValueError(say("other columns", place=place, n=len(reader.fieldnames or ())))
+        cells = {name: cell or None for name, cell in row.items()}
+        yield Record(place, cells, decimal="," if separator == ";" else ".")
 
 
 def _is_json(text: str) -> bool:

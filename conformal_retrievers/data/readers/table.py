@@ -111,7 +111,9 @@ def _query(
 
 def _relevant(row: Record, min_score: float | None) -> bool:
     check_unfiltered(row.place, row.fields)
-    return as_relevant(f"{row.place}: relevant", row.get("relevant"), min_score)
+    grade = row.get("relevant")
+    grade = grade.replace(row.decimal, ".") if isinstance(grade, str) else grade
+    return as_relevant(f"{row.place}: relevant", grade, min_score)
 
 
 def _snippet(row: Record) -> Snippet:

@@ -32,6 +32,7 @@ from conformal_retrievers.scoring.learned.regression import most_probable
 from conformal_retrievers.scoring.learned.score import Learned, Stored, check_sources, stored
 from conformal_retrievers.scoring.query_scorer import CombinedQueryScorer, QueryScorer, query_scores
 from conformal_retrievers.scoring.scorer import Scorer, query_digest, score_snippets
+from conformal_retrievers.scoring.wording import say
 
 FORMAT, VERSION = "conformal-retrievers/learned-query-score", 4
 
@@ -81,10 +82,7 @@ class LearnedQueryScorer(Learned, CombinedQueryScorer):
         names = [*map(str, columns(sources, fields.query_scorers))]
         n = len(sources.names) + len(fields.query_scorers)
         if [*fields.coefficients] != names or {len(fields.middles), len(fields.scales)} != {n}:
-            raise ValueError(
-                "scorer_provenance: coefficients, middles and scales are not those that its "
-                "retrievers and scorers give; calibrate again"
-            )
+            raise ValueError(say("other units"))
         units = tuple(map(Unit, fields.middles, fields.scales))
         coefficients = tuple(fields.coefficients.values())
         digests = frozenset(fields.fitted_on)

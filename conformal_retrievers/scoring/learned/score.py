@@ -37,6 +37,7 @@ from conformal_retrievers.scoring.learned.prior import Item, prior_of
 from conformal_retrievers.scoring.learned.regression import most_probable
 from conformal_retrievers.scoring.scorer import Scorer, query_digest, score_snippets
 from conformal_retrievers.scoring.shared_scores import scored_once
+from conformal_retrievers.scoring.wording import say
 
 FORMAT, VERSION = "conformal-retrievers/learned-scorer", 12
 BESIDE = {"snippets": 500.0, "sentences": 100.0}  # what one costs beside its text, in characters
@@ -157,10 +158,7 @@ class LearnedScorer(Learned, CombinedScorer):
         sources = Sources(tuple(fields.retrievers.items()), tuple(fields.scorers), fields.context)
         names = [*map(str, columns(sources))]
         if [*fields.coefficients] != names:
-            raise ValueError(
-                f"scorer_provenance: coefficients are not of the {len(names)} features that its "
-                "retrievers, scorers and context give; calibrate again"
-            )
+            raise ValueError(say("other features", n=len(names)))
         coefficients = tuple(fields.coefficients.values())
         return cls(parts, sources, coefficients, frozenset(fields.fitted_on), fields.prior)
 
@@ -227,10 +225,7 @@ def fitted(
 def check_sources(sources: Sources, names: Sequence[str], *, needed: bool) -> None:
     """Raise ValueError if scorers share a name, or sources are needed and there are none."""
     if len(set(names)) < len(names) or (needed and not (sources.retrievers or names)):
-        raise ValueError(
-            f"scorers are {names}, hits are of {len(sources.retrievers)} retrievers; give each "
-            "scorer once, and one or more if the snippets have no hits"
-        )
+        raise ValueError(say("sources", names=names, n=len(sources.retrievers)))
 
 
 def table_of(

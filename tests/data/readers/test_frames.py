@@ -1,7 +1,9 @@
 """pandas frames, CSV files that pandas writes, and the frames of other tools."""
 
 import json
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -43,9 +45,11 @@ def test_a_frame_in_long_form_is_read_as_the_files_that_pandas_writes_of_it(tmp_
     frame().to_json(tmp_path / "rows.jsonl", orient="records", lines=True)
     for path in tmp_path.iterdir():
         assert read(path) == EXPECTED, path.name
-    path.write_text("query;id;text;relevant;rank;score\nQ;1,5;3,14;VRAI;1;-0,5")
+    polars = {"columns": [], "to_dict": None, "to_dicts": partial(frame().to_dict, "records")}
+    assert read(SimpleNamespace(**polars)) == EXPECTED
+    path.write_text(f"query;id;text;relevant;rank;score\nQ;1,5;{'3,14' * 50_000};1,0;1;-0,5")
     (only,) = read(path)[0].snippets
-    assert (only.id, only.text, only.retrieval_score) == ("1,5", "3,14", -0.5)
+    assert (only.id, only.text, only.retrieval_score) == ("1,5", "3,14" * 50_000, -0.5)
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,7 @@ def test_runs_are_judged_by_feedback_on_each_document(sent, tmp_path):
     expected = JudgedQuery("Who?", SNIPPETS, [True, False, True], id=str(run.id))
     assert read(path) == [expected]
     assert read([run, marks]) == [expected]  # as client.list_runs gives it
+    assert read(pd.DataFrame([one.model_dump(mode="json") for one in (run, marks)])) == [expected]
 
 
 def test_runs_are_judged_by_the_examples_that_they_refer_to(sent, tmp_path):

@@ -1,6 +1,7 @@
 """OpenInference spans: those of real retrievers, and a file of Phoenix's client."""
 
 import json
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,10 @@ def test_a_file_of_phoenix_is_read_with_the_annotation_of_a_person_first():
         {"id": "a", "content": "Um 7.\n🥐", "score": 0.75, "metadata": json.dumps(metadata)},
         {"id": "b", "content": "Nie.", "score": 0.5, "metadata": metadata},
     ]
+    flat = {k: v for k, v in spans[0]["attributes"].items() if "metadata" not in k}
+    for i, (key, value) in product(range(2), metadata.items()):  # as the client returns them
+        flat[f"retrieval.documents.{i}.document.metadata.{key}"] = value
+    assert read([spans[0] | {"attributes": flat}, *annotations]) == [expected]
     nested = {"retrieval": {"documents": [{"document": one} for one in documents]}}
     nested[SpanAttributes.INPUT_VALUE] = "Wann?"
     assert read([spans[0] | {"attributes": nested}, *annotations]) == [expected]

@@ -52,6 +52,13 @@ def test_without_ids_on_both_sides_texts_are_compared():
     assert read_ragas(samples)[0].snippets[1].id is None
 
 
+def test_references_that_are_mostly_not_retrieved_are_warned_of():
+    references = ["a ", *map(str, range(9))]  # blanks around a text do not count
+    sample = {"user_input": "q", "retrieved_contexts": ["a"], "reference_contexts": references}
+    with pytest.warns(UserWarning, match="9 of 10 references"):
+        assert read([sample])[0].relevant == (True,)
+
+
 def test_ids_alone_are_enough():
     sample = {"user_input": "q", "retrieved_context_ids": [7, 8], "id": "q1", "group": "g"}
     [one] = read([sample | {"reference_context_ids": [8, 9]}])

@@ -78,7 +78,6 @@ def test_a_frame_of_our_own_may_lack_values_and_a_table_may_have_a_column_of_evi
         ('user_input,reference_contexts\nq,"' + "[" * 5000 + '"\n', "reference_contexts is"),
         ('query,id,relevant\n"q\nr",d,1\n\n\n"q\ns",d\n', "line 6 does not have 3 columns"),
         ("query,id,relevant\rq;r;s;t;u,d\r", "line 2 does not have 3 columns"),
-        (f"query,text,relevant\nq,{'x' * 200_000},1\n", "line 2 is not CSV.*JSON lines"),
         ("Zinc, or iron\nIron, or zinc\n", r"judge_retriever\(retriever, questions\)"),
     ],
 )

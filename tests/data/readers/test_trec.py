@@ -109,6 +109,7 @@ def test_qrels_as_beir_has_them_and_packed_files_are_read_too(files):
     ("name", "line", "message"),
     [
         ("run.txt", "301 Q0 FT-8 4 1 bm25\n", "run.txt: query '301' retrieves 'FT-8'"),
+        ("qrels.txt", "301 1 FT-1 1\n", "line 6: 'FT-1' is judged for one query as 2 and as 1"),
         ("corpus.tsv", "FT-1\tagain\n", "line 7"),
         ("queries.tsv", "no tab\n", "line 4"),
     ],
