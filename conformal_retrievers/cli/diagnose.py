@@ -19,7 +19,7 @@ from conformal_retrievers.evaluation.dropped import dropped
 def diagnose(
     calibration: options.CalibrationFile,
     judged: options.OptionalJudged = None,
-    log: Annotated[list[Path] | None, options.file("--log")] = None,
+    log: Annotated[list[Path] | None, options.option("--log", "FILE", dir_okay=False)] = None,
     out: Annotated[Path | None, options.option("--out of diagnose", "FILE", dir_okay=False)] = None,
     run: options.Run = None,
     k: options.Depth = None,

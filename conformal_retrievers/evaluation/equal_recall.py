@@ -79,7 +79,8 @@ class Row:
     source: str  # what the rule goes by, such as the name of a retriever
     measured: Mapping[str, Interval]
     more: Mapping[str, Interval]
-    setting: float | None  # the k or threshold that was chosen in hindsight; None for none
+    # The k or threshold that was chosen in hindsight; None for none, NaN for one in some splits.
+    setting: float | None
     equal: bool  # whether its recall is that of the filter
     needed: float  # queries that show such a difference in snippets with probability 0.8, or NaN
 
@@ -88,7 +89,8 @@ class Row:
         """The rule with its source, and the k of a top k, or "all" where no k has the recall."""
         if self.rule != TOP_K:
             return self.rule if self.rule == FILTER else f"{self.rule} on {self.source}"
-        return f"{'all' if self.setting is None else f'top {self.setting:.1f}'} of {self.source}"
+        top = "all" if self.setting is None else f"top {self.setting:.1f}".replace("nan", "k")
+        return f"{top} of {self.source}"
 
 
 @dataclass(frozen=True)

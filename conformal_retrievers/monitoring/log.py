@@ -1,5 +1,6 @@
 """The filter log: events as JSON lines that many processes append, and what handlers do with it."""
 
+import glob
 import gzip
 import json
 import logging
@@ -23,6 +24,7 @@ from conformal_retrievers.theory.intervals import percent
 logger = logging.getLogger("conformal_retrievers")
 
 Queries = Literal["hashed", "text", "none"]
+LAST = 10**7  # number of a rotated file: what is higher is a date
 
 
 @dataclass(frozen=True)
@@ -146,8 +148,9 @@ class Observer:
 def read_log(path: str | Path, *, event: str = EVENT) -> Iterator[dict[str, Any]]:
     """Yield the events of a log, oldest first, including those of its rotated files.
 
-    Rotated files have logrotate's names: `path` with .1, .2 … (the higher, the older) or a date
-    such as -20260131 appended, with or without .gz. All are opened at the start. `event` selects
+    Rotated files have the names of logrotate, or of Python's handlers: `path` with .1, .2 … (the
+    higher, the older) or a date such as -20260131 or .2026-01-31 appended, with or without .gz.
+    Warns of others that begin so. All are opened at the start. `event` selects
     "conformal_filter" or "conformal_claims". Lines that are no event, such as one that a killed
     process left incomplete, or what others write to the same stream, are skipped and counted in a
     UserWarning.
@@ -185,12 +188,17 @@ def read_log(path: str | Path, *, event: str = EVENT) -> Iterator[dict[str, Any]
 def _files(path: Path) -> list[Path]:
     """Return a log and its rotated files, the oldest first."""
     rotated = []
-    pattern = re.compile(re.escape(path.name) + r"([.-])(\d+)(\.gz)?")
-    for file in path.parent.iterdir() if path.parent.is_dir() else ():
+    pattern = re.compile(re.escape(path.name) + r"[.-](\d[\d_-]*)(\.gz)?")
+    beside = [*path.parent.glob(f"{glob.escape(path.name)}[.-][0-9]*")]
+    for file in beside:
         if match := pattern.fullmatch(file.name):
-            number = int(match[2])
-            rotated.append((-number if match[1] == "." else number, file))
-    return [*(file for _, file in sorted(rotated)), path]
+            number = int(re.sub(r"\D", "", match[1]))
+            rotated.append((number if number > LAST else -number, file))
+    if unread := sorted({*beside} - {file for _, file in rotated}):
+        text = f"{unread[0]} is not read, nor is any other file with such a name; unpack it with "
+        warnings.warn(f"{text}gzip, or rename it to {path.name}.1", stacklevel=3)
+    known = [path] if path.exists() or not rotated else []  # none since it was rotated
+    return [*(file for _, file in sorted(rotated)), *known]
 
 
 def _lines(file: Path, opened: BinaryIO) -> Iterator[bytes]:

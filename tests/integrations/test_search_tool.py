@@ -259,7 +259,7 @@ async def test_threads_do_not_share_what_was_searched(llms):
 
 @pytest.mark.filterwarnings("ignore:Skipping serialization")
 async def test_contexts_do_not_share_what_was_searched_and_one_can_be_stored(llms):
-    agent = FunctionAgent(tools=[llama_index_tool()], llm=llms[1])
+    agent = FunctionAgent(tools=[tool := llama_index_tool()], llm=llms[1])
     ctx = Context(agent)
 
     async def asked(ctx, *others):
@@ -268,9 +268,9 @@ async def test_contexts_do_not_share_what_was_searched_and_one_can_be_stored(llm
     assert await asked(ctx) == [["near", "close"]]
     assert await asked(Context(agent)) == [["near", "close"]]
     stored = Context.from_dict(agent, json.loads(json.dumps(ctx.to_dict())))
-    assert await asked(ctx) == [["middle"]]
-    assert await asked(stored) == [["middle"]]
-    for others in (["Where?"], []):  # another message of the user each time
+    for each in (ctx, stored):  # as a run that goes on
+        assert (await tool.acall(ctx=each, question="Who?")).content == "middle"
+    for others in ([], ["Where?"], []):  # a message of the user each time, at first the same
         assert (await asked(ctx, *others))[0] == ["near", "close"]
 
 
@@ -310,7 +310,7 @@ def test_anything_but_a_filter_is_refused():
         langchain_conformal.search_tool(RunnableLambda(str))
     with pytest.raises(TypeError, match="retriever is a ConformalPostprocessor; give a retriever"):
         llama_index_conformal.search_tool(keep, keep)
-    with pytest.raises(TypeError, match="postprocessor is a OfNodes; give a ConformalPostproc"):
+    with pytest.raises(TypeError, match="postprocessor is .*; give a ConformalPostproc"):
         llama_index_conformal.search_tool(OF_TEXTS, OF_TEXTS)
 
 

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -223,12 +224,17 @@ GATE = {"calibration": "c", "score": 0.6, "p_value": 0.2, "decision": "silent"}
 
 def test_rotated_files_are_read_oldest_first(tmp_path, event):
     log = FilterLog(tmp_path / "filter[prod]*.jsonl")
-    ends = ("-20260131", ".10", ".2.gz", ".1", "")
-    for end in (*ends, ".lock", "x.3"):
+    ends = ("-20260131", ".2026-02-01", ".10", ".2.gz", ".1", "")
+    for end in (*ends, ".lock", "x.3", ".3.zst"):
         row = json.dumps({**event, "group": end}).encode()
         path = tmp_path / f"{log.path.name}{end}"
         path.write_bytes(gzip.compress(row) if end.endswith("gz") else row)
-    assert [row["group"] for row in read_log(log.path)] == [".10", ".2.gz", ".1", ends[0], ""]
+    read = partial(read_log, log.path)
+    with pytest.warns(UserWarning, match=r"\.3\.zst is not read"):
+        assert [row["group"] for row in read()] == [".10", ".2.gz", ".1", *ends[:2], ""]
+    (tmp_path / f"{log.path.name}.3.zst").unlink()
+    log.path.unlink()
+    assert [row["group"] for row in read()] == [".10", ".2.gz", ".1", *ends[:2]]
     path = tmp_path / f"{log.path.name}.2.gz"
     for damaged in (path.read_bytes()[:-9], gzip.compress(b"")[:10] + b"\xff" * 9, b"no"):
         path.write_bytes(damaged)

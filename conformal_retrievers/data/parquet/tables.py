@@ -49,10 +49,10 @@ def table_of_judged(queries: Sequence[JudgedQuery]) -> Any:
         for name, kind in OF_QUERY.items()
         if name not in SCORED_ONLY
     }
-    lists = {"evidence": [[piece._asdict() for piece in query.evidence] for query in queries]}
-    lists |= {"relevant_ids": [query.relevant_ids for query in queries]}
-    for name, kind in LISTS.items():
-        columns[name] = pa.array([values or None for values in lists[name]], kind)
+    evidence = [[piece._asdict() for piece in query.evidence] or None for query in queries]
+    columns["evidence"] = pa.array(evidence, LISTS["evidence"])
+    ids = [query.relevant_ids or None for query in queries]
+    columns["relevant_ids"] = pa.array(ids, LISTS["relevant_ids"])
     marks = [mark for query in queries for mark in query.relevant]
     columns["relevant"] = _nested(pa.array(marks, FLAG.type), offsets)
     for name in OF_JUDGED:

@@ -47,9 +47,9 @@ def read_langsmith(
     # By values: a frame of several kinds has the columns of all.
     kinds: dict[str, list[Record]] = {"run": [], "feedback": [], "example": []}
     for record in records:
-        known = columns([record])
-        kind = "feedback" if known >= {"run_id", "key"} else "example"
-        kinds["run" if "run_type" in known else kind].append(record)
+        names = columns([record])
+        kind = "feedback" if names >= {"run_id", "key"} else "example"
+        kinds["run" if "run_type" in names else kind].append(record)
     runs, feedback, examples = kinds.values()
     if not runs and feedback:
         raise feedback[0].fault("run_id", "give the runs of the feedback too, from list_runs")

@@ -26,6 +26,7 @@ from conformal_retrievers.data.wording import say
 
 FEWEST = 3  # visible characters that a sentence shares with evidence
 HALF = 0.45  # of the characters of a piece of evidence, or of a chunk
+COMPARED = 200  # characters, at most, of two texts that state one place
 BETWEEN = 10  # characters that were not retrieved; fewer may be white space between two chunks
 NEAR = 0.8  # of a quote is in a passage, which is then it, with an error
 MANY, LEAST = 1 / 3, 10  # a warning needs more than this share, of so many or more
@@ -114,12 +115,12 @@ def located(
     and for a quote that is not in it, or in part only in what is retrieved of a document.
     """
     named = {piece.document for query in judged for piece in query.evidence}
-    pieces: dict[str, dict[int, str]] = {}
+    pieces: dict[str, set[tuple[int, str]]] = {}
     for s in chain.from_iterable(retrieved):
         if s.document in named and s.position is not None:
-            pieces.setdefault(s.document, {})[s.position] = s.text
+            pieces.setdefault(s.document, set()).add((s.position, s.text))
     wholes = {s.id: s.text for s in chain.from_iterable(retrieved) if s.id in named}
-    texts = {name: _joined(parts) for name, parts in pieces.items()} | wholes
+    texts = {name: _joined(name, parts) for name, parts in pieces.items()} | wholes
     quotes = [(q.name, e) for q in judged for e in q.evidence if isinstance(e, Quote)]
     if several := [(n, q) for n, q in quotes if _occurs_again(q.text, texts.get(q.document, ""))]:
         name, quote = several[0]
@@ -138,11 +139,19 @@ def _occurs_again(quote: str, text: str) -> bool:
     return first >= 0 and text.find(quote, first + 1) >= 0
 
 
-def _joined(pieces: Mapping[int, str]) -> str:
-    """Return what is known of a document, with NUL for other characters."""
+def _joined(document: str, pieces: Iterable[tuple[int, str]]) -> str:
+    """Return what is known of a document, with NUL for other characters.
+
+    Raises ValueError if two pieces state one place, and have other texts there.
+    """
     text = ""
-    for start in sorted(pieces):
-        text = text[:start].ljust(start, "\0") + pieces[start] + text[start + len(pieces[start]) :]
+    for start, piece in sorted(pieces):
+        known = text[start : start + min(len(piece), COMPARED)]
+        both = known, piece[: len(known)]
+        alike = both[0] == both[1] or SequenceMatcher(None, *both, autojunk=False).ratio() > HALF
+        if len(known) > BETWEEN and not alike:
+            raise ValueError(say("two texts", name=document, start=start, texts=both))
+        text = text[:start].ljust(start, "\0") + piece + text[start + len(piece) :]
     return text
 
 

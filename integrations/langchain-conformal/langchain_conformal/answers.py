@@ -57,8 +57,7 @@ def answer_queries(
         If LangChain's cache of replies is set, which hides that a chain contradicts itself.
     """
     if not isinstance(chain, Runnable):
-        remedy = "give a Runnable, such as prompt | chat, or RunnableLambda(function)"
-        raise TypeError(f"chain is {chain!r:.60}; {remedy}")
+        raise TypeError(f"chain is {chain!r:.60}; give a Runnable, such as prompt | chat")
     if get_llm_cache() is not None:
         text = "LangChain's cache of replies is set, which hides a chain that contradicts itself"
         warnings.warn(f"{text}; set_llm_cache(None), and give cache= instead", stacklevel=2)

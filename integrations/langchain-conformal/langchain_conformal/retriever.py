@@ -16,11 +16,7 @@ from langchain_conformal.around import Around, Configurable, check_taken, with_s
 from langchain_conformal.events import FilterRun, filter_run
 from langchain_conformal.judge import check_hits, check_retriever, check_unfiltered, retrieval_of
 from langchain_conformal.scorers import FromCalibration
-
-OF_FILTER = {
-    "alpha": "another risk of the filter is opened by configurable_fields(alpha=…)",
-    "group": "the filter finds a query's group by from_calibration(…, group_of=…)",
-}
+from langchain_conformal.wording import say
 
 
 class ConformalRetriever(FromCalibration, Around):
@@ -90,9 +86,8 @@ class ConformalRetriever(FromCalibration, Around):
         """Return the retriever as a caller asks it; warn if another was calibrated."""
         retriever = self.retriever
         check_taken(retriever, kwargs, "the retriever")
-        for name in OF_FILTER.keys() & kwargs.keys():  # which some stores take, too
-            given = f"{name}= is given to the retriever, as every keyword of invoke"
-            warnings.warn(f"{given}; {OF_FILTER[name]}", stacklevel=1)
+        for name in {"alpha", "group"} & kwargs.keys():  # which some stores take, too
+            warnings.warn(say(f"given {name}"), stacklevel=1)
         if configurable or kwargs:
             config = RunnableConfig(configurable=configurable or {})
             retriever = RunnableBinding(bound=retriever, kwargs=kwargs, config=config)

@@ -72,10 +72,10 @@ class HybridRetriever(BaseRetriever):
 
     def _united(self, found: Mapping[str, list[NodeWithScore]]) -> list[NodeWithScore]:
         asked = tuple(self.retrievers)
-        parts = {name: f"{retrieval_of(part).retriever}" for name, part in self.retrievers.items()}
+        parts = map(retrieval_of, self.retrievers.values())
         # Another name may be that of a class of the other framework for the same retriever.
-        known = {name: part if part.startswith(INDEX) else "" for name, part in parts.items()}
-        retriever = Hybrid({name: Retrieval(part) for name, part in known.items()})
+        named = (p if str(p.retriever).startswith(INDEX) else Retrieval("", p.k) for p in parts)
+        retriever = Hybrid(dict(zip(asked, named, strict=True)))
         failed = tuple(name for name in asked if name not in found)
         lists = {
             name: [Item(node.node_id, text_of(node.node), node.score) for node in nodes]
@@ -101,6 +101,7 @@ def retrieval_of(retriever: BaseRetriever) -> Retrieval:
         return Retrieval(hybrid, hybrid.k)
     store = getattr(retriever, "_vector_store", None)
     model = wire.portable(wire.model_name(getattr(retriever, "_embed_model", None)) or "")
-    inside = ", ".join(part for part in (store and type(store).__name__, model) if part)
+    how = getattr(retriever, "_vector_store_query_mode", "").replace("default", "")
+    inside = ", ".join(part for part in (store and type(store).__name__, model, how) if part)
     k = getattr(retriever, "similarity_top_k", None)
     return Retrieval(f"{type(retriever).__name__}({inside})", k)

@@ -56,8 +56,8 @@ def as_nodes(nodes: Any) -> list[NodeWithScore]:
 def to_snippets(nodes: Iterable[NodeWithScore]) -> list[Snippet]:
     """Return a snippet for each node: its text without metadata, id, hits and retriever's score.
 
-    `document` is the id of the node's source, and `position` its `start_char_idx` there. Raises
-    TypeError as `as_nodes` does.
+    `document` is the id of the node's source, and `position` its `start_char_idx` there, None where
+    it is counted from a parent node. Raises TypeError as `as_nodes` does.
     """
     listed = as_nodes(nodes)
     return [
@@ -65,13 +65,18 @@ def to_snippets(nodes: Iterable[NodeWithScore]) -> list[Snippet]:
             text_of(node.node),
             id=node.node.node_id,
             document=node.node.ref_doc_id,
-            position=getattr(node.node, "start_char_idx", None),
+            position=_start_of(node.node),
             retrieval_score=node.score,
             hits=hits,
             embedding=node.node.embedding,
         )
         for node, hits in zip(listed, hits_of(listed), strict=True)
     ]
+
+
+def _start_of(node: BaseNode) -> int | None:
+    """Return where a node begins in its source; one of a parent node is counted from that."""
+    return None if node.parent_node else getattr(node, "start_char_idx", None)
 
 
 def text_of(node: BaseNode) -> str:
@@ -157,7 +162,7 @@ class RetrievedNodes(Retrieved):
     @cached_property
     def positions(self) -> Sequence[int | None]:
         """Where they start in these."""
-        return [getattr(node.node, "start_char_idx", None) for node in self.given]
+        return [_start_of(node.node) for node in self.given]
 
     @cached_property
     def embeddings(self) -> Sequence[Any]:

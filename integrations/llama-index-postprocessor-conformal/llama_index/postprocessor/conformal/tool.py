@@ -71,8 +71,7 @@ def search_tool(
     if not isinstance(retriever, BaseRetriever):
         raise TypeError(f"retriever is a {type(retriever).__name__}; give a retriever")
     if not isinstance(postprocessor, ConformalPostprocessor):
-        kind = type(postprocessor).__name__
-        raise TypeError(f"postprocessor is a {kind}; give a ConformalPostprocessor")
+        raise TypeError(f"postprocessor is {postprocessor!r:.40}; give a ConformalPostprocessor")
     check_more(postprocessor.filter.calibration, more_alpha)
     both = _WithMore(filter=postprocessor.filter, gate=postprocessor.gate, more_alpha=more_alpha)
     both.callback_manager = postprocessor.callback_manager
@@ -80,8 +79,10 @@ def search_tool(
 
     async def search(ctx: Context, question: str) -> ToolOutput:
         asked, turn = folded(question), str(await ctx.store.get("user_msg_str", default=""))
-        known = (await ctx.store.get(place, default={})).get(turn, {}).get(asked)
-        if known is None:
+        step = await ctx.store.get("num_iterations", default=0)  # of the agent, from 1 in each run
+        earlier = (await ctx.store.get(place, default={})).get(turn, {})
+        at, known = earlier.get(asked, (0, None))
+        if known is None or at >= step > 0:
             nodes = await retriever.aretrieve(question)
             kept: Any = await both.apostprocess_nodes(nodes, query_str=question)
             more = [[node.node, node.score] for node in kept.more]  # what a context can store
@@ -89,7 +90,9 @@ def search_tool(
             kept, more = [NodeWithScore(node=node, score=score) for node, score in known], []
         async with ctx.store.edit_state() as state:
             # Only of this turn: an agent's memory may have lost what it saw in another.
-            state[place] = {turn: {**state.get(place, {}).get(turn, {}), asked: more}}
+            of_turn = state.get(place, {}).get(turn, {}).items()
+            of_run = {other: kept for other, kept in of_turn if kept[0] <= step}
+            state[place] = {turn: {**of_run, asked: [step, more]}}
         texts = [node.node.get_content(MetadataMode.LLM) for node in kept]
         text = tool_text(texts, bool(more), known is not None)
         return ToolOutput(name, text, raw_input={"question": question}, raw_output=[*kept])
