@@ -154,20 +154,17 @@ def _rows(tables: Sequence[EqualRecall]) -> Iterator[Row]:
     for row in (row for table in tables for row in table.rows):
         of_way[row.rule, row.source].append(row)
     for (rule, source), rows in of_way.items():
-        settings = [math.nan if row.setting is None else row.setting for row in rows]
+        settings = [row.setting for row in rows if row.setting is not None]
+        some = math.nan if settings else None  # in some splits alone, or in none
         yield Row(
             rule,
             source,
             measured=_means([row.measured for row in rows]),
             more=_means([row.more for row in rows]),
-            setting=_setting(settings),
+            setting=float(np.mean(settings)) if len(settings) == len(rows) else some,
             equal=all(row.equal for row in rows),
             needed=math.nan,
         )
-
-
-def _setting(of_splits: Sequence[float]) -> float | None:
-    return None if np.isnan(of_splits).all() else float(np.mean(of_splits))
 
 
 def _means(of_splits: Sequence[Mapping[str, Interval]]) -> dict[str, Interval]:

@@ -90,9 +90,9 @@ class Monitor:
         """Observe a query whose relevant snippets are all known, in addition to `observe`.
 
         Choose the queries to judge at random, whatever is kept of them. Raises ValueError if the
-        guarantee is "snippet" or by group, for a query of the calibration, by its id, and for one
-        scored without the gate that the calibration holds; TypeError for another object;
-        `CalibrationMismatch` for a calibration on answers.
+        guarantee is "snippet" or by group, for a query of the calibration, or one that was observed
+        before, by its id, and for one scored without the gate that the calibration holds; TypeError
+        for another object; `CalibrationMismatch` for a calibration on answers.
         """
         checks.check_subject(self.calibration, *RETRIEVED)
         checks.check_type(ScoredQuery, "one of what score_queries returns", query=query)
@@ -102,6 +102,9 @@ class Monitor:
         tolerated = self._tolerated  # raises where harm has no bound
         lost = self._loss(query)
         with self._lock:
+            if query.id in self._state.judged:
+                raise ValueError(say("judged before", id=query.id))
+            self._state.judged += [query.id] if query.id is not None else []
             if lost is not None:
                 self._state.counts += Counts(judged=1, lost=lost)
                 self._state.bet_on_loss(lost, tolerated)

@@ -27,6 +27,7 @@ class State:
     level: Annotated[float, Field(gt=0, lt=1)]
     seed: int
     live: list[float] = field(default_factory=list)  # the lowest scores seen, in their order
+    judged: list[str] = field(default_factory=list)  # ids of judged queries
     capitals: Capitals = field(default_factory=lambda: [1 / 3] * 3)
     log_drift: float = 0.0
     most_log_drift: Total = 0.0

@@ -1,5 +1,6 @@
 """Calibrating on one half of judged queries and measuring the other, again and again."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from conformal_retrievers import FunctionScorer, JudgedQuery, Snippet, calibrate, evaluate
 from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.evaluation import try_splits
-from conformal_retrievers.evaluation.splits import halves
+from conformal_retrievers.evaluation.splits import _rows, halves
 
 
 def judged_queries(n, rng):
@@ -59,6 +60,9 @@ def test_the_coverage_is_near_its_target_on_average_and_the_spread_is_no_standar
     beaten = tuple(replace(r, measured=swapped.get(id(r), r.measured)) for r in found.rows)
     for rows, n, loses in ((found.rows, 4, False), (beaten, 5, False), (beaten, 4, True)):
         assert ("take that top k" in replace(found, rows=rows, fewer=n).comparison) is loses
+    others = tuple(replace(row, setting=None) for row in found.rows)
+    for tables, k in (([found] * 2, r"top \d"), ([found, replace(found, rows=others)], "top k of")):
+        assert re.match(k, next(_rows(tables)).name)
     fewer = str(try_splits(judged_queries(38, rng), alpha=0.2, splits=2))  # 19 fit no score
     assert "On all 38 judged queries it is fitted" in " ".join(fewer.split())
 

@@ -15,6 +15,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever as LangChainRetriever
 from langchain_core.runnables import ConfigurableField, RunnableLambda
+from llama_index.core import MockEmbedding, VectorStoreIndex
 from llama_index.core.base.base_retriever import BaseRetriever as LlamaIndexRetriever
 from llama_index.core.llms import MockLLM
 from llama_index.core.query_engine import RetrieverQueryEngine
@@ -415,7 +416,10 @@ async def test_columns_are_those_of_snippets_and_become_them_once_a_scorer_reads
         for i, node in enumerate(found):
             node.node.relationships[NodeRelationship.SOURCE] = RelatedNodeInfo(node_id="s")
             node.node.start_char_idx, node.node.end_char_idx = i, i + 1
+        found[0].node.relationships[NodeRelationship.PARENT] = RelatedNodeInfo(node_id="p")
     snippets, dense = module.to_snippets(found), RetrievalScorer("dense")
+    own = 7 if framework.package is langchain_conformal else None  # not counted from a parent
+    assert snippets[0].position == own
     scorers = [RankScorer("dense"), dense, RetrievalScorer("bm25"), FUSED, LEARNED]
     for scorer in (*scorers, QueryZScore(dense)):
         keep = filter_at(scorer, 0)
@@ -498,6 +502,22 @@ def test_another_retriever_or_depth_in_a_hybrid_one_gives_a_warning():
 
 
 # --- LlamaIndex -----------------------------------------------------------------------------------
+
+
+def test_another_depth_or_search_mode_of_an_index_gives_a_warning():
+    nodes = [TextNode(text=text, id_=id) for id, text in TEXTS.items()]
+    index = VectorStoreIndex(nodes, embed_model=MockEmbedding(2))
+
+    def hybrid(k=4, mode="default"):
+        dense = index.as_retriever(similarity_top_k=k, vector_store_query_mode=mode)
+        return llama_index_conformal.HybridRetriever({"dense": dense})
+
+    queries = [JudgedQuery.from_ids("q", [*TEXTS])]
+    judged = llama_index_conformal.judge_retriever(hybrid(), queries)
+    keep = ConformalFilter.of(calibrate(judged, RankScorer("dense"), alpha=0.5))
+    for other, words in ((hybrid(2), "'dense' is asked for 2"), (hybrid(mode="mmr"), "mmr")):
+        with pytest.warns(UserWarning, match=words):
+            InLlamaIndex().filter_once(other, keep)
 
 
 def test_nodes_with_hits_survive_copies_pickles_and_json():

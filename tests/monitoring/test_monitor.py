@@ -283,7 +283,7 @@ def test_a_file_that_is_not_a_saved_state_is_refused(tmp_path):
 def test_invalid_arguments_are_named():
     calibration = calibration_of(np.random.default_rng(2))
     by_snippet = Monitor(calibrated([1] * 9, 0.5, guarantee="snippet"))
-    own = ScoredQuery([1.0], [True], id="own")
+    own, again = (ScoredQuery([1.0], [True], id=id) for id in ("own", "again"))
     of_own = Monitor(calibrated([own], 0.5))
     for words, use in (
         *(("level", lambda x=x: Monitor(calibration, x)) for x in (0, 1, -0.1, math.nan)),
@@ -291,6 +291,7 @@ def test_invalid_arguments_are_named():
         ("scores", lambda: Monitor(calibration).observe([[1.0, 2.0]])),
         ("guarantee", lambda: by_snippet.observe_judged(ScoredQuery([1.0], [True]))),
         ("'own'", lambda: of_own.observe_judged(own)),
+        ("'again' was observed", lambda: [of_own.observe_judged(again) for _ in range(2)]),
         ("score_queries", lambda: of_own.observe_judged(None)),
     ):
         with pytest.raises((TypeError, ValueError), match=words):

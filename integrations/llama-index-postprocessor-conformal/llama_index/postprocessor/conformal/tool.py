@@ -46,7 +46,7 @@ def search_tool(
 
     The tool has no state. What a second call returns is in the store of the run's `Context`, under
     "conformal_<name>": agents and workflows that share a context share it, and tools of two filters
-    need two names. When an agent's user writes something else, each question begins anew. Calls at
+    need two names. With each message of an agent's user, each question begins anew. Calls at
     once for one question return the same. The output's `raw_output` has the nodes.
 
     >>> agent = FunctionAgent(tools=[search_tool(retriever, conformal)], llm=llm)  # doctest: +SKIP
