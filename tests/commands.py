@@ -66,11 +66,9 @@ def judged_queries(n, *, shift=0.0, groups=("a", "b"), start=0):
 
 def write_beir(folder, corpus, queries, qrels, runs):
     """Write a folder in the BEIR layout: texts by id, and rows of qrels and of runs by name."""
-    texts = {"corpus": corpus, "queries": queries}
-    for name, by_id in texts.items():
+    for name, by_id in {"corpus": corpus, "queries": queries}.items():
         rows = [json.dumps({"_id": id, "text": text}) for id, text in by_id.items()]
         (folder / f"{name}.jsonl").write_text("\n".join(rows))
     for name, rows in {"qrels": qrels, **runs}.items():
-        lines = ["\t".join(map(str, row)) for row in rows]
-        (folder / f"{name}.tsv").write_text("\n".join(lines))
+        (folder / f"{name}.tsv").write_text("\n".join("\t".join(map(str, row)) for row in rows))
     return folder

@@ -18,7 +18,6 @@ def page(id, *numbers):
 
 def asked(name, pages, relevant, **fields):
     """Return a query with the pages of numbers, judged by evidence: {page: [places in it]}."""
-    documents = [page(f"{name}-{i}", *numbers) for i, numbers in enumerate(pages)]
     evidence = []
     for i, places in relevant.items():
         for place in places:
@@ -27,7 +26,7 @@ def asked(name, pages, relevant, **fields):
             evidence.append(Evidence(f"{name}-{i}", start, start + length))
     return JudgedQuery(
         f"Which number of {name}?",
-        with_hits(documents),
+        with_hits([page(f"{name}-{i}", *numbers) for i, numbers in enumerate(pages)]),
         [i in relevant for i in range(len(pages))],
         id=name,
         evidence=evidence,

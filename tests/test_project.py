@@ -81,8 +81,7 @@ def test_links_of_the_readmes_are_whole_addresses_on_pypi():
 def test_workflows_and_the_contributors_page_name_targets_of_the_makefile():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([\w-]+):", makefile, re.M))
-    workflows = sorted(ROOT.glob(".github/workflows/*.yml"))
-    text = "".join(path.read_text("utf-8") for path in workflows)
+    text = "".join(path.read_text("utf-8") for path in sorted(ROOT.glob(".github/workflows/*.yml")))
     commands = re.findall(r"run: (.+)", text)
     assert len(commands) >= 6
     for command in commands:

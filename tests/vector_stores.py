@@ -120,10 +120,9 @@ def chroma_server(folder):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = "from chromadb.cli.cli import app; app()"
     arguments = ["run", "--path", str(folder), "--host", "127.0.0.1", "--port", str(port)]
     run = subprocess.Popen(
-        [sys.executable, "-c", command, *arguments],
+        [sys.executable, "-c", "from chromadb.cli.cli import app; app()", *arguments],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -155,8 +154,7 @@ def chroma_in_memory(framework, space="cosine"):
 
 @contextmanager
 def chroma(space, framework, folder):
-    client = pytest.importorskip("chromadb").PersistentClient(str(folder))
-    yield of_chroma(framework, client, space)
+    yield of_chroma(framework, pytest.importorskip("chromadb").PersistentClient(str(folder)), space)
 
 
 @contextmanager

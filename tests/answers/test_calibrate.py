@@ -231,10 +231,9 @@ def test_only_answered_questions_with_snippets_need_all_of_them():
 
 def test_relevance_is_not_evaluated_with_it_but_it_is_monitored():
     calibration, _ = calibrated(18, 40, 0.2)
-    judged = [ScoredQuery([0.1, 0.2], [True, False])] * 30
     for measure in (evaluate, lambda c, of: Monitor(c).observe_judged(of[0])):
         with pytest.raises(CalibrationMismatch, match="measure its filter with evaluate_answers"):
-            measure(calibration, judged)
+            measure(calibration, [ScoredQuery([0.1, 0.2], [True, False])] * 30)
     unjudged = [replace(q, id=None) for q in score_queries(SCORER, drawn(90, 21)[0])]
     assert "ask the chain with evaluate_answers" in diagnose(calibration, unjudged).summary
 

@@ -149,10 +149,9 @@ def test_after_eight_failures_and_no_success_nothing_more_is_asked(n, failed):
         calls.append(question)
         raise PermissionError("wrong key")
 
-    queries = [scored([0.1], i) for i in range(n)]
     text = rf"all of the first {failed} questions failed: Perm.*wrong key"
     with pytest.raises(ValueError, match=text):
-        scan_answers(queries, answer, scorer=SCORER, concurrency=2)
+        scan_answers([scored([0.1], i) for i in range(n)], answer, scorer=SCORER, concurrency=2)
     assert len(calls) < 20
 
 

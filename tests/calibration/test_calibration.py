@@ -250,6 +250,5 @@ def test_queries_that_are_not_retrieved_yet_are_told_so_and_how_to_retrieve_them
         for scorer in (None, LookupScorer({})):
             with pytest.raises(ValueError, match=r"9 .* retrieved yet; .*judge_retriever\("):
                 calibrate(to_judge, scorer, alpha=0.2)
-    empty = [replace(query, retriever="store") for query in plain]
     with pytest.raises(ValueError, match="returned nothing for all 9 queries"):
-        calibrate(empty, alpha=0.2)
+        calibrate([replace(query, retriever="store") for query in plain], alpha=0.2)

@@ -295,9 +295,8 @@ def test_a_top_k_that_cannot_keep_enough_as_its_retriever_returns_too_few_is_lef
         ]
         return replace(query, snippets=snippets)
 
-    short = [cut(query, 1) for query in JUDGED]
     nothing = [cut(query, 0 if i % 2 else 99) for i, query in enumerate(JUDGED)]
-    for judged in (short, nothing):
+    for judged in ([cut(query, 1) for query in JUDGED], nothing):
         calibration = calibrate(judged, alpha=0.1)
         assert [*calibration.choice.costs] == ["learned", "top k of bm25", "top k of the fusion"]
         assert "No k of dense reaches this recall." in calibration.statement

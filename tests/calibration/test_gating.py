@@ -114,9 +114,8 @@ def test_every_given_scorer_scores_a_query_once():
 
 def test_a_third_of_the_questions_fit_the_score_and_do_not_calibrate(tmp_path):
     yes = drawn(120, best=5, n_relevant=1)
-    no = drawn(120, best=0, seed=1)
     away = drawn(90, best=-1, of="away", seed=2)
-    gate = calibrate_gate(yes, {"removed": no, "away": away}, alpha=0.1)
+    gate = calibrate_gate(yes, {"removed": drawn(120, best=0, seed=1), "away": away}, alpha=0.1)
     choice = gate.calibration.choice
     assert choice.n_fit == 40 + 30
     fitted = {*choice.fit_digests}
@@ -180,8 +179,7 @@ def test_copies_among_unanswerable_queries_and_a_large_alpha_are_warned_of():
         calibrate_gate(ANSWERABLE, (), FIRST, alpha=0.9)
     without_k = [judged(f"q{i}", i, (1.0,), (9.0,), retriever=None) for i in range(20)]
     calibrate_gate(without_k, {"x": [NEVER]}, FIRST, alpha=0.1)  # it may have found nothing
-    by_hand = replace(OTHER[0], retriever=None)
-    calibrate_gate(ANSWERABLE, {"x": [by_hand]}, FIRST, alpha=0.1)
+    calibrate_gate(ANSWERABLE, {"x": [replace(OTHER[0], retriever=None)]}, FIRST, alpha=0.1)
 
 
 def test_a_gate_is_not_calibrated_as_a_filter_is_and_needs_a_scorer_of_its_own():

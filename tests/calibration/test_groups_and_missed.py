@@ -42,9 +42,8 @@ def test_an_unknown_group_keeps_everything_with_a_p_value_of_1(guarantee, group)
 
 
 def test_a_query_without_a_group_and_a_group_that_is_a_number_are_refused():
-    queries = [relevant(1, group="g"), relevant(2, id="a")]
     with pytest.raises(ValueError, match="'a': group is None"):
-        calibration_of(queries, 0.5, by_group=True)
+        calibration_of([relevant(1, group="g"), relevant(2, id="a")], 0.5, by_group=True)
     with pytest.raises(TypeError, match=r"group is 0\.3.*at\(0\.3\)"):
         two_groups().threshold(0.3)
 

@@ -295,10 +295,9 @@ def test_nothing_is_tested_if_no_claim_is_kept(alpha, options, new):
 
 
 def test_answers_that_calibrated_or_occur_twice_are_refused_in_an_evaluation():
-    twice = [answer([0.9], "+", id="new")] * 2
     for answers, words in (
         (FIVE, "answer id 'a'"),
-        (twice, "answer id 'new'"),
+        ([answer([0.9], "+", id="new")] * 2, "answer id 'new'"),
         ([answer([], "")], "none of 1 answers"),
     ):
         with pytest.raises(ValueError, match=words):
@@ -307,11 +306,10 @@ def test_answers_that_calibrated_or_occur_twice_are_refused_in_an_evaluation():
 
 def test_without_ids_an_evaluation_states_that_it_is_not_verified():
     new, nameless = answer([0.9], "+", id="new"), answer([0.9], "+")
-    without_ids = calibration_of([nameless] * 5)
     for calibration, answers, verified in (
         (calibration_of(), [new], True),
         (calibration_of(), [new, nameless], False),
-        (without_ids, [new], False),
+        (calibration_of([nameless] * 5), [new], False),
     ):
         measured = evaluate_claims(calibration, answers)
         assert measured.held_out_verified is verified

@@ -51,8 +51,7 @@ def answer_filter(*claims, scorer=None, failure=None, alpha=0.4, **options):
     answers = [AnnotatedAnswer([0.5], [False])] * 4
     calibration = calibrate_claims(answers, alpha=alpha, scorer="lookup")
     llm = replying(failure or {"claims": claims or ["red", "low", "lost"]})
-    claim_filter = ClaimFilter(scorer or LookupScorer(RELEVANCE), calibration)
-    return AnswerFilter(claim_filter, llm, **options)
+    return AnswerFilter(ClaimFilter(scorer or LookupScorer(RELEVANCE), calibration), llm, **options)
 
 
 # --- the event ------------------------------------------------------------------------------------

@@ -81,14 +81,13 @@ def test_a_calibration_of_the_command_line_is_that_of_the_library(files, tmp_pat
     out = tmp_path / "c.json"
     options = ("--guarantee", "all", "--count-missed", "--by-group", "--out", out)
     command = ("calibrate", files / "judged.jsonl", "--alpha", "0.1", *options)
-    done = run(*command)
+    assert run(*command).stdout.split()[-1].endswith("c.json")
     found = Calibration.load(out)
     given = {"alpha": 0.1, "guarantee": "all", "count_missed": True, "by_group": True}
     given["labels"] = {"source": "judged.jsonl"}
     expected = calibrate(read_jsonl(files / "judged.jsonl"), **given)
     assert found == replace(expected, created=found.created)
     assert retrieval_in(out) == {"retriever": "toy", "k": 5}
-    assert done.stdout.split()[-1].endswith("c.json")
     facts = as_json(*command)
     del facts["passing"]
     assert facts == as_json("show", out)
@@ -160,8 +159,7 @@ def test_retrievers_and_depths_are_not_mixed_and_a_threshold_that_drops_nothing_
     assert f"retriever: {parts[0]}, {parts[1]}" in error_of(*command, "--alpha", "0.1")
     write_jsonl(asked, tmp_path / "judged.jsonl")
     run(*command, "--alpha", "0.1")
-    shown = " ".join(run("show", tmp_path / "c.json").stdout.split())
-    assert f"retriever = {parts[0]}" in shown
+    assert f"retriever = {parts[0]}" in " ".join(run("show", tmp_path / "c.json").stdout.split())
     write_jsonl([replace(first, relevant=[False] * 4 + [True]), *others], tmp_path / "judged.jsonl")
     assert "drops none" in run(*command, "--alpha", "0.006").stderr
 
@@ -269,8 +267,7 @@ def test_evaluate_and_diagnose_lead_with_top_k_at_the_recall_of_the_filter(comma
     shown = run(*given).stdout
     assert table in shown
     assert shown.index(table) < 500  # under a line on what is out of reach, or the verdict
-    rows = as_json(*given)["equal_recall"]["rows"]
-    top, *_, ours = (row for row in rows if row["equal"])
+    top, *_, ours = (row for row in as_json(*given)["equal_recall"]["rows"] if row["equal"])
     assert (top["rule"], ours["rule"]) == ("top k", "the filter")
     assert top["measured"]["recall"] == pytest.approx(ours["measured"]["recall"])
 
@@ -351,9 +348,8 @@ def test_the_report_is_that_of_the_library(files, tmp_path):
     sources = {"calibration": "half.json", "judged queries": "new.jsonl"}
     d, judged = diagnose(calibration, new), read_jsonl(files / "new.jsonl")
     assert page.read_text() == html(d, new, sources=sources, judged=judged)
-    lost = [one["id"] for one in as_json("diagnose", *given)["dropped"]]
     above = {q.id for q in new if (q.scores[q.relevant] > calibration.threshold()).any()}
-    assert set(lost) == above != set()
+    assert {lost["id"] for lost in as_json("diagnose", *given)["dropped"]} == above != set()
 
 
 # --- the filter log -------------------------------------------------------------------------------

@@ -190,8 +190,7 @@ def test_files_of_gates_and_filters_are_not_taken_for_each_other(files, tmp_path
     judged = files / "judged.jsonl"
     given = ("calibrate", judged, "--alpha", "0.3")
     run(*given, *out(tmp_path, "plain"))
-    gate = ("--gate", tmp_path / "plain.json")
-    assert "snippets" in error_of(*given, *out(tmp_path, "c"), *gate)
+    assert "snippets" in error_of(*given, *out(tmp_path, "c"), "--gate", tmp_path / "plain.json")
     for command in ("evaluate", "diagnose"):
         asked = (command, tmp_path / "plain.json", files / "new-judged.jsonl")
         assert "--unanswerable" in error_of(*asked, *sources(files), code=2)

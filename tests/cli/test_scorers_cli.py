@@ -76,8 +76,7 @@ def test_a_single_run_needs_no_name_and_a_path_with_an_equals_sign_is_a_path(bei
     path = beir / "name=dense.tsv"
     path.write_text((beir / "dense.tsv").read_text())
     out = tmp_path / "c.json"
-    given = ("--alpha", "0.2", "--out", out)
-    run("calibrate", beir, "--run", path.name, *given)
+    run("calibrate", beir, "--run", path.name, "--alpha", "0.2", "--out", out)
     assert ConformalFilter.of(Calibration.load(out)).scorer.retrievers == ("retriever",)
     assert retrieval_in(out) == {"run": path.name}
 

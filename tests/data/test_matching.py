@@ -144,9 +144,8 @@ def test_evidence_beyond_the_end_of_its_document_is_an_error_whoever_retrieved_i
         JudgedQuery("q", [], [], id="q1", evidence=[("page", 990, 1001)], relevant_ids=["page"]),
         JudgedQuery.from_ids("r", ["page"]),
     ]
-    retrieved = [[], [(Snippet(TEXT, id="page"), {})]]
     with pytest.raises(ValueError, match=r"'q1': evidence has the range \(990, 1001\) of 'page'"):
-        judge_retrieved(judged, retrieved)
+        judge_retrieved(judged, [[], [(Snippet(TEXT, id="page"), {})]])
 
 
 def test_quotes_stay_in_a_file(tmp_path):
@@ -169,9 +168,8 @@ def test_from_evidence_needs_pieces_of_evidence(evidence):
 
 
 def test_numbers_in_the_metadata_are_compared_as_texts():
-    judged = JudgedQuery.from_ids("q", ["3", "4"])
     retrieved = [found(("a", "4", {"page": 3}), ("b", "3", {}), ("c", "9", {"page": None}))]
-    (again,) = judge_retrieved([judged], retrieved, key="page")
+    (again,) = judge_retrieved([JudgedQuery.from_ids("q", ["3", "4"])], retrieved, key="page")
     assert (again.relevant, again.missed) == ((True, False, False), 1)  # "3" is an id of no page
 
 
@@ -248,10 +246,9 @@ def test_a_warning_counts_the_ids_that_nothing_has_if_they_are_many():
 
 def test_one_id_in_another_case_or_punctuation_is_a_warning_with_the_one_that_is_meant():
     for name in ("DOC-{}", "Doc_{}"):
-        judged = queries(1, name) + queries(8)[1:]
         text = f"1 of 8 .*'{name.format(0)}' of query 'q0' .nearest: 'doc-0'.*1 of them differ"
         with pytest.warns(UserWarning, match=text):
-            judge_retrieved(judged, lists(8))
+            judge_retrieved(queries(1, name) + queries(8)[1:], lists(8))
 
 
 def test_long_ids_are_compared_and_shown_by_their_ends():
@@ -304,7 +301,6 @@ def test_ids_that_are_given_as_texts_are_told(name, remedy):
 
 def test_a_document_of_evidence_that_nothing_has_is_named():
     judged = [JudgedQuery("q", [], [], evidence=[(f"page {i}", 0, 9)]) for i in range(10)]
-    retrieved = [[(chunk(0, 200), {})] for _ in judged]
     with pytest.raises(ValueError, match=r"'page 0' of query 'q' \(nearest: 'page'\)") as error:
-        judge_retrieved(judged, retrieved, key="evidence")
+        judge_retrieved(judged, [[(chunk(0, 200), {})] for _ in judged], key="evidence")
     assert "give the field" not in str(error.value)

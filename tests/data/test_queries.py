@@ -149,6 +149,5 @@ def test_a_query_that_nothing_answers_stays_one():
 
 
 def test_masked_scores_are_refused_since_what_a_mask_hides_is_no_score():
-    masked = np.ma.array([1.0, 2.0], mask=[False, True])
     with pytest.raises(ValueError, match=r"scores are not numbers .*filled\(np\.nan\)"):
-        ScoredQuery(masked, [True, False])
+        ScoredQuery(np.ma.array([1.0, 2.0], mask=[False, True]), [True, False])

@@ -72,9 +72,8 @@ def test_ids_stand_neither_beside_snippets_nor_with_queries_that_nothing_answers
     ],
 )
 def test_what_is_not_retrieved_yet_is_refused_by_name(use):
-    retrieved = JudgedQuery("q", ["a", "bc"], [True, False])
     with pytest.raises(ValueError, match="new"):
-        use([retrieved, JudgedQuery.from_ids("new", ["doc-1"])])
+        use([JudgedQuery("q", ["a", "bc"], [True, False]), JudgedQuery.from_ids("new", ["doc-1"])])
 
 
 def test_relevant_ids_are_read_in_place_of_snippets(tmp_path):

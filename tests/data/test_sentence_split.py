@@ -57,8 +57,7 @@ def test_ranges_of_any_text_are_exact(text):
 
 @given(UNIT, st.integers(50, 400))
 def test_ranges_of_long_repetitions_are_exact_and_within_the_limit(unit, times):
-    pieces = cut(f"Sentences: {unit * times}")
-    assert all(len(piece) <= LIMIT for piece in pieces)
+    assert all(len(piece) <= LIMIT for piece in cut(f"Sentences: {unit * times}"))
 
 
 CODE = "```python\nx = 1.  # One. Two.\n\n\ny = 2.  # Three. Four.\n```"

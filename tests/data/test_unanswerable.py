@@ -196,9 +196,8 @@ def test_a_text_that_was_judged_relevant_under_another_id_goes_too():
 
 
 def test_short_lists_are_counted_and_asking_deeper_ends():
-    judged = [JudgedQuery(text, [text], [True]) for text in "az"]
     with pytest.warns(UserWarning, match="1 of 2 queries"):
-        made, asked = made_of(judged, 8)
+        made, asked = made_of([JudgedQuery(text, [text], [True]) for text in "az"], 8)
     assert [texts(query) for query in made] == [[*"bcdefg"], CORPUS]
     assert asked == [1, 2]
     assert {query.k for query in made} == {8}

@@ -104,10 +104,9 @@ async def test_an_awaited_retriever_that_fails_is_named_and_stops_the_others():
 
 
 def test_the_error_is_raised_if_it_is_not_skipped_or_all_failed_or_it_is_no_exception():
-    failed = {"a": OSError("down"), "b": TimeoutError()}
     for on_error in ("raise", "skip"):
         with pytest.raises(OSError, match="down"):
-            answers(failed, on_error, set())
+            answers({"a": OSError("down"), "b": TimeoutError()}, on_error, set())
     with pytest.raises(TimeoutError):
         answers({"a": [], "b": TimeoutError()}, "skip", set())
     with pytest.raises(TimeoutError):

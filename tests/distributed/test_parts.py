@@ -22,8 +22,7 @@ from conformal_retrievers.data.files import envelope_text
 
 
 def line_of(word):
-    is_query = word.strip() and word != "bad"
-    return f'{{"query": "{word}", "snippets": []}}' if is_query else word
+    return f'{{"query": "{word}", "snippets": []}}' if word.strip() and word != "bad" else word
 
 
 @given(

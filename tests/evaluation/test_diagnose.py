@@ -331,9 +331,8 @@ def test_a_group_below_the_target_is_named(rng):
 
 def test_by_group_only_groups_with_a_threshold_are_tested(rng):
     judged = [*of(rng, "a", 60), *of(rng, "b", 60), *of(rng, "few", 3)]
-    calibration = calibrated(judged, by_group=True)
     new = [*of(rng, "a", 60), *of(rng, "b", 40), *of(rng, "b", 20, 9.0), *of(rng, "few", 30, 9.0)]
-    d = diagnose(calibration, [*new, *of(rng, "other", 9)])
+    d = diagnose(calibrated(judged, by_group=True), [*new, *of(rng, "other", 9)])
     assert {g for g, e in d.evaluation.by_group.items() if e.verdict is None} == {"few", "other"}
     found = by_name(d, "group")
     assert found.severity == "problem"

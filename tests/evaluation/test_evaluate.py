@@ -94,10 +94,9 @@ def test_queries_that_were_retrieved_otherwise_are_warned_of(calibrated, new, wa
 
 
 def test_judged_queries_whose_score_the_file_does_not_hold_are_to_be_scored():
-    judged = [JudgedQuery("q", ["a", "b"], [True, False])]
     remedy = r"'lookup'.*give score_queries\(scorer, judged\)"
     with pytest.raises(CalibrationMismatch, match=remedy):
-        evaluate(calibrated(), judged)
+        evaluate(calibrated(), [JudgedQuery("q", ["a", "b"], [True, False])])
 
 
 def test_a_query_without_retrieved_snippets_counts_in_m1_and_recall():

@@ -74,11 +74,10 @@ def test_the_worst_queries_come_first():
 def test_a_gate_by_group_is_measured_in_each_group():
     given = [query(f"a{i}", float(i), group="a") for i in range(9)]
     given += [query(f"b{i}", 10.0 + i, group="b") for i in range(9)]
-    gate = calibrate_gate(given, (), FIRST, alpha=0.1, by_group=True)
     new = [query(f"new a{i}", 9.0 + i, group="a") for i in range(3)]
     new += [query(f"new b{i}", 9.0 + i, group="b") for i in range(3)]
     far = [unanswerable("far", 17.0, group="a"), unanswerable("near", 17.0, group="b")]
-    e = evaluate_gate(gate, new, far)
+    e = evaluate_gate(calibrate_gate(given, (), FIRST, alpha=0.1, by_group=True), new, far)
     parts = {group: part.false_silence.estimate for group, part in e.by_group.items()}
     assert parts == {"a": 1.0, "b": 0.0}
     assert e.false_silence.estimate == 0.5

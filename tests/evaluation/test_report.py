@@ -195,10 +195,9 @@ def behind_a_gate():
     known = {"$x_1$ removed": source("r", 1), "_other": source("o", 4)}
     own = drawn_judged(rng, 90, "own")
     gate = calibrate_gate(own, known, FIRST, alpha=0.1)
-    made = calibrate(own, LAST, alpha=0.2, gate=gate)
     new = drawn_judged(rng, 90, "new", answerable=0.7)
     measured = evaluate_gate(gate, new, {"$x_1$ removed": source("n", 1), "_other": source("m", 4)})
-    return made, score_queries(LAST, new, gate=gate), measured
+    return calibrate(own, LAST, alpha=0.2, gate=gate), score_queries(LAST, new, gate=gate), measured
 
 
 def test_a_gate_has_a_section_with_both_errors_a_curve_and_the_worst_queries(behind_a_gate):
@@ -291,7 +290,6 @@ def test_the_report_names_what_was_dropped(calibration, queries):
 
 def test_who_lost_most_comes_first_and_then_the_worst_score():
     own = [ScoredQuery([s], [True], group=g) for g, s in (("a", 0.5), ("b", 0.55))]
-    made = calibrated(own, 0.5, by_group=True)
     queries = [
         ScoredQuery([0.1, 0.6], [True, True], id="one", group="a"),
         ScoredQuery([0.7, 0.9, 0.8], [True, True, False], group="b"),
@@ -302,7 +300,7 @@ def test_who_lost_most_comes_first_and_then_the_worst_score():
         JudgedQuery("Which?", [Snippet("x", id="x"), "y"], [True, True], id="one"),
         JudgedQuery("Without an id", ["z"] * 3, [True] * 3),
     ]
-    found = dropped(made, queries, judged)
+    found = dropped(calibrated(own, 0.5, by_group=True), queries, judged)
     assert [(q.query, q.id, q.relevant, q.threshold, q.silenced) for q in found] == [
         ("query 2", None, 2, 0.55, False),
         ("alone", "alone", 1, 0.55, False),

@@ -27,9 +27,8 @@ QUERIES = [found_at(0, 1), found_at(0, 3), found_at(1, 5)]
 def said_of(calibration, queries):
     """Return what an evaluation prints below the verdict and above the table."""
     above = str(evaluate(calibration, queries)).partition("\n\nWhat reaches the model")[0]
-    said = " ".join(above.split("\n\n")[-1].split())
     assert above.startswith("Too few to tell")
-    return said
+    return " ".join(above.split("\n\n")[-1].split())
 
 
 def test_an_evaluation_names_a_deeper_k_that_is_known_to_do():
@@ -69,9 +68,8 @@ def test_what_is_reached_is_that_of_the_guarantee(guarantee, reached):
 
 def test_depths_are_those_of_the_retrievers_that_found_a_snippet():
     # In the list both are first, but the one retriever finds them at 4 and 6, the other one at 1.
-    none = np.full(2, np.nan)
     ranks = {"dense": np.array([3.0, 5.0]), "bm25": np.array([np.inf, 0.0])}
-    hits = {name: HitColumns(of, none) for name, of in ranks.items()}
+    hits = {name: HitColumns(of, np.full(2, np.nan)) for name, of in ranks.items()}
     queries = [ScoredQuery([0.1, 0.2], [True, True], missed=0, hits=hits)]
     assert "50.0 %" in said_of(calibrated(k=2), queries)
     line = said_of(calibrated(k=6), queries)  # of the two together, 3 of each

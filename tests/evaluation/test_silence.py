@@ -80,10 +80,9 @@ def test_it_is_dropped_at_an_infinite_threshold_too(gate, calibration):
 
 
 def test_queries_scored_without_the_gate_are_refused(gate, calibration):
-    queries = new(20)
     without = calibrate(new(30, seed=6), LAST, alpha=0.2)
     with pytest.raises(CalibrationMismatch, match="gate"):
-        evaluate(calibration, score_queries(LAST, queries))
+        evaluate(calibration, score_queries(LAST, new(20)))
     with pytest.raises(CalibrationMismatch, match="gate"):
         diagnose(without, score_queries(LAST, drawn(np.random.default_rng(1), 9, "x"), gate=gate))
 

@@ -268,10 +268,9 @@ def test_a_reference_answer_is_what_a_snippet_must_support(package, make, llm, l
 @each_package
 def test_sentences_are_labelled_with_one_call_a_snippet(package, make, llm, llm_server):
     llm_server.reply = lambda body: json.dumps({"reasoning": "The first.", "sentences": [1]})
-    labelled = package.label_retriever(
+    for query in package.label_retriever(
         make(), ASKED[:2], llm, split="sentences", progress=False, most_calls=2 * K
-    )
-    for query in labelled.judged:
+    ).judged:
         assert sum(query.relevant) == len({*query.document_of.tolist()}) == K
         assert query.k == K
 

@@ -308,10 +308,9 @@ def test_scores_in_another_order_and_a_retriever_of_that_name_are_no_reranker(as
 
 @pytest.mark.parametrize("scorer", [RankScorer("dense"), FusionScorer(["dense", RETRIEVER])])
 def test_the_missing_retriever_is_named_when_a_filter_is_made_or_else_called(scorer):
-    both = HybridRetriever({"one": retriever(), "other": retriever()})
     dense = HybridRetriever({"dense": retriever(), RETRIEVER: retriever()})
     gate = calibrate_gate(judge_retriever(dense, [QUERY]), scorer=BestScore(scorer), alpha=0.5)
-    for known in (retriever(), both):
+    for known in (retriever(), HybridRetriever({"one": retriever(), "other": retriever()})):
         with pytest.raises(ValueError, match="'dense'"):
             ConformalRetriever(retriever=known, filter=filter_at(scorer, 1))
     with pytest.raises(ValueError, match="'dense'"):

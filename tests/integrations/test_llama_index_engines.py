@@ -178,8 +178,7 @@ async def test_an_agent_gets_the_result_of_its_tool(on_empty, llm, llm_server):
     call = {"id": "call-1", "type": "function", "function": asked}
 
     def reply(body):
-        asked = body["messages"][-1]["role"] == "user"
-        return {"tool_calls": [call]} if asked else ANSWER
+        return {"tool_calls": [call]} if body["messages"][-1]["role"] == "user" else ANSWER
 
     llm_server.reply = reply
     agent = FunctionAgent(tools=[retriever_tool(postprocessor(on_empty))], llm=llm)

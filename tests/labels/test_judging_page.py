@@ -115,14 +115,13 @@ def test_foreign_text_is_shown_as_text_and_nothing_scrolls_sideways(browser, pag
 def test_the_snippet_that_has_the_focus_is_in_sight(browser, page):
     """It lies between the question above it and the keys below it, at every step."""
     texts = [f"Text {i}. " * 20 for i in range(12)]
-    long = [JudgedQuery("Why? " * 30, texts, [True] + [False] * 11)]
     gap = """(() => {
         const box = document.activeElement.closest('li').getBoundingClientRect()
         const above = document.querySelector('header').getBoundingClientRect().bottom
         const below = document.querySelector('footer').getBoundingClientRect().top
         return Math.min(box.top - above, below - Math.min(box.bottom, box.top + below - above))
     })()"""
-    page(long, share=1.0)
+    page([JudgedQuery("Why? " * 30, texts, [True] + [False] * 11)], share=1.0)
     for key in ["j"] * 11 + ["k"] * 11:
         browser.press(key)
         assert browser.js(gap) >= -1, browser.js(FOCUS)

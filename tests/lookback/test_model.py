@@ -52,8 +52,7 @@ def full_attention(model, prompt, answer):
     columns = [[] for _ in texts]
     read = b""
     for place, token in enumerate(ids):  # byte by byte: tokens may be parts of a character
-        characters = tokenizer.convert_ids_to_tokens(token)
-        read += bytes(byte_of_character()[c] for c in characters)
+        read += bytes(byte_of_character()[c] for c in tokenizer.convert_ids_to_tokens(token))
         ends = np.cumsum([len(text.encode()) for text in texts])
         columns[int(np.searchsorted(ends, len(read) - 1, side="right"))].append(place)
     eager = copy.deepcopy(model)
@@ -72,10 +71,9 @@ def expected(model, prompt, answer):
     snippets, context = np.zeros((layers, heads, k)), np.zeros((layers, heads))
     for t in range(len(answer)):
         row = weights[:, :, prompt_length - 1 + t]
-        output = row[..., prompt_length : prompt_length + t]
         for x, places in enumerate(columns):
             means[t, ..., x] = row[..., places].mean(-1) if places else 0
-        means[t, ..., -1] = output.mean(-1) if t else 0
+        means[t, ..., -1] = row[..., prompt_length : prompt_length + t].mean(-1) if t else 0
         in_snippets = row[..., [p for places in columns[1:-1] for p in places]].mean(-1)
         for i in range(k):
             ratio = k * means[t, ..., 1 + i] / (in_snippets + means[t, ..., -1])
@@ -186,9 +184,8 @@ def test_segments_are_counted_in_tokens_word_by_word(chat, lengths):
         tokenizer.chat_template = (
             "{{ bos_token }} <|user|> {{ messages[0]['content'] | trim }} <|assistant|>"
         )
-    model = LocalModel(tiny("llama"), tokenizer, name="words")
     prompt = RagPrompt("What is it ? ", ("one two", "three three three"), preamble=" Be brief .")
-    [attention] = model.read([prompt], ["so so"])
+    [attention] = LocalModel(tiny("llama"), tokenizer, name="words").read([prompt], ["so so"])
     assert attention.lengths.tolist() == lengths
     assert attention.means.shape == (2, 3, 4, 5)
     assert attention.model == "words"
@@ -197,8 +194,7 @@ def test_segments_are_counted_in_tokens_word_by_word(chat, lengths):
 def test_text_and_its_tokens_are_the_same_answer(model):
     expected = model.read(PROMPTS[:2], [model.tokenizer(" six hours")["input_ids"]] * 2)
     model.tokenizer.backend_tokenizer.enable_truncation(5)  # is not applied
-    found = model.read(PROMPTS[:2], [" six hours"] * 2)
-    for text, tokens in zip(found, expected, strict=True):
+    for text, tokens in zip(model.read(PROMPTS[:2], [" six hours"] * 2), expected, strict=True):
         np.testing.assert_array_equal(text.means, tokens.means)
         assert text.digest == tokens.digest
 
@@ -278,10 +274,9 @@ def test_a_prompt_fits_up_to_the_last_token():
 
 
 def test_models_whose_ratios_would_be_wrong_are_refused():
-    positions = RobertaForCausalLM(RobertaConfig(**SHAPE, is_decoder=True))
     for model, message in (
         (tiny("mistral", sliding_window=64), "config.sliding_window is 64"),
-        (positions, "positions"),
+        (RobertaForCausalLM(RobertaConfig(**SHAPE, is_decoder=True)), "positions"),
     ):
         with pytest.raises(ValueError, match=f"model 'refused' .*{message}"):
             LocalModel(model, bpe_tokenizer(), name="refused")

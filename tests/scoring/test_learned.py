@@ -134,9 +134,8 @@ def test_a_first_line_and_a_title_have_their_own_shares_of_the_query():
     long = f"{'x' * 99} red {'x' * 199} wine"  # cut to 200 letters, and to 100
     texts = ["\n Red: white\nwine", "Wine. Red wine", long, "赤。 red bread wine"]
     lines = ["Red: white", "Wine. Red wine", "red", "赤。 red bread wine"]
-    titles = ["Red", "Wine", "x", "赤"]
     words = words_of("red wine", texts)
-    for part, share in zip((lines, titles), words[2:4], strict=True):
+    for part, share in zip((lines, ["Red", "Wine", "x", "赤"]), words[2:4], strict=True):
         assert share.tolist() == (-shares_of("red wine", part, "stems")[0]).tolist()
     found = by_name(Sources((), ("s",), "none"), [[0.0] * 4], [*map(Snippet, texts)], words)
     same(found, {n: (w - w.mean()) / w.std() for n, w in zip(WORDS[2:4], words[2:4], strict=True)})
@@ -340,8 +339,7 @@ def test_a_snippet_that_cannot_be_scored_changes_no_other_score_and_no_fit(chang
         scorers = [SCORERS[0], LookupScorer(scores, "two")]
     shorter = replace(query, snippets=query.snippets[1:], relevant=query.relevant[1:])
     unstated = isinstance(change, dict) and "hits" not in change
-    warned = pytest.warns(UserWarning, match="some snippets") if unstated else nullcontext()
-    with warned:
+    with pytest.warns(UserWarning, match="some snippets") if unstated else nullcontext():
         found = replace(LEARNED, scorers=tuple(scorers)).score(query.query, query.snippets)
         fits = [
             fitted(LEARNED.sources, parts, [one], "snippets").coefficients

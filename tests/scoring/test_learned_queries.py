@@ -125,16 +125,14 @@ def test_the_order_of_the_snippets_does_not_count(random):
 
 def test_it_is_the_most_probable_one_of_the_prior_and_the_queries():
     answerable, unanswerable = drawn(12)
-    learned = fit(answerable, unanswerable)
-    kinds = [answerable, *unanswerable.values()]
     own = columns(HYBRID)
-    tables = [table_of(HYBRID, [], [], queries) for queries in kinds]
+    tables = [table_of(HYBRID, [], [], queries) for queries in [answerable, *unanswerable.values()]]
     table = in_units(own, units_of(own, tables[0]), np.concatenate(tables))
     # All answerable queries weigh as much as all others, and each source as much as another.
     weights = np.array([*[1 / 12] * 12, *[1 / 24] * 24]) * 18
     mean, sd = prior_of("queries").of(own)
     expected = most_probable(table, np.arange(36) < 12, mean, sd, weights)
-    np.testing.assert_allclose(learned.coefficients, expected, rtol=1e-6)
+    np.testing.assert_allclose(fit(answerable, unanswerable).coefficients, expected, rtol=1e-6)
     assert weights_of([10, 8, 0, 20]).tolist() == pytest.approx(
         (np.array([*[1 / 10] * 10, *[1 / 16] * 8, *[1 / 40] * 20]) * 19).tolist()
     )
@@ -182,10 +180,9 @@ def test_scorers_of_snippets_and_of_queries_are_features():
 
 
 def test_scorers_alone_are_enough():
-    scorer = LookupScorer({"good": 0.0, "bad": 1.0})
     answerable = [JudgedQuery(f"q{i}", ["good", "bad"], [True, False]) for i in range(3)]
     unanswerable = [JudgedQuery(f"u{i}", ["bad", "bad"], [False, False]) for i in range(3)]
-    learned = fit(answerable, {"u": unanswerable}, [scorer])
+    learned = fit(answerable, {"u": unanswerable}, [LookupScorer({"good": 0.0, "bad": 1.0})])
     assert learned.retrievers == ()
     scores = [learned.score_query("q", [Snippet(one), Snippet("bad")]) for one in ("good", "bad")]
     assert scores[0] < scores[1]

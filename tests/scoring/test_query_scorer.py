@@ -84,13 +84,11 @@ def test_the_best_score_of_a_retriever_that_found_nothing_is_the_worst():
 
 def test_what_only_reads_hits_makes_no_snippet_and_starts_no_thread():
     ranks = np.arange(4.0)
-    columns = {
+    snippets = Retrieved([None] * 4)  # which have no field to read
+    snippets.hits = {
         "bm25": HitColumns(ranks, np.array([9.0, 5.0, 2.0, 1.0])),
         "dense": HitColumns(ranks[::-1], ranks / 10),
     }
-
-    snippets = Retrieved([None] * 4)  # which have no field to read
-    snippets.hits = columns
 
     async def together(scorer):
         threads = threading.active_count()

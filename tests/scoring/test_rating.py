@@ -92,10 +92,9 @@ async def test_a_reply_that_did_not_end_by_itself_has_no_rating(finish, reason):
 
 
 def test_a_calibration_error_states_why_a_relevant_snippet_has_no_score():
-    judged = [JudgedQuery("q", ["Everest", "b"], [True, True], k=2)]
     scorer = LLMScorer(replying("no idea", '{"rating": 0.5}'), concurrency=1)
     with pytest.raises(ValueError, match="snippet 'Everest': unreadable"):
-        calibrate(judged, scorer, alpha=0.5)
+        calibrate([JudgedQuery("q", ["Everest", "b"], [True, True], k=2)], scorer, alpha=0.5)
 
 
 async def test_blank_texts_are_not_sent_and_equal_ones_once():

@@ -43,9 +43,8 @@ def test_the_test_at_a_threshold_is_valid_over_all_splits(rank, fixed):
     p_values = []
     for reference in SPLITS:
         cut = 2 * rank if fixed else sorted(reference)[rank - 1]
-        c = sum(r <= cut for r in reference)
         x = sum(r <= cut for r in range(11) if r not in reference)
-        p_values.append(p_at_threshold(c, x, 5, 6))
+        p_values.append(p_at_threshold(sum(r <= cut for r in reference), x, 5, 6))
     rejected = [Fraction(sum(p <= float(level) for p in p_values), 462) for level in levels]
     assert all(share <= level for share, level in zip(rejected, levels, strict=True))
     assert rejected[-1] > 0
