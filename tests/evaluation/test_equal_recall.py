@@ -272,12 +272,10 @@ def test_of_very_many_queries_some_are_drawn_and_the_table_says_so(monkeypatch):
 
 def test_recall_of_few_among_many_queries_is_not_tested():
     nothing = [ScoredQuery([0.1], [False], missed=0, tokens=[1])] * 20
-    found, rows = of([*QUERIES, *nothing], 0.5)
+    found, _ = of([*QUERIES, *nothing], 0.5)
     assert "3 queries with something relevant are too few to test" in " ".join(str(found).split())
     assert "Recall is over 3 of the 23 queries" in str(found)
-    some, rows = of([*QUERIES, *QUERIES, *QUERIES, *QUERIES, *nothing], 0.5)
-    assert rows[FILTER].measured["recall"].low > 0
-    assert all(row.more["snippets"].low > -5 for row in some.rows)
+    assert of([*QUERIES * 4, *nothing], 0.5)[1][FILTER].measured["recall"].low > 0
 
 
 def test_differences_are_of_the_same_resamples():

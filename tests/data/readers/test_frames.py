@@ -45,8 +45,8 @@ def test_a_frame_in_long_form_is_read_as_the_files_that_pandas_writes_of_it(tmp_
     frame().to_json(tmp_path / "rows.jsonl", orient="records", lines=True)
     for path in tmp_path.iterdir():
         assert read(path) == EXPECTED, path.name
-    polars = {"columns": [], "to_dict": None, "to_dicts": partial(frame().to_dict, "records")}
-    assert read(SimpleNamespace(**polars)) == EXPECTED
+    rows = partial(frame().to_dict, "records")  # as a Polars frame gives them
+    assert read(SimpleNamespace(columns=[], to_dict=None, to_dicts=rows)) == EXPECTED
     path.write_text(f"query;id;text;relevant;rank;score\nQ;1,5;{'3,14' * 50_000};1,0;1;-0,5")
     (only,) = read(path)[0].snippets
     assert (only.id, only.text, only.retrieval_score) == ("1,5", "3,14" * 50_000, -0.5)
