@@ -213,7 +213,7 @@ def evaluation_of(
     members = {} if set(counts.group.tolist()) == {None} else counts.by_group
     parts = {group: _measured(part, level, calibration) for group, part in members.items()}
     if calibration.by_group:
-        tests = sum(calibration.threshold(group) < math.inf for group in parts)
+        tests = verdicts.n_tested(calibration, parts)
         parts = {
             group: replace(part, verdict=_verdict(part, group, tests))
             for group, part in parts.items()

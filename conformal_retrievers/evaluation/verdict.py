@@ -136,6 +136,11 @@ def worst_of(verdicts: Iterable[Verdict | None]) -> Verdict | None:
     return replace(worst.among(len(given)), n=shortest.n, needed=shortest.needed)
 
 
+def n_tested(c: Calibration, groups: Iterable[str | None]) -> int:
+    """Return how many groups can fail: the others keep everything."""
+    return sum(c.threshold(group) < math.inf for group in groups)
+
+
 def with_groups(c: Calibration, units: Sequence[Any], measured: Callable[..., Any]) -> Any:
     """Return what is measured of units, and of each group if the calibration is by group.
 
@@ -143,7 +148,7 @@ def with_groups(c: Calibration, units: Sequence[Any], measured: Callable[..., An
     """
     whole = measured(units, None, 1)
     members = c.by_threshold(units) if c.by_group else {}
-    tests = sum(c.threshold(group) < math.inf for group in members)
+    tests = n_tested(c, members)
     parts = {g: measured(members[g], g, tests) for g in sorted(members, key=str)}
     verdict = worst_of(part.verdict for part in parts.values() or [whole])
     return replace(whole, verdict=verdict, by_group=parts)

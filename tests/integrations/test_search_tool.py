@@ -265,8 +265,8 @@ async def test_contexts_do_not_share_what_was_searched_and_one_can_be_stored(llm
     async def asked(ctx, *others):
         return [kept for _, kept in await asked_of(agent, ["Who?", *others], ctx)]
 
-    assert await asked(ctx) == [["near", "close"]]
-    assert await asked(Context(agent)) == [["near", "close"]]
+    for each in (ctx, ctx, Context(agent)):
+        assert await asked(each) == [["near", "close"]]
     stored = Context.from_dict(agent, json.loads(json.dumps(ctx.to_dict())))
     for each in (ctx, stored):  # as a run that goes on
         assert (await tool.acall(ctx=each, question="Who?")).content == "middle"

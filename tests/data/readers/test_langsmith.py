@@ -95,11 +95,12 @@ def test_runs_are_judged_by_feedback_on_each_document(sent, tmp_path):
 
 def test_runs_are_judged_by_the_examples_that_they_refer_to(sent, tmp_path):
     [run] = sent(Fixed())
-    reference = example({"question": "Who?"}, {"answer": "Ann", "documents": ["Ann did.", "No."]})
+    outputs = {"answer": "Ann", "documents": ["Ann did.", *map(str, range(9))]}
+    reference = example({"question": "Who?"}, outputs)
     run.reference_example_id = reference.id
-    fields = {"id": str(run.id), "missed": 1}
-    expected = JudgedQuery("Who?", SNIPPETS, [True, False, False], **fields)
-    assert read(written(tmp_path, run, reference)) == [expected]
+    expected = JudgedQuery("Who?", SNIPPETS, [True, False, False], id=str(run.id), missed=9)
+    with pytest.warns(UserWarning, match="9 of 10 references"):
+        assert read(written(tmp_path, run, reference)) == [expected]
 
 
 def test_runs_without_a_judgement_are_left_out_with_a_warning(sent, tmp_path):

@@ -1,7 +1,6 @@
 """OpenInference spans: those of real retrievers, and a file of Phoenix's client."""
 
 import json
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -100,15 +99,14 @@ def test_a_file_of_phoenix_is_read_with_the_annotation_of_a_person_first():
     metadata = {"source": "page", "start_index": 7}
     documents = [
         {"id": "a", "content": "Um 7.\n🥐", "score": 0.75, "metadata": json.dumps(metadata)},
-        {"id": "b", "content": "Nie.", "score": 0.5, "metadata": metadata},
+        {"id": "b", "content": "Nie.", "score": 0.5},
     ]
-    flat = {k: v for k, v in spans[0]["attributes"].items() if "metadata" not in k}
-    for i, (key, value) in product(range(2), metadata.items()):  # as the client returns them
-        flat[f"retrieval.documents.{i}.document.metadata.{key}"] = value
-    assert read([spans[0] | {"attributes": flat}, *annotations]) == [expected]
-    nested = {"retrieval": {"documents": [{"document": one} for one in documents]}}
-    nested[SpanAttributes.INPUT_VALUE] = "Wann?"
-    assert read([spans[0] | {"attributes": nested}, *annotations]) == [expected]
+    flat = {f"metadata.{key}": value for key, value in metadata.items()}  # by Phoenix's client
+    for own in ({"metadata": metadata}, flat):
+        both = documents[0], documents[1] | own
+        nested = {"retrieval": {"documents": [{"document": document} for document in both]}}
+        nested[SpanAttributes.INPUT_VALUE] = "Wann?"
+        assert read([spans[0] | {"attributes": nested}, *annotations]) == [expected]
     columns = {f"attributes.{name}": value for name, value in spans[0]["attributes"].items()}
     columns["context.span_id"] = "1" * 16  # a row of get_spans_dataframe
     assert read([columns, *reversed(annotations)]) == [expected]
