@@ -227,8 +227,7 @@ def test_calls_at_once_return_the_same_and_the_next_one_only_what_the_smaller_al
 
 
 async def test_calls_at_once_of_a_context_return_the_same_and_the_next_one_only_what_is_added(llms):
-    tool = llama_index_tool()
-    ctx = Context(FunctionAgent(tools=[tool], llm=llms[1]))
+    ctx = Context(FunctionAgent(tools=[tool := llama_index_tool()], llm=llms[1]))
 
     async def texts(n):
         found = await asyncio.gather(*(tool.acall(ctx=ctx, question="Who?") for _ in range(n)))
@@ -236,6 +235,9 @@ async def test_calls_at_once_of_a_context_return_the_same_and_the_next_one_only_
 
     assert await texts(2) == ["near\n\nclose"] * 2
     assert await texts(1) == ["middle"]
+    for step, question in ((2, "Q"), (1, "Where?"), (3, "Q")):  # the second begins a run
+        await ctx.store.set("num_iterations", step)
+        assert (await tool.acall(ctx=ctx, question=question)).content in ("near\n\nclose", LIKELY)
 
 
 def in_one_message(questions, messages):
