@@ -50,7 +50,7 @@ def test_evidence_of_which_nothing_was_retrieved_is_missed():
 
 def test_evidence_of_a_source_is_found_in_the_windows_of_it_that_have_a_position():
     windows = [
-        Snippet("It rains. Ann did it.", id="w1", document="doc", position=100),
+        Snippet("It rains. Ann did it!", id="w1", document="doc", position=100),
         Snippet("Ann did it. So she said.", id="w2", document="doc", position=110),
         Snippet("Bob slept.", id="w3", document="other", position=100),
     ]
