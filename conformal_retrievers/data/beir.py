@@ -177,7 +177,10 @@ def _by_id(path: Path) -> dict[str, _Row]:
 
 
 def read_qrels(path: Path) -> dict[str, dict[str, float]]:
-    """Read the score of each judged document, by query id and document id."""
+    """Read the score of each judged document, by query id and document id.
+
+    Raises ValueError for a document that is judged twice for a query, in two ways.
+    """
     qrels: dict[str, dict[str, float]] = defaultdict(dict)
     for place, columns in _tsv_rows(path, {3, 4}):  # TREC's second column is unused
         query_id, document, score = columns[0], *columns[-2:]

@@ -105,6 +105,7 @@ def try_splits(
     check_unique_ids(query.id for query in queries)
     check_copies(queries)
     some = sum(any(query.relevant) for query in queries)
+    stated = [query for query in queries if query.missed is not None] or queries
     if some // 2 < needed:
         raise ValueError(say("halves too few", n=some, alpha=alpha, needed=needed, all=2 * needed))
     coverages, tables, choices = [], [], []
@@ -121,7 +122,7 @@ def try_splits(
     return Splits(
         rows=tuple(_rows(tables)),
         n_queries=len(queries),
-        n_relevant=some,
+        n_relevant=sum(any(query.relevant) or bool(query.missed) for query in stated),
         drawn_from=len(queries),
         end_to_end=all(table.end_to_end for table in tables),
         ranked=all(table.ranked for table in tables),

@@ -24,7 +24,7 @@ from conformal_retrievers.theory.intervals import percent
 logger = logging.getLogger("conformal_retrievers")
 
 Queries = Literal["hashed", "text", "none"]
-LAST = 10**7  # number of a rotated file: what is higher is a date
+LAST = 10**5  # number of a rotated file: what is higher is a date, at least of a month
 
 
 @dataclass(frozen=True)
@@ -192,13 +192,13 @@ def _files(path: Path) -> list[Path]:
     beside = [*path.parent.glob(f"{glob.escape(path.name)}[.-][0-9]*")]
     for file in beside:
         if match := pattern.fullmatch(file.name):
-            number = int(re.sub(r"\D", "", match[1]))
-            rotated.append((number if number > LAST else -number, file))
-    if unread := sorted({*beside} - {file for _, file in rotated}):
-        text = f"{unread[0]} is not read, nor is any other file with such a name; unpack it with "
-        warnings.warn(f"{text}gzip, or rename it to {path.name}.1", stacklevel=3)
-    known = [path] if path.exists() or not rotated else []  # none since it was rotated
-    return [*(file for _, file in sorted(rotated)), *known]
+            number = int(digits := re.sub(r"\D", "", match[1]))
+            rotated.append((digits if number > LAST else "", -number, file))
+    if unread := sorted({*beside} - {file for *_, file in rotated}):
+        text = f"{len(unread)} files such as {unread[0]} are not read; unpack them, with names "
+        warnings.warn(f"{text}such as {path.name}.1", stacklevel=3)
+    # There may be none since it was rotated.
+    return [*(file for *_, file in sorted(rotated)), *[path] * (path.exists() or not rotated)]
 
 
 def _lines(file: Path, opened: BinaryIO) -> Iterator[bytes]:

@@ -291,7 +291,7 @@ def test_invalid_arguments_are_named():
         ("scores", lambda: Monitor(calibration).observe([[1.0, 2.0]])),
         ("guarantee", lambda: by_snippet.observe_judged(ScoredQuery([1.0], [True]))),
         ("'own'", lambda: of_own.observe_judged(own)),
-        ("'again' was observed", lambda: [of_own.observe_judged(again) for _ in range(2)]),
+        ("seen .* query 'again'", lambda: [of_own.observe_judged(again) for _ in range(2)]),
         ("score_queries", lambda: of_own.observe_judged(None)),
     ):
         with pytest.raises((TypeError, ValueError), match=words):

@@ -97,7 +97,7 @@ def judged_by(
     if not by_id and any(s.id is not None and not s.text for s in (*snippets, *relevant)):
         raise ValueError(say("ids or texts", record=record))
     keys = [s.id if by_id else s.text.strip() for s in snippets]
-    wanted = {s.id if by_id else s.text.strip() for s in relevant}
+    wanted = {s.id if by_id else s.text.strip() for s in relevant} - {""}
     missed = None if retrieved is None else len(wanted.difference(keys))
     if by_id and len({*keys}) < len(keys):  # they name the documents that chunks were cut from
         snippets = [replace(s, id=None, document=s.id) for s in snippets]

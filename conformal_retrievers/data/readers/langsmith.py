@@ -41,7 +41,7 @@ def read_langsmith(
 
     Raises ValueError for runs of a conformal filter, or documents that it kept; where
     nothing is known to be relevant, or it is ambiguous what is; for feedback that leaves out a
-    document.
+    document. Warns if more than half of ten references or more were not returned.
     """
     records = records_of(source)
     # By values: a frame of several kinds has the columns of all.

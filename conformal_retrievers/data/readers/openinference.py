@@ -81,7 +81,7 @@ def _span(record: Record) -> Record:
     for name in [name for name in flat if "metadata." in name]:
         owner, _, key = name.partition("metadata.")
         nested[f"{owner}metadata"][key] = flat.pop(name)
-    flat = {**nested, **flat}
+    flat |= nested
     ids = (context.get("span_id"), *map(record.get, ("context.span_id", "span_id", "id")))
     flat["id"] = _hex(as_name(record, "span_id", next(filter(None, ids), None)))
     flat["name"] = record.get("name")

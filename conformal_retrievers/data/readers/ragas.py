@@ -30,6 +30,7 @@ def read_ragas(source: Any) -> list[JudgedQuery]:
 
     Raises ValueError for a sample of several turns, one without a reference, or with broken fields;
     if only some samples have retrieved contexts; if no retrieved context of the set is a reference.
+    Warns if more than half of ten references or more were not retrieved.
     """
     records = records_of(source)
     queries = [_judged(record) for record in records]

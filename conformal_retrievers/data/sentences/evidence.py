@@ -112,7 +112,8 @@ def located(
 
     Warns of quotes that stand there more than once, of which the first place counts. Raises
     ValueError, naming the query, for evidence that ends beyond a snippet with the id that it names,
-    and for a quote that is not in it, or in part only in what is retrieved of a document.
+    and for a quote that is not in it, or in part only in what is retrieved of a document; and for a
+    document that has two texts at one place.
     """
     named = {piece.document for query in judged for piece in query.evidence}
     pieces: dict[str, set[tuple[int, str]]] = {}
@@ -142,14 +143,15 @@ def _occurs_again(quote: str, text: str) -> bool:
 def _joined(document: str, pieces: Iterable[tuple[int, str]]) -> str:
     """Return what is known of a document, with NUL for other characters.
 
-    Raises ValueError if two pieces state one place, and have other texts there.
+    Raises ValueError if two pieces state one place, and have other texts there: over half of the
+    second, since a heading that was put before it may stand there.
     """
     text = ""
     for start, piece in sorted(pieces):
         known = text[start : start + min(len(piece), COMPARED)]
         both = known, piece[: len(known)]
         alike = both[0] == both[1] or SequenceMatcher(None, *both, autojunk=False).ratio() > HALF
-        if len(known) > BETWEEN and not alike:
+        if len(text) - start > max(BETWEEN, HALF * len(piece)) and not alike:
             raise ValueError(say("two texts", name=document, start=start, texts=both))
         text = text[:start].ljust(start, "\0") + piece + text[start + len(piece) :]
     return text

@@ -46,7 +46,8 @@ def search_tool(
 
     The tool has no state. What a second call returns is in the store of the run's `Context`, under
     "conformal_<name>": agents and workflows that share a context share it, and tools of two filters
-    need two names. With each message of an agent's user, each question begins anew. Calls at
+    need two names. With each message of an agent's user, each question begins anew (with the same
+    one again, unless the agent asks other questions before it than the last time). Calls at
     once for one question return the same. The output's `raw_output` has the nodes.
 
     >>> agent = FunctionAgent(tools=[search_tool(retriever, conformal)], llm=llm)  # doctest: +SKIP
@@ -81,8 +82,8 @@ def search_tool(
         asked, turn = folded(question), str(await ctx.store.get("user_msg_str", default=""))
         step = await ctx.store.get("num_iterations", default=0)  # of the agent, from 1 in each run
         earlier = (await ctx.store.get(place, default={})).get(turn, {})
-        at, known = earlier.get(asked, (0, None))
-        if known is None or at >= step > 0:
+        at, known = earlier.get(asked, (step + 1, ()))
+        if not (again := at < max(step, 1)):
             nodes = await retriever.aretrieve(question)
             kept: Any = await both.apostprocess_nodes(nodes, query_str=question)
             more = [[node.node, node.score] for node in kept.more]  # what a context can store
@@ -94,7 +95,7 @@ def search_tool(
             of_run = {other: kept for other, kept in of_turn if kept[0] <= step}
             state[place] = {turn: {**of_run, asked: [step, more]}}
         texts = [node.node.get_content(MetadataMode.LLM) for node in kept]
-        text = tool_text(texts, bool(more), known is not None)
+        text = tool_text(texts, bool(more), again)
         return ToolOutput(name, text, raw_input={"question": question}, raw_output=[*kept])
 
     return FunctionTool.from_defaults(
