@@ -238,10 +238,8 @@ def equal_recall(
         return None
     the_filter = Way.fixed(FILTER, keeps(queries, calibration))
     ours, _, _ = at_recall(the_filter, queries, known, None)
-    n_relevant, some = (
-        int(np.count_nonzero(known)),
-        ~np.isnan(ours[:, 0]),
-    )  # resamples with a recall
+    n_relevant = int(np.count_nonzero(known))
+    some = ~np.isnan(ours[:, 0])  # resamples with something relevant
     rows = []
     for way in (*with_a_setting(queries), the_filter):
         theirs, setting, equal = at_recall(way, queries, known, ours[:, 0])

@@ -195,8 +195,8 @@ def _files(path: Path) -> list[Path]:
             number = int(digits := re.sub(r"\D", "", match[1]))
             rotated.append((digits if number > LAST else "", -number, file))
     if unread := sorted({*beside} - {file for *_, file in rotated}):
-        text = f"{len(unread)} files such as {unread[0]} are not read; unpack them, with names "
-        warnings.warn(f"{text}such as {path.name}.1", stacklevel=3)
+        text = f"files such as {unread[0]} are not read ({len(unread)} in all); unpack them, with"
+        warnings.warn(f"{text} names such as {path.name}.1", stacklevel=3)
     # There may be none since it was rotated.
     return [*(file for *_, file in sorted(rotated)), *[path] * (path.exists() or not rotated)]
 

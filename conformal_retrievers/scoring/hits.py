@@ -174,8 +174,9 @@ def turned(
         return scores
     if only_compared:
         return -scores
-    now, known = ("similarities", "distances")[:: 1 if not higher_is_better else -1]
-    raise ValueError(say("turned", names=named([retriever]), now=now, known=known))
+    kinds = ("similarities", "distances")
+    facts = {"now": kinds[higher_is_better], "known": kinds[not higher_is_better]}
+    raise ValueError(say("turned", names=named([retriever]), **facts))
 
 
 def _scores(scorer: RankScorer | FusionScorer | RetrievalScorer, snippets: Iterable[Any]) -> Scores:

@@ -27,6 +27,7 @@ from llama_index.core.schema import (
     TextNode,
 )
 from llama_index.postprocessor import conformal as llama_index_conformal
+from llama_index.retrievers.bm25 import BM25Retriever
 from pydantic import Field
 
 import langchain_conformal
@@ -510,12 +511,12 @@ def test_another_depth_or_search_mode_of_an_index_gives_a_warning():
 
     def hybrid(k=4, mode="default"):
         dense = index.as_retriever(similarity_top_k=k, vector_store_query_mode=mode)
-        return llama_index_conformal.HybridRetriever({"dense": dense})
+        words = BM25Retriever.from_defaults(nodes=nodes, similarity_top_k=k)
+        return llama_index_conformal.HybridRetriever({"dense": dense, "bm25": words})
 
-    queries = [JudgedQuery.from_ids("q", [*TEXTS])]
-    judged = llama_index_conformal.judge_retriever(hybrid(), queries)
+    judged = llama_index_conformal.judge_retriever(hybrid(), [JudgedQuery.from_ids("q", [*TEXTS])])
     keep = ConformalFilter.of(calibrate(judged, RankScorer("dense"), alpha=0.5))
-    for other, words in ((hybrid(2), "'dense' is asked for 2"), (hybrid(mode="mmr"), "mmr")):
+    for other, words in ((hybrid(2), "'dense'.*'bm25' is asked"), (hybrid(mode="mmr"), "mmr")):
         with pytest.warns(UserWarning, match=words):
             InLlamaIndex().filter_once(other, keep)
 

@@ -153,7 +153,8 @@ def records_of(source: Any) -> list[Record]:
         alone = isinstance(source, Mapping) or not isinstance(source, Iterable)
         items = [source] if alone else source
         if of_table:  # of polars, or of pandas
-            items = source.to_dicts() if hasattr(source, "to_dicts") else source.to_dict("records")
+            rows = getattr(source, "to_dicts", None)
+            items = rows() if callable(rows) else source.to_dict("records")
         place, where = "row {}" if of_table else "records[{}]", f"the {type(source).__name__}"
         records = [*placed((place.format(i), item) for i, item in enumerate(items))]
     if not records:
