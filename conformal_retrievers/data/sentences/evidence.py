@@ -146,8 +146,8 @@ def _joined(document: str, pieces: Iterable[tuple[int, str]]) -> str:
     Raises ValueError if two pieces state one place, and have other texts there: over half of the
     second, since a heading that was put before it may stand there.
 
-    >>> _joined("d", [(0, "A long title: Ann did"), (7, "A long title: it, in May, she said.")])
-    'A long A long title: it, in May, she said.'
+    >>> _joined("d", [(0, "Warranty: Ann did it in"), (10, "Warranty: on Monday, in the rain.")])
+    'Warranty: Warranty: on Monday, in the rain.'
     """
     text = ""
     for start, piece in sorted(pieces):
