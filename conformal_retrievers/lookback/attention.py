@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from conformal_retrievers.extras import require
 from conformal_retrievers.lookback.prompt import PromptTokens
+from conformal_retrievers.lookback.wording import say
 
 require("models", "torch", "transformers")
 import torch
@@ -62,11 +63,8 @@ class Recorder:
         rows = (1 if seen else self.prompt) if self.last_row_alone else read[2]
         keys = self.prompt + len(seen) if self.last_row_alone else read[2]
         if read != (len(self.member), rows, keys):
-            raise ValueError(
-                f"layer {layer} read (sequences, tokens, tokens so far) {read} instead of "
-                f"{(len(self.member), rows, keys)}; give a model and generation settings that "
-                "read one token of each sequence per call"
-            )
+            expected = len(self.member), rows, keys
+            raise ValueError(say("read otherwise", layer=layer, read=read, expected=expected))
         self.member = self.member.to(query.device)
         _, n_queries, n_keys = read
         first = n_queries - 1 if self.last_row_alone else self.prompt - 1
@@ -148,10 +146,7 @@ def _attention(
         if kwargs.get("is_causal") is False or not getattr(module, "is_causal", True):
             other.append("later tokens")
         if other:
-            raise ValueError(
-                f"the attention of {type(module).__name__} depends on {other[0]}; give a causal "
-                "language model with plain softmax attention"
-            )
+            raise ValueError(say("depends on", kind=type(module).__name__, what=other[0]))
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         layer: int = module.layer_idx  # type: ignore[assignment]
         recorder.record(layer, query, key, attention_mask, scale)

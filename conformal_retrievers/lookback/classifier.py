@@ -27,6 +27,7 @@ from conformal_retrievers.lookback.ratios import (
     check_digests,
     ratio_features,
 )
+from conformal_retrievers.lookback.wording import say
 from conformal_retrievers.theory.intervals import Interval, auc, check_level
 
 FORMAT = "conformal-retrievers/factuality-classifier"
@@ -148,18 +149,14 @@ class FactualityClassifier:
 
 def _check_both(consistent: NDArray[np.bool_]) -> None:
     if consistent.all() or not consistent.any():
-        raise ValueError(
-            f"answers has {consistent.sum()} consistent and {(~consistent).sum()} inconsistent "
-            "ones; give some of both"
-        )
+        n = consistent.sum()
+        raise ValueError(say("of one kind", consistent=n, inconsistent=consistent.size - n))
 
 
 def _features_of(
     ratios: LookbackRatios, model: str, variant: Variant, layers: int, heads: int, n_snippets: int
 ) -> Values:
     if (ratios.model, *ratios.context.shape) != (model, layers, heads):
-        raise ValueError(
-            f"ratios are of {ratios.model!r} with {ratios.context.shape} layers and heads, but the "
-            f"classifier is for {model!r} with {(layers, heads)}; fit one for each model"
-        )
+        expected = layers, heads
+        raise ValueError(say("of another model", ratios=ratios, model=model, expected=expected))
     return ratio_features(ratios, variant, n_snippets)

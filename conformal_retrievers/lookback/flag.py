@@ -34,6 +34,7 @@ from conformal_retrievers.lookback.ratios import (
     check_digests,
     lookback_ratios,
 )
+from conformal_retrievers.lookback.wording import say
 from conformal_retrievers.theory.intervals import check_level, ordered_pairs, percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
@@ -140,10 +141,7 @@ def calibrate_flag(
     consistent = np.array([answer.consistent for answer in given], dtype=bool)
     inconsistent = [answer for answer in given if not answer.consistent]
     if not inconsistent:
-        raise ValueError(
-            f"answers has {len(given)} consistent and no inconsistent ones; judge more, because "
-            "the inconsistent ones set the threshold"
-        )
+        raise ValueError(say("none inconsistent", n=len(given)))
     ordered, pairs = ordered_pairs(confidence[~consistent], confidence[consistent])
     checks.warn_if_reversed(ordered, pairs, FLAGS, len(given))
     calibration = Calibration(
@@ -195,10 +193,7 @@ def local_model(llm: object, model: Any, tokenizer: Any, example: str) -> Any:
     if isinstance(llm, LocalModel):
         return llm
     if model is None or tokenizer is None:
-        raise TypeError(
-            f"llm is a {type(llm).__name__}, whose attention is hidden; give {example}, or a "
-            "LocalModel"
-        )
+        raise TypeError(say("hidden attention", kind=type(llm).__name__, example=example))
     return LocalModel(model, tokenizer)
 
 
@@ -222,12 +217,7 @@ class Answering:
         model, made_for = self.local, self.flag.classifier
         shape = (made_for.model, made_for.layers, made_for.heads)
         if (model.name, model.layers, model.heads) != shape:
-            raise checks.CalibrationMismatch(
-                f"flag is for the model {made_for.model!r} of {made_for.layers} layers of "
-                f"{made_for.heads} heads, but llm is {model.name!r} of {model.layers} layers of "
-                f"{model.heads}; fit and calibrate with this one, or, if they are the same model, "
-                f"give LocalModel(model, tokenizer, name={made_for.model!r})"
-            )
+            raise checks.CalibrationMismatch(say("another model", known=made_for, model=model))
 
     def __call__(
         self, question: str, texts: Iterable[str], group: str | None = None

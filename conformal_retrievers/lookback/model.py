@@ -23,6 +23,7 @@ from conformal_retrievers.llm.wire import portable
 from conformal_retrievers.lookback.attention import Recorder, recording
 from conformal_retrievers.lookback.prompt import PromptTokens, RagPrompt, check_plain, prompt_tokens
 from conformal_retrievers.lookback.ratios import SegmentAttention
+from conformal_retrievers.lookback.wording import say
 
 require("models", "torch", "transformers")
 import torch
@@ -164,11 +165,8 @@ class LocalModel:
     def _tokens(self, number: int, prompt: RagPrompt, answer: int) -> PromptTokens:
         tokens = prompt_tokens(number, prompt, self.tokenizer)
         if self.max_tokens is not None and len(tokens.ids) + answer > self.max_tokens:
-            raise ValueError(
-                f"prompts[{number}] takes {len(tokens.ids)} tokens and its answer {answer}, but "
-                f"{self.name!r} reads {self.max_tokens}; give fewer or shorter snippets, or a "
-                "shorter answer"
-            )
+            facts = {"number": number, "n": len(tokens.ids), "answer": answer, "name": self.name}
+            raise ValueError(say("too long", **facts, limit=self.max_tokens))
         return tokens
 
 
@@ -186,10 +184,7 @@ def _check_attention(model: PreTrainedModel, name: str) -> None:
         reason = f"has a sliding window (config.sliding_window is {window!r:.80})"
     else:
         return
-    raise ValueError(
-        f"model {name!r} ({type(model).__name__}) {reason}. Give a causal language model with full "
-        "attention, such as Llama, Qwen, Mistral without a window, or GPT-2."
-    )
+    raise ValueError(say("no attention", name=name, kind=type(model).__name__, reason=reason))
 
 
 def _padded_left(ids: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformal_retrievers.data.checks import all_of
+from conformal_retrievers.lookback.wording import say
 
 PREAMBLE = "Answer the question from the documents alone."
 
@@ -69,10 +70,8 @@ def prompt_tokens(number: int, prompt: RagPrompt, tokenizer: Any) -> PromptToken
     lengths = np.bincount(segments, minlength=len(prompt.snippets) + 2)
     without = np.flatnonzero(lengths[1:-1] == 0)
     if len(without):
-        raise ValueError(
-            f"prompts[{number}].snippets[{without[0]}] is {prompt.snippets[without[0]]!r:.60}, "
-            "which has no token of its own; leave it out"
-        )
+        i = without[0]
+        raise ValueError(say("no token", number=number, i=i, text=prompt.snippets[i]))
     return PromptTokens(encoded["input_ids"], segments, lengths)
 
 
@@ -91,10 +90,7 @@ def _text(number: int, prompt: RagPrompt, tokenizer: Any) -> tuple[str, NDArray[
         message = [{"role": "user", "content": body}]
         text = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
         if text.count(body) != 1:
-            raise ValueError(
-                f"prompts[{number}] is changed or repeated by the tokenizer's chat template; give "
-                "a tokenizer without one (chat_template = None)"
-            )
+            raise ValueError(say("template", number=number))
     starts = text.index(body) + np.cumsum([0, *(len(part) + 2 for part in parts)])
     return text, starts[-len(prompt.snippets) - 2 : -1], chat
 
@@ -106,6 +102,4 @@ def check_plain(name: str, text: str, tokenizer: Any) -> None:
     special.update(tokenizer.all_special_tokens)
     control = next((token for token in sorted(special) if token in text), None)
     if control is not None:
-        raise ValueError(
-            f"{name} has {control!r} in it, which the tokenizer reads as a control token; remove it"
-        )
+        raise ValueError(say("control token", name=name, control=control))

@@ -20,6 +20,8 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from conformal_retrievers.lookback.wording import say
+
 Values = NDArray[np.float64]
 Variant = Literal["snippets", "snippet-average", "full-context"]
 
@@ -103,10 +105,8 @@ def ratio_features(ratios: LookbackRatios, variant: Variant, n_snippets: int) ->
         raise ValueError(f"variant is {variant!r:.80}; give one of {get_args(Variant)}")
     missing = n_snippets - ratios.snippets.shape[-1]
     if missing < 0:
-        raise ValueError(
-            f"n_snippets is {n_snippets}, but the prompt of an answer has "
-            f"{ratios.snippets.shape[-1]} snippets; fit with more, or generate from fewer"
-        )
+        n = ratios.snippets.shape[-1]
+        raise ValueError(say("more snippets", limit=n_snippets, n=n))
     if variant == "full-context":
         return _scaled(ratios.context).ravel()
     if variant == "snippet-average":
@@ -145,7 +145,4 @@ def check_digests(answers: Sequence[JudgedRatios], used: Mapping[str, Iterable[s
         if digest in uses:
             raise ValueError(f"answers[{i}] was used to {uses[digest]}; give answers new to it")
         if places.setdefault(digest, i) != i:
-            raise ValueError(
-                f"answers[{i}] is the same answer to the same prompt as answers[{places[digest]}]; "
-                "leave one of them out"
-            )
+            raise ValueError(say("twice", i=i, other=places[digest]))
