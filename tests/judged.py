@@ -1,7 +1,9 @@
 """Judged queries that have, between them, every field and any text."""
 
 from conformal_retrievers.data import Evidence, Hit, JudgedQuery, Snippet
-from conformal_retrievers.data.retrieval import Hybrid, Retrieval
+from conformal_retrievers.data.retrieval import Described, Hybrid, Retrieval
+
+BM25 = Described(name="BM25()", framework="LangChain")
 
 QUERIES = [
     JudgedQuery(
@@ -30,9 +32,9 @@ QUERIES = [
         [],
         [],
         missed=0,
-        retriever=Hybrid({"a; b: c": Retrieval("BM25()"), "d": Retrieval("store(model)", 3)}),
+        retriever=Hybrid({"a; b: c": Retrieval(BM25), "d": Retrieval("store(model)", 3)}),
     ),
-    JudgedQuery("nothing answers", ["a"], [False], missed=0, answerable=False),
+    JudgedQuery("nothing answers", ["a"], [False], missed=0, answerable=False, retriever=BM25),
     JudgedQuery.from_ids("by ids", ["a", "ü"]),
     JudgedQuery("sentences", [Snippet("a", id="c:0", document="d")], [True], split="sentences"),
 ]

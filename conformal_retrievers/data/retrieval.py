@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sized
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import AfterValidator, ConfigDict, Field, RootModel, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel, ValidationError
 
 from conformal_retrievers.data.checks import check_names
 from conformal_retrievers.data.files import explain
@@ -21,7 +21,7 @@ class Retrieval:
 
     __pydantic_config__ = ConfigDict(extra="forbid", revalidate_instances="always")
 
-    retriever: Name | Hybrid
+    retriever: Name | Described | Hybrid
     k: Annotated[int, Field(ge=1, strict=True)] | None = None
 
     def returned(self, lists: Iterable[Sized], name: str | None) -> Retrieval:
@@ -31,6 +31,23 @@ class Retrieval:
         """
         k = None if self.k is None else max([self.k, *map(len, lists)])
         return Retrieval(name or self.retriever, k)
+
+
+class Described(BaseModel):
+    """A retriever as a package describes it: its class, and what is in it, as its framework has it.
+
+    Those of one framework can be compared. A name that the user chose, or a function's, is a str.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Name
+    framework: Literal["LangChain", "LlamaIndex"]
+
+    def __str__(self) -> str:
+        return self.name
+
+    __repr__ = __str__
 
 
 class Hybrid(RootModel[dict[Name, Retrieval]]):
@@ -60,14 +77,7 @@ class Hybrid(RootModel[dict[Name, Retrieval]]):
         return None if None in depths else sum(k or 0 for k in depths)
 
 
-Retriever: TypeAlias = str | Hybrid  # by the name of its class or store
-
-
-# How names end that a framework's package gives: of a class, and of a LangChain store.
-STORES = (", similarity)", ", mmr)", ", similarity_score_threshold)", ", metadata filter)")
-OURS = ("()", *STORES, *(f"{end})" for end in STORES))
-WITHIN = ", k = "  # in the name of a class, behind each retriever in it
-INDEX = "VectorIndexRetriever("  # how those of LlamaIndex begin that name a store and a model
+Retriever: TypeAlias = str | Described | Hybrid
 
 
 def difference(
@@ -78,18 +88,17 @@ def difference(
 ) -> str | None:
     """Return how a retriever is known to differ from the calibrated one, or None.
 
-    A name that the user chose, and that of a function, cannot be compared. `part` is the
-    retriever's name in a `HybridRetriever`, and `parts` are all of the calibrated one, which show
-    that two have each other's name.
+    `part` is the retriever's name in a `HybridRetriever`, and `parts` are all of the calibrated
+    one, which show that two have each other's name.
 
-    >>> difference(Retrieval("FAISS(m, mmr)", 9), Retrieval("FAISS(m, mmr)", 20))
+    >>> difference(Retrieval("mine", 9), Retrieval("mine", 20))
     'the retriever is asked for 9 documents, but the calibration has k = 20: retrieve 20, or \
 calibrate at 9'
-    >>> known = {"dense": {"retriever": "VectorIndexRetriever(m)"}, "bm25": {"retriever": "b"}}
-    >>> now = {"dense": {"retriever": ""}, "bm25": known["dense"]}
-    >>> difference(Retrieval(Hybrid(now)), Retrieval(Hybrid(known)))
-    "the retriever 'bm25' is VectorIndexRetriever(m), but the calibration is of b: retrieve with \
-that one, or calibrate with this one"
+    >>> now = Described(name="FAISS(m, mmr)", framework="LangChain")
+    >>> known = Described(name="FAISS(m, similarity)", framework="LangChain")
+    >>> difference(Retrieval(now), Retrieval(known))
+    'the retriever is FAISS(m, mmr), but the calibration is of FAISS(m, similarity): retrieve with \
+that one, or calibrate with this one'
     """
     what = "the retriever" if part is None else f"the retriever {part!r}"
     now, known, k = asked.retriever, calibrated.retriever, calibrated.k
@@ -97,10 +106,8 @@ that one, or calibrate with this one"
         all_parts = {own.retriever for own in known.root.values()}
         each = [difference(o, known.root[name], name, all_parts) for name, o in now.root.items()]
         return "; ".join(text for text in each if text) or None
-    both = now, known
-    of_langchain = all(isinstance(n, Hybrid) or n.endswith(OURS) or WITHIN in n for n in both)
-    of_llama_index = all(isinstance(name, str) and name.startswith(INDEX) for name in both)
-    if now != known and (of_langchain or of_llama_index or now in parts):
+    comparable = not isinstance(now, str) and not isinstance(known, str)
+    if now != known and ((comparable and not of_two_frameworks(now, known)) or now in parts):
         text = f"{what} is {now}, but the calibration is of {known}: retrieve with that one"
         these = "queries with such filters" if "metadata filter" in str(now) else "this one"
         return f"{text}, or calibrate with {these}"
@@ -112,39 +119,35 @@ that one, or calibrate with this one"
     return None
 
 
-def may_be_one(name: Retriever | None, other: Retriever | None) -> bool:
-    """Return whether two names may be of one vector store, in LlamaIndex and in LangChain.
-
-    >>> may_be_one("VectorIndexRetriever(m)", "FAISS(m, similarity)")
-    True
-    >>> may_be_one("VectorIndexRetriever(m)", "BM25Retriever()")
-    False
-    """
-    pairs = (str(name), str(other)), (str(other), str(name))
-    return any(INDEX in first and any(end in second for end in STORES) for first, second in pairs)
+def of_two_frameworks(*retrievers: Retriever | int | None) -> bool:
+    """Return whether retrievers are of LangChain and LlamaIndex, and so may be the same."""
+    unions = [retriever for retriever in retrievers if isinstance(retriever, Hybrid)]
+    each = [*retrievers, *(part.retriever for union in unions for part in union.root.values())]
+    return len({own.framework for own in each if isinstance(own, Described)}) == 2
 
 
 def as_retriever(where: str, value: Any) -> Retriever | None:
     """Return a retriever, also as JSON has it; raise TypeError or ValueError for anything else."""
     if value and isinstance(value, Mapping):
         try:
-            return Hybrid.model_validate(value)
+            described = isinstance(value.get("framework"), str)
+            return (Described if described else Hybrid).model_validate(value)
         except ValidationError as error:
             raise ValueError(f"{where}: retriever.{explain(error)}") from None
-    if isinstance(value, Hybrid):
+    if isinstance(value, Described | Hybrid):
         return value
     check_names(where, retriever=value)
     return None if value is None else str(value)
 
 
 def in_words(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return facts about a retrieval with the retrievers of a union as a text."""
+    """Return facts about a retrieval with its retriever as a text."""
     known = as_retriever("retrieval", facts.get("retriever"))
     return {**facts, "retriever": str(known)} if known else {**facts}
 
 
 def as_json(value: object) -> Any:
-    """Return a `Hybrid` as plain JSON; raise TypeError for anything else."""
-    if not isinstance(value, Hybrid):
+    """Return a retriever as plain JSON; raise TypeError for anything else."""
+    if not isinstance(value, Described | Hybrid):
         raise TypeError(f"{value!r:.60} is not JSON")
     return value.model_dump()

@@ -35,7 +35,7 @@ from conformal_retrievers.data.column_checks import Objects
 from conformal_retrievers.data.columns import ScoredQueries, places_by_group
 from conformal_retrievers.data.hits import HitColumns
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
-from conformal_retrievers.data.retrieval import may_be_one
+from conformal_retrievers.data.retrieval import of_two_frameworks
 from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.wording import say
 from conformal_retrievers.scoring.hits import named
@@ -108,12 +108,12 @@ def checked(given: Given, calibration: Calibration, name: str = "scored") -> Sco
 def warn_if_retrieved_otherwise(queries: Sequence[JudgedQuery], calibration: Calibration) -> None:
     """Warn of another depth or retriever than the calibration's, missing hits, and short lists.
 
-    The names that LlamaIndex and LangChain give a vector store are not compared with each other.
+    Retrievers of LlamaIndex and LangChain are not compared with each other.
     """
     for name in ("retriever", "k"):
         known: Any = getattr(calibration, name)
         others = {getattr(query, name) for query in queries} - {None, known}
-        others = {other for other in others if not may_be_one(other, known)}
+        others = {other for other in others if not of_two_frameworks(other, known)}
         if known is not None and others:
             had = ", ".join(sorted(map(repr, others)))
             warnings.warn(say("retrieved otherwise", name=name, had=had, known=known), stacklevel=2)

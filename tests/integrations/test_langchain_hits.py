@@ -482,7 +482,8 @@ PARENTS = MultiVectorRetriever(vectorstore=store(Sparse), docstore=InMemoryStore
 )
 def test_judged_queries_carry_the_retrievers_name_and_depth(retriever, name, k):
     (judged,) = judge_retriever(retriever, [QUERY])
-    assert (judged.retriever, judged.k) == (name, k)
+    assert (str(judged.retriever), judged.k) == (name, k)
+    assert isinstance(judged.retriever, str) == name.islower()  # a function's own name
 
 
 @pytest.mark.parametrize(

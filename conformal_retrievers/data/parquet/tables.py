@@ -10,7 +10,7 @@ from conformal_retrievers.data.hits import HitColumns
 from conformal_retrievers.data.jsonl import TYPES
 from conformal_retrievers.data.parquet.row_groups import FLAG, MARK, NUMBER, TEXT, WHOLE, Kind
 from conformal_retrievers.data.queries import JudgedQuery
-from conformal_retrievers.data.retrieval import Hybrid, Retriever
+from conformal_retrievers.data.retrieval import Described, Hybrid, Retriever
 from conformal_retrievers.extras import require
 
 require("parquet", "pyarrow")
@@ -108,7 +108,7 @@ def _hit_lists(hits: Mapping[str, HitColumns], of: slice) -> Any:
 
 
 def _stored(value: Any) -> Any:
-    return value.model_dump_json() if isinstance(value, Hybrid) else value
+    return value.model_dump_json() if isinstance(value, Described | Hybrid) else value
 
 
 def _nested(values: Any, offsets: Any) -> Any:

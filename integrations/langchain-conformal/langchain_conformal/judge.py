@@ -17,7 +17,7 @@ from typing_extensions import Unpack
 from conformal_retrievers import LLM, JudgedQuery, Scorer
 from conformal_retrievers.data.hits import RETRIEVER
 from conformal_retrievers.data.matching import JudgeOptions, Returned, retrieve_and_judge
-from conformal_retrievers.data.retrieval import Hybrid, Retrieval
+from conformal_retrievers.data.retrieval import Described, Hybrid, Retrieval
 from conformal_retrievers.data.union import check_asked, failure, judging
 from conformal_retrievers.filtering import RetrievalFilter
 from conformal_retrievers.labels import Labelled, label_questions
@@ -194,14 +194,14 @@ def check_hits(scorer: Scorer | QueryScorer, retriever: RetrieverLike) -> None:
         check_asked(retrievers_of(scorer), [*parts_of(within)] or [RETRIEVER])
 
 
-def retrieval_of(retriever: RetrieverLike) -> Retrieval:
-    """Return what the retriever is, and how many documents it is asked for, None if unknown.
+def retrieval_of(asked: RetrieverLike) -> Retrieval:
+    """Return what a retriever is, and how many documents it is asked for, None if unknown.
 
     A vector store is named with its model and how it searches, another retriever by its class and
     the retrievers or the store in it, as in "TavilySearchRetriever()", and a function by its own
     name.
     """
-    within, bound = unbound(retriever)
+    within, bound = unbound(asked)
     if parts := parts_of(within):
         hybrid = Hybrid({name: retrieval_of(part) for name, part in parts.items()})
         return Retrieval(hybrid, hybrid.k)
@@ -218,10 +218,10 @@ def retrieval_of(retriever: RetrieverLike) -> Retrieval:
             known = signature(within.vectorstore.similarity_search).parameters.get("k")
             k = None if known is None else known.default
     else:
-        inside = _inside(within, of_store)
-        a_class = isinstance(within, BaseRetriever)
-        name = f"{type(within).__name__}({inside})" if a_class else within.get_name()
-    return Retrieval(name, k if type(k) is int and k > 0 else None)
+        name = f"{type(within).__name__}({_inside(within, of_store)})"
+    own = Described(name=name, framework="LangChain")
+    retriever = own if isinstance(within, BaseRetriever) else within.get_name()
+    return Retrieval(retriever, k if type(k) is int and k > 0 else None)
 
 
 def _model(store: VectorStore) -> str:

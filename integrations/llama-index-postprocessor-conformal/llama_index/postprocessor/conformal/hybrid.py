@@ -10,7 +10,7 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
 from conformal_retrievers.data.hits import fusion
-from conformal_retrievers.data.retrieval import INDEX, Hybrid, Retrieval
+from conformal_retrievers.data.retrieval import Described, Hybrid, Retrieval
 from conformal_retrievers.data.union import Item, OnError, aask, ask, check_retrievers, unite
 from conformal_retrievers.llm import wire
 from llama_index.postprocessor.conformal.nodes import NodeWithHits, text_of
@@ -71,11 +71,7 @@ class HybridRetriever(BaseRetriever):
         return self._united(await aask(calls, self.on_error, self._logged))
 
     def _united(self, found: Mapping[str, list[NodeWithScore]]) -> list[NodeWithScore]:
-        asked = tuple(self.retrievers)
-        parts = map(retrieval_of, self.retrievers.values())
-        # Another name may be that of a class of the other framework for the same retriever.
-        named = (p if str(p.retriever).startswith(INDEX) else Retrieval("", p.k) for p in parts)
-        retriever = Hybrid(dict(zip(asked, named, strict=True)))
+        asked, retriever = tuple(self.retrievers), hybrid_of(self)
         failed = tuple(name for name in asked if name not in found)
         lists = {
             name: [Item(node.node_id, text_of(node.node), node.score) for node in nodes]
@@ -94,14 +90,20 @@ class HybridRetriever(BaseRetriever):
         ]
 
 
+def hybrid_of(retriever: HybridRetriever) -> Hybrid:
+    """Return what its retrievers are, and how many nodes each is asked for."""
+    return Hybrid({name: retrieval_of(part) for name, part in retriever.retrievers.items()})
+
+
 def retrieval_of(retriever: BaseRetriever) -> Retrieval:
     """Return what the retriever is, and how many nodes it is asked for, None if unknown."""
     if isinstance(retriever, HybridRetriever):
-        hybrid = Hybrid({name: retrieval_of(part) for name, part in retriever.retrievers.items()})
+        hybrid = hybrid_of(retriever)
         return Retrieval(hybrid, hybrid.k)
     store = getattr(retriever, "_vector_store", None)
     model = wire.portable(wire.model_name(getattr(retriever, "_embed_model", None)) or "")
     how = (getattr(retriever, "_vector_store_query_mode", None) or "").replace("default", "")
     inside = ", ".join(part for part in (store and type(store).__name__, model, how) if part)
     name, k = f"{type(retriever).__name__}({inside})", getattr(retriever, "similarity_top_k", None)
-    return Retrieval(name, k if type(k) is int and k > 0 else None)
+    described = Described(name=name, framework="LlamaIndex")
+    return Retrieval(described, k if type(k) is int and k > 0 else None)
