@@ -308,8 +308,7 @@ def test_a_top_k_that_cannot_keep_enough_as_its_retriever_returns_too_few_is_lef
 def test_a_top_k_that_keeps_fewer_of_one_query_is_not_better_by_more_than_the_noise():
     top = [ScoredQuery([0.0, 1.0], [True, False])] * 20
     for n, better in ((1, False), (8, True)):  # of so many, the score keeps one more
-        own = [ScoredQuery([0.0, 0.0], [True, False])] * n + top[n:]
-        assert _better(top, own, 0.1) == better
+        assert _better(top, [ScoredQuery([0.0, 0.0], [True, False])] * n + top[n:], 0.1) == better
 
 
 @pytest.mark.parametrize(("field", "context"), [("document", "none"), ("position", "document")])

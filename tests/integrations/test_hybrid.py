@@ -237,8 +237,7 @@ def test_judged_queries_have_the_hits_names_and_depth_of_all(framework):
     assert [(s.id, s.hits) for s in judged.snippets] == [*HITS.items()]
     assert [s.retrieval_score for s in judged.snippets] == [fusion(h) for h in HITS.values()]
     assert (judged.k, judged.missed) == (6, 1)
-    names = ("bm25: ", "; dense: ", "k = 3")
-    assert all(name in str(judged.retriever) for name in names)
+    assert all(name in str(judged.retriever) for name in ("bm25: ", "; dense: ", "k = 3"))
     own = framework.package.judge_retriever(hybrid_in(framework), [query], name="mine")
     assert own[0].retriever == "mine"
 

@@ -58,8 +58,7 @@ SILENT = query_gate(lambda query: float(query == "silent"))
 
 
 def parted(options):
-    names = ("gate", "on_empty", "shadow")
-    return {key: options.pop(key) for key in names if key in options}
+    return {key: options.pop(key) for key in ("gate", "on_empty", "shadow") if key in options}
 
 
 def documents_of(query):
@@ -205,8 +204,7 @@ NOTHING, NO_MORE = "Nothing relevant was found.", "Nothing more was found for th
     ids=["nothing likely", "nothing", "silent", "keep best", "shadow"],
 )
 async def test_a_call_that_has_nothing_to_return_says_so(asked, question, options, texts, llms):
-    found = await asked([question, question], llms, **options)
-    assert [text for text, _ in found] == texts
+    assert [text for text, _ in await asked([question, question], llms, **options)] == texts
 
 
 ODD = [[Document("near")], "near", 7, {"more": []}, {"question": "Who?"}]

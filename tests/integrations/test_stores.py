@@ -173,8 +173,7 @@ async def test_a_file_keeps_what_is_relevant_sync_and_async(asked, own_file):
     assert 0 < n < K / 2
     if (asked.framework, asked.name) not in NO_ASYNC:
         for query in new[:3]:
-            kept = asked.kept(own_file, query.query)
-            assert await asked.akept(own_file, query.query) == kept
+            assert await asked.akept(own_file, query.query) == asked.kept(own_file, query.query)
 
 
 @pytest.mark.parametrize(("framework", "name"), sorted(NO_ASYNC))

@@ -140,8 +140,7 @@ def test_what_is_tolerated_follows_the_losses_where_too_few_queries_keep_everyth
 @pytest.mark.parametrize(("guarantee", "delta"), [("query-recall", None), ("all", 1e-9)])
 def test_to_lose_no_more_than_alpha_is_no_harm(guarantee, delta):
     """Of these, the threshold loses none: ties and a small delta keep more than 1 - alpha."""
-    tied = calibrated([1.0] * 400, 0.2, guarantee=guarantee, delta=delta)
-    assert Monitor(tied)._tolerated == 0.2
+    assert Monitor(calibrated([1.0] * 400, 0.2, guarantee=guarantee, delta=delta))._tolerated == 0.2
 
 
 def test_behind_a_gate_what_is_tolerated_follows_the_losses():

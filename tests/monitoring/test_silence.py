@@ -88,8 +88,7 @@ def test_a_silenced_query_is_lost_where_no_threshold_is_finite():
     assert everything.threshold() == math.inf
     silenced = ScoredQuery([math.inf], [True], silenced=True)
     passed = ScoredQuery([1e9], [True], silenced=False)
-    monitor = Monitor(everything)
-    assert [monitor._loss(one) for one in (silenced, passed)] == [1.0, 0.0]
+    assert [Monitor(everything)._loss(one) for one in (silenced, passed)] == [1.0, 0.0]
 
 
 def test_a_saved_monitor_continues_unchanged(filtering, tmp_path):
