@@ -13,7 +13,7 @@ from conformal_retrievers import CalibrationMismatch, ConformalFilter, calibrate
 from conformal_retrievers.calibration.subjects import CLAIMS
 from conformal_retrievers.data import Hit, JudgedQuery, ScoredQuery
 from conformal_retrievers.data.queries import with_hits
-from conformal_retrievers.data.retrieval import Described
+from conformal_retrievers.data.retrieval import Described, Hybrid, Retrieval
 from conformal_retrievers.evaluation import Share, diagnose, evaluate
 from conformal_retrievers.theory.intervals import wilson_interval
 
@@ -73,8 +73,11 @@ def test_judged_queries_are_scored_as_the_filter_does():
     assert "No snippet is marked as relevant, so that coverage is unknown" in str(unjudged)
 
 
-def by(framework, name):
-    return {"retriever": Described(name=name, framework=framework)}
+FAISS, INDEX = (Described(name=f"{f}()", framework=f) for f in ("LangChain", "LlamaIndex"))
+
+
+def union(retriever):
+    return {"retriever": Hybrid({"dense": Retrieval(retriever)})}
 
 
 @pytest.mark.parametrize(
@@ -82,8 +85,9 @@ def by(framework, name):
     [
         ({"k": 20}, {"k": 60}, "judged queries have k 60, but the calibration has 20"),
         ({"retriever": "store(a)"}, {"retriever": "store(b)"}, r"retriever 'store\(b\)'"),
-        (by("LangChain", "FAISS(m, mmr)"), by("LlamaIndex", "VectorIndexRetriever(m)"), None),
-        (by("LlamaIndex", "VectorIndexRetriever(m)"), by("LlamaIndex", "BM25()"), r"BM25\(\), but"),
+        ({"retriever": FAISS}, {"retriever": INDEX}, None),
+        (union(FAISS), union(INDEX), None),
+        ({"retriever": INDEX}, union(INDEX), "have retriever HybridRetriever"),
         ({}, {"k": 60}, None),
         (OF_FIVE, {}, "fewer than 3 snippets for a query, but 5 or more when it was calibrated"),
         ({"snippets": FOUND_BY_TWO}, {}, "judged queries have no hits of 'dense', which the cal"),
