@@ -99,6 +99,10 @@ calibrate at 9'
     >>> difference(Retrieval(now), Retrieval(known))
     'the retriever is FAISS(m, mmr), but the calibration is of FAISS(m, similarity): retrieve with \
 that one, or calibrate with this one'
+    >>> now = {"dense": {"retriever": "words_of"}, "bm25": {"retriever": "vectors_of"}}
+    >>> known = {"dense": now["bm25"], "bm25": now["dense"]}
+    >>> difference(Retrieval(Hybrid(now)), Retrieval(Hybrid(known))).count("that one")
+    2
     """
     what = "the retriever" if part is None else f"the retriever {part!r}"
     now, known, k = asked.retriever, calibrated.retriever, calibrated.k
