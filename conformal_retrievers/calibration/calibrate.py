@@ -36,6 +36,7 @@ from conformal_retrievers.scoring.scorer import (
     Scorer,
     check_not_fitted_on,
     judged_queries,
+    query_digest,
     score_queries,
 )
 from conformal_retrievers.scoring.shared_scores import shared_in
@@ -148,7 +149,8 @@ def calibrate(
         return calibration
     found = [query for query in scored if len(query.scores)]
     kept = [int(calibration.keep(q.scores, q.group).sum()) * (not q.silenced) for q in found]
-    choice = choice.model_copy(update=passing(calibration.alpha, kept))
+    digests = [query_digest(query.query) for query in parts.calibration]
+    choice = choice.model_copy(update={**passing(calibration.alpha, kept), "digests": digests})
     return replace(calibration, scorer_provenance=provenance_with(own, choice))
 
 

@@ -80,7 +80,7 @@ class Thresholds:
             return
         n, needed = self.n_units[None], self.n_needed
         if n < needed:
-            facts = {"needed": needed, "n": n, "lacking": needed - n}
+            facts = {"needed": needed, "n": n, "lacking": needed - n, "known": self.n_judged}
             raise ValueError(say("too few for delta", c=self, **facts))
 
     def threshold(self, group: str | None = None) -> float:
@@ -173,12 +173,21 @@ class Thresholds:
         gate = self.gate.used_ids if self.gate else frozenset[str]()
         return gate.union(self.ids, self.choice.fit_ids if self.choice else ())
 
+    @cached_property
+    def digests(self) -> set[str]:
+        """The digest of each judged query of a learned score: of both parts."""
+        return {*self.choice.fit_digests, *self.choice.digests} if self.choice else set()
+
     @property
     def n_without_id(self) -> int:
         """The number of judged queries that have no id."""
+        return self.n_judged - len(self.ids.union(self.choice.fit_ids if self.choice else ()))
+
+    @property
+    def n_judged(self) -> int:
+        """The number of judged queries, of both parts."""
         n_fit = self.choice.n_fit if self.choice else 0
-        own = self.ids.union(self.choice.fit_ids if self.choice else ())
-        return len(self.queries) + self.n_without_relevant + n_fit - len(own)
+        return len(self.queries) + self.n_without_relevant + n_fit
 
     @cached_property
     def choice(self) -> Choice | None:

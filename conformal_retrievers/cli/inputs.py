@@ -1,7 +1,6 @@
 """What the commands read: calibrations, judged queries of any format, filter logs."""
 
 import sys
-import warnings
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
@@ -154,7 +153,7 @@ def new_queries(
     gate = gate_for(calibration, None, scorers)
     scorer = scorer_for(calibration, scorers, calibration.gate)
     given = cut_as(calibration, judged_queries(judged, run, k, min_score))
-    used = fitted_on(scorer)
+    used = fitted_on(scorer) | calibration.digests
     if gate is not None:
         used |= asked_of(gate.calibration, given)
     queries = [
@@ -163,8 +162,6 @@ def new_queries(
         if query.id in calibration.ids
         or not (calibration.chosen_on(query) or query_digest(query.query) in used)
     ]
-    if n := sum(calibration.chosen_on(q) and q.id not in calibration.used_ids for q in given):
-        warnings.warn(say("known by text", n=n), stacklevel=1)
     warn_if_retrieved_otherwise(queries, calibration)
     scored = score_queries(scorer, queries, gate=gate, progress=sys.stderr.isatty())
     new = [query for query in scored if query.id not in calibration.ids]

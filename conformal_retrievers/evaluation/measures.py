@@ -39,7 +39,7 @@ from conformal_retrievers.data.retrieval import of_two_frameworks
 from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.wording import say
 from conformal_retrievers.scoring.hits import named
-from conformal_retrievers.scoring.scorer import judged_queries
+from conformal_retrievers.scoring.scorer import judged_queries, query_digest
 
 Given = Iterable[ScoredQuery | JudgedQuery]
 Column = NDArray[np.float64]
@@ -137,6 +137,10 @@ def _scored(given: Iterable[Any], calibration: Calibration) -> Iterable[ScoredQu
         checks.check_split(calibration.split, split, "judged")
     if needed := needed_scorers(calibration):
         raise checks.CalibrationMismatch(say("scorer needed", names=", ".join(map(repr, needed))))
+    calibration.held_out(query.id for query in queries)
+    for query in queries:
+        if query_digest(query.query) in calibration.digests:
+            raise ValueError(say("asked when calibrating", query=query))
     warn_if_retrieved_otherwise(queries, calibration)
     return score_as_calibrated(calibration, queries)
 

@@ -48,7 +48,7 @@ class Logged(NamedTuple):
     """The new queries of a log, each once, as it was filtered last."""
 
     queries: ScoredQueries
-    left_out: int  # events of another calibration, and of queries that the score was chosen on
+    left_out: int  # events of another calibration, and of judged queries of a learned score
     repeated: int  # events of a query that came again
     failed: Mapping[str, int]  # events by the name of a retriever that failed
     savings: Savings | None  # where there are events of a filter in shadow
@@ -61,7 +61,7 @@ def logged(events: Iterable[Mapping[str, Any]], calibration: Calibration) -> Log
     often would outweigh others, and what changed shows last. If the log has neither queries nor
     their hashes, each is named by the number of its event.
     """
-    chosen_on = frozenset(calibration.choice.fit_digests if calibration.choice else ())
+    known = calibration.digests
     new: dict[tuple[str, str | None], tuple[NDArray[np.float64], bool | None]] = {}
     left_out = repeated = 0
     failed = Counter[str]()
@@ -77,7 +77,7 @@ def logged(events: Iterable[Mapping[str, Any]], calibration: Calibration) -> Log
     for number, event in enumerate(events, start=1):
         query = event.get("query")
         others = event["calibration"] not in (calibration.checksum, checksum_at(event.get("alpha")))
-        if others or (query is not None and not chosen_on.isdisjoint((query, query_digest(query)))):
+        if others or (query is not None and not known.isdisjoint((query, query_digest(query)))):
             left_out += 1
             continue
         if event.get("characters") is not None:

@@ -82,7 +82,7 @@ def test_below_20_judged_queries_with_a_relevant_snippet_all_calibrate_the_prior
     learned = ConformalFilter.of(calibration).scorer
     assert learned.coefficients == tuple(prior_of("snippets").of(columns(learned.sources))[0])
     assert (calibration.choice.n_fit, calibration.n_queries) == (0, 19)
-    assert "fitted to no query of this one. That begins at 20 " in calibration.statement
+    assert "fitted to none of these queries. That begins at 20 " in calibration.statement
     assert calibrate(JUDGED[: n + 1], alpha=0.1).choice.n_fit == (n + 1) // 4
 
 
@@ -141,6 +141,8 @@ def test_a_query_of_the_fit_part_does_not_evaluate():
     ):
         with pytest.raises(ValueError, match=fit[0].id):
             measured()
+    with pytest.raises(ValueError, match="'new' asks what a query of the calibration asks"):
+        evaluate(calibration, [replace(split(JUDGED).calibration[0], id="new")])
     assert evaluate(calibration, score_queries(scorer, NEW)).held_out_verified
     without_ids = calibrate([replace(query, id=None) for query in JUDGED], alpha=0.1)
     assert without_ids.n_without_id == len(JUDGED)
