@@ -20,6 +20,7 @@ from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.llm.ask import ENOUGH, announce, each_in_threads
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.openai import background_loop
+from conformal_retrievers.llm.reply import without_thoughts
 from conformal_retrievers.scoring.scorer import judged_queries
 
 logger = logging.getLogger("conformal_retrievers")
@@ -94,7 +95,9 @@ class Asked:
             self.same.check()  # with six short calls, before a score or an answer is paid for
 
     def __call__(self, question: str, snippets: Sequence[Snippet], *, first: bool = False) -> str:
-        """Return the chain's answer; the first one from all snippets is asked for on its own.
+        """Return the chain's answer, without the thoughts that a reasoning model puts before it.
+
+        The first one from all snippets is asked for on its own.
 
         Raises ValueError for a blank answer from snippets, `Misuse` for something that is no text,
         and InterruptedError once it is stopped.
@@ -117,11 +120,13 @@ class Asked:
         if not isinstance(text, str):
             what = f"answer returned {text!r:.60} to {question!r:.60}"
             raise Misuse(f"{what}; return the text of the answer")
-        if snippets and not text.strip():  # from none, silence is an answer
-            raise ValueError(f"the answer to {question!r:.60} is blank; return 'unknown', say")
+        said = without_thoughts(text)  # which no user reads
+        if snippets and not said.strip():  # from none, silence is an answer
+            what = f"the answer to {question!r:.60} is blank, or thoughts that do not end"
+            raise ValueError(f"{what}; return 'unknown', say")
         if self.cache:
-            self.cache.add_replies(self.name, {request: text})
-        return text
+            self.cache.add_replies(self.name, {request: said})
+        return said
 
     def agrees(self, same: Same, question: str, answer: str, references: References) -> bool:
         """Return whether an answer is the same as one of the references.

@@ -91,19 +91,28 @@ def failure_of(answer: Reply | Unanswered) -> str:
     return f"{NO_ANSWER.get(answer.finish, 'unreadable')}: {answer.text!r:.200}"
 
 
+def without_thoughts(text: str) -> str:
+    """Return what a reasoning model says after its thoughts; nothing if these do not end.
+
+    >>> without_thoughts("<think>Paris or London?</think>London"), without_thoughts("<think>Paris")
+    ('London', '')
+    """
+    text = text.rpartition("</think>")[2]
+    return "" if "<think>" in text else text
+
+
 def parse_json(text: str) -> dict[str, Any] | None:
     """Return the one JSON object of a reply, bare, fenced or between words; None if in doubt.
 
     A reply is in doubt if it has a brace outside the object (a second object or a piece of a broken
-    one), a repeated name, or more than 100,000 characters. The thoughts of a reasoning model, up to
-    </think>, are skipped and not counted.
+    one), a repeated name, or more than 100,000 characters without its thoughts.
 
     >>> parse_json('Sure: {"rating": 0.5}')
     {'rating': 0.5}
     """
-    text = text.rpartition("</think>")[2]
+    text = without_thoughts(text)
     start = text.find("{")
-    if start < 0 or len(text) > LONGEST or "<think>" in text:  # a thought without an end
+    if start < 0 or len(text) > LONGEST:
         return None
     try:
         value, end = _DECODER.raw_decode(text, start)

@@ -170,11 +170,11 @@ def test_a_failing_call_leaves_its_question_out_and_names_it_and_all_others_are_
 
     def answer(question, snippets):
         if question in (queries[0].query, last):
-            return " " if question == last else "yes"
+            return "<think>yes" if question == last else "<think>no?</think>yes"
         raise TimeoutError("the server sleeps")
 
     scans = scan_answers(queries, answer, scorer=SCORER, concurrency=1)
-    assert [scan.query.id for scan in scans.scans] == ["q0"]
+    assert [(scan.query.id, scan.first) for scan in scans.scans] == [("q0", "yes")]
     assert [*scans.failed] == [query.query for query in queries[1:]]
     assert "the server sleeps" in scans.failed[queries[1].query]
     assert "What is thing 11, d66a370d?' is blank" in scans.failed[last]
