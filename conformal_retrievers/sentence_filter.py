@@ -184,7 +184,8 @@ def open_filter(
     """
     if unknown := options.keys() - FilterOptions.__annotations__.keys():
         known = ", ".join(OpenOptions.__annotations__)
-        raise TypeError(f"{min(unknown)!r} is no option of a filter; give some of {known}")
+        text = f"{min(unknown)!r} is no option of a filter; give some of {known}, or what else"
+        raise TypeError(f"{text} from_calibration takes: models, and fields of its class")
     if isinstance(calibration, Gate):  # which is refused below, as its file is
         calibration = calibration.calibration
     if not isinstance(calibration, Calibration):

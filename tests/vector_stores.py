@@ -175,8 +175,7 @@ def skip_archived(framework):
 def faiss(kind, framework, folder):
     index = getattr(pytest.importorskip("faiss"), f"IndexFlat{kind}")(SIZE)
     skip_archived(framework)
-    of_faiss = pytest.importorskip("llama_index.vector_stores.faiss").FaissVectorStore
-    yield index_of(of_faiss(index))
+    yield index_of(pytest.importorskip("llama_index.vector_stores.faiss").FaissVectorStore(index))
 
 
 @contextmanager

@@ -53,7 +53,9 @@ def _guarantee(c: Thresholds) -> str:
         **answered.terms(c),
     )
     if c.delta is not None:
-        text = say("confidence", text=text, confident=percent(1 - exact_alpha(c.delta), exact=True))
+        each = " by group" if c.by_group else ""
+        confident = percent(1 - exact_alpha(c.delta), exact=True)
+        text = say(f"confidence{each}", text=text, confident=confident)
     if c.out_of_reach:
         at = "at this depth" if c.k is None else f"at K = {c.k}"
         if c.subject == ANSWERS:

@@ -23,7 +23,8 @@ from conformal_retrievers.scoring.scorer import Scorer, fitted_on, query_digest,
 
 PASSES = (
     "What passes of a query like these, on average, by alpha. The fewer queries calibrate, the "
-    "more a threshold allows for chance, and the more passes than in hindsight:"
+    "more a threshold allows for chance, and the more passes than in hindsight. If you choose "
+    "alpha by this table, calibrate with it on other queries:"
 )
 
 

@@ -45,7 +45,7 @@ def write_whole(
     temporary = target.with_name(f".conformal-{secrets.token_hex(8)}.tmp")
     try:
         if target.exists() and not target.is_file():
-            raise OSError(None, "it is not a regular file")
+            raise OSError(None, "it is a folder, or no regular file")
         _remove_left_over(target.parent)
         handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
         try:

@@ -113,7 +113,8 @@ that one, or calibrate with this one'
     comparable = not isinstance(now, str) and not isinstance(known, str)
     if now != known and ((comparable and not of_two_frameworks(now, known)) or now in parts):
         text = f"{what} is {now}, but the calibration is of {known}: retrieve with that one"
-        these = "queries with such filters" if "metadata filter" in str(now) else "this one"
+        filtered = ["metadata filter" in str(own) for own in (known, now)]
+        these = "queries with such filters" if filtered == [False, True] else "this one"
         return f"{text}, or calibrate with {these}"
     # The filter warns of more documents than k, but does not know who returned them.
     depth = asked.k

@@ -105,8 +105,8 @@ class Recorder:
         """Return the recorded means, (B, T, L, H, S)."""
         calls_of = {layer: len(records) for layer, records in self.records.items()}
         if calls_of != dict.fromkeys(range(layers), calls):
-            text = f"attention was recorded in {len(calls_of)} of {layers} layers, in {calls} calls"
-            raise ValueError(f"{text} {calls_of}; give a model with one attention in each layer")
+            facts = {"layers": layers, "calls": calls, "calls_of": calls_of}
+            raise ValueError(say("not recorded", m=len(calls_of), **facts))
         whole = [torch.cat(self.records[layer], dim=2).cpu() for layer in range(layers)]
         return np.asarray(torch.stack(whole, dim=1).permute(0, 3, 1, 2, 4).numpy())
 

@@ -179,9 +179,9 @@ def _check_attention(model: PreTrainedModel, name: str) -> None:
     # the mask if they take position_ids; decoders such as Bart's do not.
     padded = any(hasattr(m, "create_position_ids_from_input_ids") for m in model.modules())
     if padded or "position_ids" not in inspect.signature(model.forward).parameters:
-        reason = "has positions that depend on its padding"
+        reason = "may count positions from its padding"
     elif window or kinds & {"sliding_attention", "chunked_attention"}:
-        reason = f"has a sliding window (config.sliding_window is {window!r:.80})"
+        reason = f"attends in windows or chunks (config.sliding_window is {window!r:.80})"
     else:
         return
     raise ValueError(say("no attention", name=name, kind=type(model).__name__, reason=reason))

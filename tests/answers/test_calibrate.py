@@ -160,7 +160,7 @@ def test_the_default_score_is_the_prior_alone_and_needs_nothing_in_the_filter(tm
         queries.append(JudgedQuery(f"thing {digest(i)[:8]}", snippets, [False] * 10, id=f"q{i}"))
     places = {query.query: int(rng.integers(3)) for query in queries}
     calibration = calibrate_answers(queries, Chain(places), alpha=0.2)
-    assert "fitted to no query of this one." in calibration.statement
+    assert "fitted to none of these queries." in calibration.statement
     assert "20 judged queries" not in calibration.statement
     calibration.save(tmp_path / "answers.json")
     loaded = ConformalFilter.of(Calibration.load(tmp_path / "answers.json"))

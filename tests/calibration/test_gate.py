@@ -38,8 +38,8 @@ def test_the_threshold_is_the_kth_smallest_score_of_the_answerable_queries():
     assert decisions == ["speaks", "silent", "speaks"]
     assert [gate.decide(score).p_value for score in (0.41, 0.3)] == pytest.approx([0.2, 0.6])
     assert gate("q", ()).decision == "silent"  # nothing is retrieved
-    unknown = gate_of([math.nan, 0.2, 0.3, 0.4], alpha=0.5)  # −inf, .2, .3, .4: the third of four
-    assert unknown.calibration.threshold() == 0.3
+    # −inf, .2, .3, .4: the third of four
+    assert gate_of([math.nan, 0.2, 0.3, 0.4], alpha=0.5).calibration.threshold() == 0.3
     few = gate_of([0.1, 0.2, 0.3])  # k = ⌈4 · 0.8⌉ = 4
     assert few.decide(1e9).decision == "speaks"
     assert "at least 4" in few.statement

@@ -54,8 +54,8 @@ def test_what_has_no_direction_supports_nothing_and_cannot_be_scored():
     scores = claim_relevance([1, 0], claims, [[1, 0], [math.inf, 0]])
     assert np.isnan(scores[:2]).all()
     assert scores[2] == 1
-    both = [[math.inf, math.inf], [math.inf, 1]]  # of which each product with (1, −1) is NaN
-    assert np.isnan(claim_relevance([1, 0], both, [[1, -1]])).all()
+    # Of these each product with (1, −1) is NaN.
+    assert np.isnan(claim_relevance([1, 0], [[math.inf, math.inf], [math.inf, 1]], [[1, -1]])).all()
 
 
 @pytest.mark.parametrize(("dtype", "far"), [(np.float32, 25), (np.float64, 200)])

@@ -89,7 +89,7 @@ def union(retriever):
         (union(FAISS), union(INDEX), None),
         ({"retriever": INDEX}, union(INDEX), "have retriever HybridRetriever"),
         ({}, {"k": 60}, None),
-        (OF_FIVE, {}, "fewer than 3 snippets for a query, but 5 or more when it was calibrated"),
+        (OF_FIVE, {}, "fewer than 3 snippets for a query, but 5 or more for nearly all that"),
         ({"snippets": FOUND_BY_TWO}, {}, "judged queries have no hits of 'dense', which the cal"),
     ],
 )

@@ -105,8 +105,7 @@ async def test_a_malformed_completion_leaves_its_request_unanswered(llm_server, 
 )
 @pytest.mark.parametrize("usage", [None, {"prompt_tokens": "7", "completion_tokens": -1}])
 async def test_invalid_log_probabilities_and_counts_are_none(llm_server, model, logprobs, usage):
-    change = with_choice(logprobs=logprobs)
-    llm_server.wire = lambda body: {**change(body), "usage": usage}
+    llm_server.wire = lambda body: {**with_choice(logprobs=logprobs)(body), "usage": usage}
     reply = await both(model, YES_NO)
     assert (reply.first_token, reply.prompt_tokens, reply.completion_tokens) == (None, 0, 0)
     assert reply.text in ("YES", "NO")

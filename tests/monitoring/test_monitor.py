@@ -68,8 +68,7 @@ def test_the_bet_by_hand():
         n = len(monitor._ordered)
         monitor.observe([lowest, 10.0])
         p = (higher + _uniform(0, len(monitor._state.live)) * (1 + equal)) / (n + 1)
-        mixed = 0.99 * capitals + 0.01 / 3
-        growth = mixed @ (1 + np.array([-1, 0, 1]) * (p - 0.5))
+        growth = (0.99 * capitals + 0.01 / 3) @ (1 + np.array([-1, 0, 1]) * (p - 0.5))
         assert monitor._state.log_drift - before == pytest.approx(math.log(growth), rel=1e-12)
     evidence = math.exp(monitor._state.most_log_drift)
     assert monitor.status.drift_evidence == pytest.approx(evidence, rel=1e-12)

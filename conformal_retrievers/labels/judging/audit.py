@@ -37,19 +37,25 @@ class AuditReport:
 
     @property
     def miss_rate(self) -> Interval:
-        """The share μ of the relevant snippets that are labelled irrelevant."""
-        return self._rate(~self.labelled, self.audited)
+        """The share μ of the relevant snippets that are labelled irrelevant.
+
+        The interval has the ends of `cluster_interval`, or of Clopper and Pearson's for the audited
+        irrelevant labels where these are further away, because a few of them may have no miss by
+        chance.
+        """
+        return self._missed(~self.labelled, self.weights)
 
     @property
     def remaining_miss_rate(self) -> Interval:
         """The share of the relevant snippets that stay labelled irrelevant: they were not audited.
 
-        The audited ones get the person's label. The interval has the ends of
-        `cluster_interval`, or of Clopper and Pearson's for the audited irrelevant labels where
-        these are further away, because a few of them may have no miss by chance.
+        The audited ones get the person's label. The interval is made as that of `miss_rate`.
         """
-        part = ~self.labelled & (self.weights > 1)
-        rest = (self.weights - 1) * part
+        return self._missed(~self.labelled & (self.weights > 1), self.weights - 1)
+
+    def _missed(self, part: NDArray[np.bool_], weights: NDArray[np.float64]) -> Interval:
+        """Return the share of the relevant snippets in a part of the irrelevant labels."""
+        rest = weights * part
         if not part.any():
             return Interval(0.0, 0.0, 0.0)
         missed, relevant = rest * self.audited, self.weights * self.audited
