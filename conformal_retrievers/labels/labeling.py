@@ -14,6 +14,7 @@ from conformal_retrievers.data.checks import all_of, query_name
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, as_snippets
 from conformal_retrievers.data.sentences.cutting import Sentences, Split, cut
 from conformal_retrievers.labels.sentences import ask_numbers
+from conformal_retrievers.labels.wording import say
 from conformal_retrievers.llm.ask import LLM, announce, ask_verdicts
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.prompt import Prompt
@@ -97,9 +98,7 @@ def label_by_llm(
             f"{llm.name}, {n - missing:,} of them in the cache"
         )
         if most_calls is not None and missing > most_calls:
-            raise ValueError(
-                f"most_calls is {most_calls}, but {text}; allow {missing}, or give fewer questions"
-            )
+            raise ValueError(say("more calls", most=most_calls, text=text, missing=missing))
         announce(text, progress)
 
     options: dict[str, Any] = {"concurrency": concurrency, "cache": cache, "progress": progress}
@@ -134,11 +133,7 @@ def label_by_llm(
             relevant = [mark for of_snippet in marks for mark in of_snippet]
             judged.append(query.judged(relevant, cuts[i] if split else None))
     if unlabelled:
-        logger.warning(
-            "%d of %d questions have no verdict and are left out, see `unlabelled`. Run it again "
-            "with the same cache=Cache(path) to ask only for what it lacks",
-            *(len(unlabelled), len(queries)),
-        )
+        logger.warning("%s", say("no verdict", n=len(unlabelled), of=len(queries)))
     labels: dict[str, JsonValue] = {"source": "LLM", "llm": llm.name, "prompt": prompt.hash}
     labels |= {"queries": len(judged), "queries_without_verdict": len(unlabelled)}
     return Labelled(tuple(judged), labels, tuple(unlabelled), usage)

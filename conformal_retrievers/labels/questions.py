@@ -12,6 +12,7 @@ from conformal_retrievers.data.judged import with_questions
 from conformal_retrievers.data.matching import Returned
 from conformal_retrievers.data.sentences import Split
 from conformal_retrievers.labels.labeling import AnsweredQuery, Labelled, label_by_llm
+from conformal_retrievers.labels.wording import say
 from conformal_retrievers.llm.ask import LLM, check_llm
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.prompt import Prompt
@@ -61,10 +62,7 @@ def label_questions(
     given = questions if isinstance(questions, str) else all_of(str, questions, "questions")
     texts = [query.query for query in with_questions(given, "questions")]
     if isinstance(answers, str) or (answers is not None and len(answers) != len(texts)):
-        raise ValueError(
-            f"answers is {answers!r:.60} for {len(texts)} questions; give one for each, None where "
-            "it is unknown"
-        )
+        raise ValueError(say("answers", answers=answers, n=len(texts)))
     retrieved, asked = retrieve(texts, name=name, max_concurrency=max_concurrency)
     queries = [
         AnsweredQuery(text, [snippet for snippet, _ in items], answer, id=text)

@@ -12,6 +12,7 @@ from pydantic import JsonValue
 from conformal_retrievers.data.files import Kind, cannot_read, read_envelope, write_envelope
 from conformal_retrievers.data.jsonl import write_jsonl
 from conformal_retrievers.data.queries import JudgedQuery
+from conformal_retrievers.labels.wording import say
 
 KIND = Kind("conformal-retrievers/labels", 1, "write_labelled", "record of labels")
 
@@ -56,10 +57,7 @@ def read_labels(path: str | Path) -> dict[str, JsonValue] | None:
         return None
     fields = read_envelope(record, KIND)
     if fields["judged"] != _digest(path):
-        raise ValueError(
-            f"{record} is about other judgements than {path} has: its field 'judged' is another "
-            "checksum. Run judge again if it wrote both, or restore the file, or remove the record"
-        )
+        raise ValueError(say("other judgements", record=record, path=path))
     labels: dict[str, JsonValue] = fields["labels"]
     return labels
 

@@ -11,6 +11,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from conformal_retrievers.labels.wording import say
+
 TABLES = (
     "CREATE TABLE plan (fields TEXT)",
     "CREATE TABLE events (number INTEGER PRIMARY KEY, question INTEGER, marks TEXT, done INTEGER, "
@@ -57,15 +59,9 @@ class Journal:
                 undo.pop_all()
             except (sqlite3.Error, TypeError, ValueError, RecursionError) as error:
                 if "locked" in str(error):
-                    raise BlockingIOError(
-                        f"{path}: another process has this journal of marks; judge in its page, or "
-                        "give another --out"
-                    ) from None
+                    raise BlockingIOError(say("locked", path=path)) from None
                 if isinstance(error, sqlite3.OperationalError) and "no such" not in str(error):
-                    raise OSError(
-                        f"{path}: cannot use the journal of marks ({error}); give an --out in a "
-                        "folder that exists and can be written to"
-                    ) from None
+                    raise OSError(say("no journal", path=path, error=error)) from None
                 raise ValueError(f"{path} is not a journal of marks") from None
 
     def append(self, event: Event) -> None:

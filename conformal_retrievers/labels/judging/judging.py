@@ -23,6 +23,7 @@ from conformal_retrievers.labels.judging.audit import AuditReport
 from conformal_retrievers.labels.judging.journal import Event, Journal, as_marks
 from conformal_retrievers.labels.judging.sample import Sample, draw
 from conformal_retrievers.labels.record import beside, read_labels, write_labelled
+from conformal_retrievers.labels.wording import say
 
 
 class Judging:
@@ -57,10 +58,7 @@ class Judging:
         check_not_only_relevant(self.queries)
         for query in self.queries:
             if query.evidence:
-                raise ValueError(
-                    f"{query.name}: evidence marks ranges, but a person marks whole snippets here; "
-                    "leave it out, or give by_sentence(queries, split), whose snippets are cut"
-                )
+                raise ValueError(say("marks ranges", query=query))
         self.marked = any(any(query.relevant) for query in self.queries)
         self.given = dict(given or {})
         digest = _digest(self.queries)
@@ -76,10 +74,8 @@ class Judging:
             undo.callback(self.journal.close)
             for field, value in about.items():
                 if (begun := self.journal.plan.get(field)) != value:
-                    raise ValueError(
-                        f"{field}: {self.journal.path} is for {begun!r:.60}, not {value!r:.60}; "
-                        "give what it was begun with, or another --out"
-                    )
+                    facts = {"field": field, "begun": begun, "value": value}
+                    raise ValueError(say("begun otherwise", path=self.journal.path, **facts))
             self._grow(digest)
             self.sample, events = self._begun()
             self._lock = threading.Lock()
@@ -102,15 +98,9 @@ class Judging:
             return
         n = len(plan["shown"]) if isinstance(plan.get("shown"), list) else 0
         if n >= len(self.queries) or plan.get("queries") != _digest(self.queries[:n]):
-            raise ValueError(
-                f"queries: {self.journal.path} is for others; give the file that it was begun "
-                "with, also with more queries at its end, or another --out"
-            )
+            raise ValueError(say("begun with others", path=self.journal.path))
         if self.marked and not any(any(query.relevant) for query in self.queries[:n]):
-            raise ValueError(
-                f"queries: those behind number {n} are marked, and those that {self.journal.path} "
-                "was begun with are not; give these another --out"
-            )
+            raise ValueError(say("begun unmarked", path=self.journal.path, n=n))
         more = draw(self.queries[n:], plan["share"], int(digest[:8], 16))
         order = [*plan["order"], *(n + place for place in more.order)]
         shown = [*plan["shown"], *more.shown]
@@ -132,9 +122,7 @@ class Judging:
                 raise ValueError("its marks are not of these questions")
         except ValueError as error:
             wrong = explain(error) if isinstance(error, ValidationError) else error
-            raise ValueError(
-                f"{self.journal.path} was changed: {wrong}. Restore it, or give another --out"
-            ) from None
+            raise ValueError(say("changed", path=self.journal.path, wrong=wrong)) from None
         return sample, events
 
     def _check_unchanged(self) -> None:
@@ -144,10 +132,7 @@ class Judging:
                 read_labels(self.out)
             except ValueError:  # also if a process was killed before it wrote the record
                 if read_jsonl(self.out) != self.judged():
-                    raise FileExistsError(
-                        f"{self.out} was changed, and would be written over; move it away, and "
-                        "change marks on the page"
-                    ) from None
+                    raise FileExistsError(say("would be lost", out=self.out)) from None
 
     def _take(self, event: Event) -> None:
         self._latest[event.question] = event

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformal_retrievers.data.queries import JudgedQuery
+from conformal_retrievers.labels.wording import say
 from conformal_retrievers.theory.ranks import exact_share
 
 FEW = 10  # snippets a query: with no more, a person sees all of them
@@ -42,10 +43,7 @@ def draw(judged: Sequence[JudgedQuery], share: float | None, seed: int) -> Sampl
         share = 1.0 if max(len(query.snippets) for query in judged) <= FEW or not marked else SHARE
     exact = exact_share(share)
     if exact < 1 and not marked:
-        raise ValueError(
-            f"share is {share!r}, but no snippet is marked: the others would stay unjudged. Judge "
-            "all snippets, or let an LLM mark them first"
-        )
+        raise ValueError(say("none marked", share=share))
     rng = np.random.default_rng(seed)
     shown = []
     for query in judged:
