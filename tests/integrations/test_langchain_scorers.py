@@ -147,11 +147,10 @@ def test_a_relevance_beyond_floats_is_refused():
         to_snippets([Document("a", metadata={"relevance_score": 10**400})])
 
 
-def test_a_reranker_that_writes_no_relevance_is_refused_with_the_model_to_give():
-    reranker = CrossEncoderReranker(model=Encoder(), top_n=3)
-    with pytest.raises(ValueError, match=r"of a CrossEncoderReranker, give its \.model"):
-        as_scorer(reranker, name="r").score("q", [Snippet("a")])
-    assert as_scorer(reranker.model).name == "cross-encoder(length)"
+def test_a_reranker_that_writes_no_relevance_scores_by_its_cross_encoder_whatever_its_top_n():
+    scorer = as_scorer(CrossEncoderReranker(model=Encoder(), top_n=1))
+    assert scorer.name == "cross-encoder(length)"
+    assert len({*scorer.score("q", [Snippet("a"), Snippet("bb")])} - {math.inf}) == 2
 
 
 def test_a_model_without_a_name_and_a_function_need_one_to_be_a_scorer():

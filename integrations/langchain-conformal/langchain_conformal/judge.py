@@ -238,8 +238,7 @@ def _inside(retriever: object, store: str) -> str:
     held = [getattr(retriever, name, None) for name in ("retriever", "base_retriever")]
     held += getattr(retriever, "retrievers", ())
     known = [retrieval_of(part) for part in held if isinstance(part, Runnable)]
-    parts = [f"{of.retriever}, k = {of.k or '?'}" for of in known]
-    parts += [store] * bool(store)
+    parts = [*(f"{of.retriever}, k = {of.k or '?'}" for of in known), *[store] * bool(store)]
     if compressor := getattr(retriever, "base_compressor", None):
         parts.append(type(compressor).__name__)
     weights = getattr(retriever, "weights", None)

@@ -47,21 +47,22 @@ def as_scorer(model: AnyScorer, *, name: str | None = None) -> Scorer:
     A scorer is returned as it is; `FunctionScorer` makes one of a function. The score of a chat
     model is that of `LLMScorer(as_llm(model))`, and a reranker's −relevance_score, with the default
     name "reranker(<model name>)". A cross-encoder that returns probabilities may round the highest
-    ones to 1, so that they tie. Of a CrossEncoderReranker, which writes no relevance_score, give
-    the `.model`. Raises TypeError for anything else, and ValueError if there is no `name` and the
-    model's is unknown.
+    ones to 1, so that they tie. Of a CrossEncoderReranker, which writes no relevance_score, the
+    cross-encoder in it scores. Raises TypeError for anything else, and ValueError if there is no
+    `name` and the model's is unknown.
     """
     if isinstance(model, Embeddings):
         return embedding_scorer(model, name=name)
     if isinstance(model, BaseChatModel):
         return LLMScorer(as_llm(model, name=name))
-    if isinstance(model, BaseDocumentCompressor):
-        return RerankerScorer(model, name or wire.scorer_name("reranker", model, "as_scorer"))
     if isinstance(model, Scorer) and name is None:
         return model
-    if isinstance(model, CrossEncoder) and not isinstance(model, Scorer):
-        name = name or wire.scorer_name("cross-encoder", model, "as_scorer")
-        return CrossEncoderScorer(model.score, name)
+    inner = getattr(model, "model", None) if isinstance(model, BaseDocumentCompressor) else model
+    if isinstance(inner, CrossEncoder) and not isinstance(inner, Scorer):
+        name = name or wire.scorer_name("cross-encoder", inner, "as_scorer")
+        return CrossEncoderScorer(inner.score, name)
+    if isinstance(model, BaseDocumentCompressor):
+        return RerankerScorer(model, name or wire.scorer_name("reranker", model, "as_scorer"))
     raise TypeError(say("no model", model=model))
 
 
