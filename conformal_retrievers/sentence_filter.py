@@ -184,8 +184,8 @@ def open_filter(
     """
     if unknown := options.keys() - FilterOptions.__annotations__.keys():
         known = ", ".join(OpenOptions.__annotations__)
-        text = f"{min(unknown)!r} is no option of a filter; give some of {known}, or what else"
-        raise TypeError(f"{text} from_calibration takes: models, and fields of its class")
+        text = f"{min(unknown)!r} is no option of a filter; give some of {known}"
+        raise TypeError(f"{text}, a model (embeddings, embed_model, llm, scorer), or another field")
     if isinstance(calibration, Gate):  # which is refused below, as its file is
         calibration = calibration.calibration
     if not isinstance(calibration, Calibration):

@@ -107,7 +107,7 @@ class Asked:
         request = json.dumps([question, [snippet.text for snippet in snippets], first])
         known = self.cache.replies(self.name, [request])[0] if self.cache else None
         if known is not None:
-            return known
+            return without_thoughts(known)
         try:
             text: Any = self.answer(question, snippets)
             if asyncio.iscoroutine(text):

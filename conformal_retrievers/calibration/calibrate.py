@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -34,6 +35,7 @@ from conformal_retrievers.data.sentences.evidence import by_sentence
 from conformal_retrievers.scoring.function import FunctionScorer
 from conformal_retrievers.scoring.scorer import (
     Scorer,
+    asked_in,
     check_not_fitted_on,
     judged_queries,
     query_digest,
@@ -149,7 +151,8 @@ def calibrate(
         return calibration
     found = [query for query in scored if len(query.scores)]
     kept = [int(calibration.keep(q.scores, q.group).sum()) * (not q.silenced) for q in found]
-    digests = [query_digest(query.query) for query in parts.calibration]
+    asked = Counter(asked_in(query_digest(q.query), q.group) for q in parts.calibration)
+    digests = [key for key, n in asked.items() if n == 1]  # not one about each of many documents
     choice = choice.model_copy(update={**passing(calibration.alpha, kept), "digests": digests})
     return replace(calibration, scorer_provenance=provenance_with(own, choice))
 

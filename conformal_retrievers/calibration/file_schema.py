@@ -137,7 +137,7 @@ class Choice(Fields):
     n_fit: int = 0  # the number of queries; 0 if they were too few to choose on
     fit_ids: list[str] = []  # of those that have an id
     fit_digests: list[str] = []  # see `query_digest`
-    digests: list[str] = []  # of the queries that calibrate
+    digests: list[str] = []  # of questions that one calibrating query asks, see `asked_in`
 
     @classmethod
     def of(cls, provenance: Mapping[str, pydantic.JsonValue] | None) -> Choice | None:

@@ -24,7 +24,7 @@ from conformal_retrievers.calibration.wording import say
 from conformal_retrievers.data.columns import ScoredQueries, places_by_group
 from conformal_retrievers.data.queries import JudgedQuery, as_scores
 from conformal_retrievers.data.retrieval import Retriever, as_retriever
-from conformal_retrievers.scoring.scorer import query_digest
+from conformal_retrievers.scoring.scorer import asked_in, query_digest
 from conformal_retrievers.theory.intervals import effective_n
 from conformal_retrievers.theory.ranks import exact_alpha
 from conformal_retrievers.theory.tolerance import tolerance_rank
@@ -80,8 +80,10 @@ class Thresholds:
             return
         n, needed = self.n_units[None], self.n_needed
         if n < needed:
-            facts = {"needed": needed, "n": n, "lacking": needed - n, "known": self.n_judged}
-            raise ValueError(say("too few for delta", c=self, **facts))
+            others = len(self.queries) - n + self.n_without_relevant
+            remedy = say("fewer fit") if self.choice and self.choice.n_fit else ""
+            facts = {"needed": needed, "n": n, "lacking": needed - n, "others": others}
+            raise ValueError(say("too few for delta", c=self, **facts) + remedy)
 
     def threshold(self, group: str | None = None) -> float:
         """Return the threshold of a group, ±inf if it has no finite one.
@@ -174,20 +176,20 @@ class Thresholds:
         return gate.union(self.ids, self.choice.fit_ids if self.choice else ())
 
     @cached_property
-    def digests(self) -> set[str]:
-        """The digest of each judged query of a learned score: of both parts."""
-        return {*self.choice.fit_digests, *self.choice.digests} if self.choice else set()
+    def digests(self) -> frozenset[str]:
+        """Questions that a single calibrating query of a learned score asks, see `asked_in`."""
+        return frozenset(self.choice.digests if self.choice else ())
+
+    def asked(self, query: JudgedQuery) -> bool:
+        """Return whether a query that calibrates, and no other of these, asks the same."""
+        return asked_in(query_digest(query.query), query.group) in self.digests
 
     @property
     def n_without_id(self) -> int:
         """The number of judged queries that have no id."""
-        return self.n_judged - len(self.ids.union(self.choice.fit_ids if self.choice else ()))
-
-    @property
-    def n_judged(self) -> int:
-        """The number of judged queries, of both parts."""
         n_fit = self.choice.n_fit if self.choice else 0
-        return len(self.queries) + self.n_without_relevant + n_fit
+        own = self.ids.union(self.choice.fit_ids if self.choice else ())
+        return len(self.queries) + self.n_without_relevant + n_fit - len(own)
 
     @cached_property
     def choice(self) -> Choice | None:

@@ -144,7 +144,9 @@ class New(NamedTuple):
 def new_queries(
     calibration: Calibration, sources: Sources, model: str | None, corpus: Path | None
 ) -> New:
-    """Score judged queries with the scorer of a calibration, and set apart its own queries by id.
+    """Score judged queries with the scorer of a calibration, and set apart its own queries.
+
+    These are known by id and, where the score was learned, by text.
 
     Raises ValueError if no query is new.
     """
@@ -153,14 +155,17 @@ def new_queries(
     gate = gate_for(calibration, None, scorers)
     scorer = scorer_for(calibration, scorers, calibration.gate)
     given = cut_as(calibration, judged_queries(judged, run, k, min_score))
-    used = fitted_on(scorer) | calibration.digests
+    used = fitted_on(scorer)
     if gate is not None:
         used |= asked_of(gate.calibration, given)
     queries = [
         query
         for query in given
         if query.id in calibration.ids
-        or not (calibration.chosen_on(query) or query_digest(query.query) in used)
+        or (
+            not (calibration.chosen_on(query) or calibration.asked(query))
+            and query_digest(query.query) not in used
+        )
     ]
     warn_if_retrieved_otherwise(queries, calibration)
     scored = score_queries(scorer, queries, gate=gate, progress=sys.stderr.isatty())
@@ -202,9 +207,9 @@ def cut_as(calibration: Calibration, judged: Iterable[JudgedQuery]) -> list[Judg
 def logged_queries(paths: Sequence[Path], calibration: Calibration) -> New:
     """Read the queries of logs that were filtered with a calibration, at any alpha.
 
-    A repeated query counts once, as it was filtered last, and one that the score was chosen on does
-    not, if the log has queries or their hashes. Warns of another depth. Raises ValueError if there
-    is no event.
+    A repeated query counts once, as it was filtered last, and one of the calibration does not, if
+    the log has queries or their hashes and the score was learned. Warns of another depth. Raises
+    ValueError if there is no event.
     """
     new = logged(chain.from_iterable(map(read_log, dict.fromkeys(paths))), calibration)
     if not len(new.queries):

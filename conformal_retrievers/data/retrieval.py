@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel, Va
 
 from conformal_retrievers.data.checks import check_names
 from conformal_retrievers.data.files import explain
-from conformal_retrievers.data.text import printable
+from conformal_retrievers.data.text import printable, visible
 
 Name = Annotated[str, AfterValidator(printable)]
 
@@ -41,7 +41,7 @@ class Described(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: Name
+    name: Annotated[str, AfterValidator(visible)]
     framework: Literal["LangChain", "LlamaIndex"]
 
     def __str__(self) -> str:
@@ -99,6 +99,11 @@ calibrate at 9'
     >>> difference(Retrieval(now), Retrieval(known))
     'the retriever is FAISS(m, mmr), but the calibration is of FAISS(m, similarity): retrieve with \
 that one, or calibrate with this one'
+    >>> filtered = Described(name="FAISS(m, mmr, metadata filter)", framework="LangChain")
+    >>> difference(Retrieval(filtered), Retrieval(now)).partition(": ")[2]
+    'retrieve with that one, or calibrate with queries with such filters'
+    >>> difference(Retrieval(now), Retrieval(filtered)).partition(": ")[2]
+    'retrieve with that one, or calibrate with this one'
     >>> now = {"dense": {"retriever": "words_of"}, "bm25": {"retriever": "vectors_of"}}
     >>> known = {"dense": now["bm25"], "bm25": now["dense"]}
     >>> difference(Retrieval(Hybrid(now)), Retrieval(Hybrid(known))).count("that one")
@@ -126,9 +131,13 @@ that one, or calibrate with this one'
 
 def of_two_frameworks(*retrievers: Retriever | int | None) -> bool:
     """Return whether retrievers are of LangChain and LlamaIndex, and so may be the same."""
-    unions = [retriever for retriever in retrievers if isinstance(retriever, Hybrid)]
-    each = [*retrievers, *(part.retriever for union in unions for part in union.root.values())]
-    return len({own.framework for own in each if isinstance(own, Described)}) == 2
+    each, frameworks = [*retrievers], set()
+    for own in each:  # to which the parts of unions are added
+        if isinstance(own, Hybrid):
+            each += [part.retriever for part in own.root.values()]
+        elif isinstance(own, Described):
+            frameworks.add(own.framework)
+    return len(frameworks) == 2
 
 
 def as_retriever(where: str, value: Any) -> Retriever | None:

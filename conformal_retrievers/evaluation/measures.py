@@ -39,7 +39,7 @@ from conformal_retrievers.data.retrieval import of_two_frameworks
 from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.wording import say
 from conformal_retrievers.scoring.hits import named
-from conformal_retrievers.scoring.scorer import judged_queries, query_digest
+from conformal_retrievers.scoring.scorer import judged_queries
 
 Given = Iterable[ScoredQuery | JudgedQuery]
 Column = NDArray[np.float64]
@@ -138,9 +138,8 @@ def _scored(given: Iterable[Any], calibration: Calibration) -> Iterable[ScoredQu
     if needed := needed_scorers(calibration):
         raise checks.CalibrationMismatch(say("scorer needed", names=", ".join(map(repr, needed))))
     calibration.held_out(query.id for query in queries)
-    for query in queries:
-        if query_digest(query.query) in calibration.digests:
-            raise ValueError(say("asked when calibrating", query=query))
+    if known := [query for query in queries if calibration.asked(query)]:
+        raise ValueError(say("asked when calibrating", n=len(known), query=known[0]))
     warn_if_retrieved_otherwise(queries, calibration)
     return score_as_calibrated(calibration, queries)
 

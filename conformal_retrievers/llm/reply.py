@@ -96,9 +96,11 @@ def without_thoughts(text: str) -> str:
 
     >>> without_thoughts("<think>Paris or London?</think>London"), without_thoughts("<think>Paris")
     ('London', '')
+    >>> without_thoughts("Paris or </think>London? <think>London</think>London has <think>, too.")
+    'London has <think>, too.'
     """
     text = text.rpartition("</think>")[2]
-    return "" if "<think>" in text else text
+    return "" if text.lstrip().startswith("<think>") else text
 
 
 def parse_json(text: str) -> dict[str, Any] | None:
@@ -112,7 +114,7 @@ def parse_json(text: str) -> dict[str, Any] | None:
     """
     text = without_thoughts(text)
     start = text.find("{")
-    if start < 0 or len(text) > LONGEST:
+    if start < 0 or len(text) > LONGEST or "<think>" in text:  # a thought without an end
         return None
     try:
         value, end = _DECODER.raw_decode(text, start)

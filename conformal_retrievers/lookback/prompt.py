@@ -38,7 +38,7 @@ class RagPrompt:
             if not text.strip():
                 raise ValueError(f"{name} is {text!r:.80}, which is blank; give a text")
         if not self.snippets:
-            raise ValueError("snippets is empty, or blank; give at least one snippet with text")
+            raise ValueError("snippets is empty; give at least one snippet")
 
 
 @dataclass(frozen=True, eq=False)

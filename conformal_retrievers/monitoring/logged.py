@@ -13,7 +13,7 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.text import visible
 from conformal_retrievers.monitoring.events import is_silent, scores_of
-from conformal_retrievers.scoring.scorer import query_digest
+from conformal_retrievers.scoring.scorer import asked_in, query_digest
 from conformal_retrievers.theory.intervals import percent
 
 
@@ -61,7 +61,7 @@ def logged(events: Iterable[Mapping[str, Any]], calibration: Calibration) -> Log
     often would outweigh others, and what changed shows last. If the log has neither queries nor
     their hashes, each is named by the number of its event.
     """
-    known = calibration.digests
+    chosen_on = frozenset(calibration.choice.fit_digests if calibration.choice else ())
     new: dict[tuple[str, str | None], tuple[NDArray[np.float64], bool | None]] = {}
     left_out = repeated = 0
     failed = Counter[str]()
@@ -75,15 +75,17 @@ def logged(events: Iterable[Mapping[str, Any]], calibration: Calibration) -> Log
             return None
 
     for number, event in enumerate(events, start=1):
-        query = event.get("query")
+        query, group = event.get("query"), event.get("group")
         others = event["calibration"] not in (calibration.checksum, checksum_at(event.get("alpha")))
-        if others or (query is not None and not known.isdisjoint((query, query_digest(query)))):
+        asked = {query, query_digest(query)} if query is not None else set()
+        known = {asked_in(digest, group) for digest in asked}
+        if others or asked & chosen_on or known & calibration.digests:
             left_out += 1
             continue
         if event.get("characters") is not None:
             shadow.append(event)
         failed.update(event.get("failed_retrievers", ()))
-        scores, group = scores_of(event), event.get("group")
+        scores = scores_of(event)
         silenced = is_silent(event) if calibration.silences else None
         if silenced:  # all is dropped
             scores = np.full(len(scores), np.inf)

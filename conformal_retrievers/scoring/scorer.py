@@ -156,6 +156,11 @@ def query_digest(query: str) -> str:
     return hashlib.sha256(folded(query).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
+def asked_in(digest: str, group: str | None) -> str:
+    """Return a question's digest, with the group of its query if it has one."""
+    return digest if group is None else f"{digest} {group}"
+
+
 def check_not_fitted_on(scorer: Named, judged: Iterable[JudgedQuery]) -> None:
     """Raise ValueError if a scorer was fitted on one of the queries, where it scores too well.
 

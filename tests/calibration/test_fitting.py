@@ -141,7 +141,7 @@ def test_a_query_of_the_fit_part_does_not_evaluate():
     ):
         with pytest.raises(ValueError, match=fit[0].id):
             measured()
-    with pytest.raises(ValueError, match="'new' asks what a query of the calibration asks"):
+    with pytest.raises(ValueError, match="ask the same as 1 of these, such as query 'new'"):
         evaluate(calibration, [replace(split(JUDGED).calibration[0], id="new")])
     assert evaluate(calibration, score_queries(scorer, NEW)).held_out_verified
     without_ids = calibrate([replace(query, id=None) for query in JUDGED], alpha=0.1)

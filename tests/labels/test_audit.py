@@ -38,6 +38,7 @@ def test_a_small_audit_that_finds_no_miss_does_not_say_that_there_is_none():
     missed = (1 - 0.025 ** (1 / n)) * 19 * n
     assert (estimate, low) == (0, 0)
     assert high == pytest.approx(missed / (missed + n))
+    assert found.miss_rate.high == pytest.approx(missed / (missed + n * 19 / 20))
     assert found.labels["audit"]["remaining_miss_rate"] == [0, 0, high]
 
 

@@ -4,7 +4,7 @@ Columns have the names of the fields of JSON lines: `id`, `query`, `group`, `mis
 `k`, `split`, `answerable`, `evidence` and `relevant_ids` of the query. What belongs to snippets is
 in lists: `snippet_id`, `text`, `relevant`, `document`, `position`, `retrieval_score`, `hits`, and
 of scored queries `scores`, `tokens`, `document_of` and `unscorable`; these have `token_unit` and
-`silenced`, too. Null is what is unknown, and the `retriever` of a union is JSON.
+`silenced`, too. Null is what is unknown, and a `retriever` that is no chosen name is JSON.
 """
 
 import json

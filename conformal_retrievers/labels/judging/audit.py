@@ -51,13 +51,12 @@ class AuditReport:
 
         The audited ones get the person's label. The interval is made as that of `miss_rate`.
         """
-        return self._missed(~self.labelled & (self.weights > 1), self.weights - 1)
+        part = ~self.labelled & (self.weights > 1)
+        return self._missed(part, self.weights - 1) if part.any() else Interval(0.0, 0.0, 0.0)
 
     def _missed(self, part: NDArray[np.bool_], weights: NDArray[np.float64]) -> Interval:
         """Return the share of the relevant snippets in a part of the irrelevant labels."""
         rest = weights * part
-        if not part.any():
-            return Interval(0.0, 0.0, 0.0)
         missed, relevant = rest * self.audited, self.weights * self.audited
         known = (relevant - missed).sum()
         ends = cluster_interval(
