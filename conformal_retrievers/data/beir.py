@@ -229,5 +229,5 @@ def _tsv_rows(path: Path, widths: set[int]) -> Iterator[tuple[str, list[str]]]:
             continue
         if len(columns) not in widths:
             allowed = " or ".join(map(str, sorted(widths)))
-            raise ValueError(f"{place}: {len(columns)} columns; give {allowed}")
+            raise ValueError(say("columns", place=place, n=len(columns), allowed=allowed))
         yield place, columns

@@ -14,8 +14,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import cache
 from itertools import chain
 from typing import Any, TypedDict
+from unicodedata import category, normalize
 
 from conformal_retrievers.data.checks import check_type
 from conformal_retrievers.data.judged import with_questions
@@ -60,7 +62,7 @@ def retrieve_and_judge(
     Raises ValueError if no metadata have the field; if a query lacks what the key compares; if all
     relevant ids, ten or more, are in nothing that was retrieved for any query. Warns if all of
     fewer are, more than half of ten or more, or each one of a third of the queries; if one differs
-    in case or punctuation only; and if an id is that of several snippets of a query.
+    in case, punctuation or Unicode form only; and if an id is that of several snippets of a query.
     """
     split = None if split is None else splitter(split)
     queries = with_questions(judged)
@@ -172,7 +174,8 @@ def _report(
     if not unknown or not (all_are or alike or (many and enough)):
         return
     shown = ", ".join(_nearest(q, names, known) for q, names in (alike or unknown)[:SHOWN])
-    remedy = f"{len(alike)} of them differ in case or punctuation alone: write them as stored"
+    text = f"{len(alike)} of them differ in case, punctuation or Unicode form alone"
+    remedy = f"{text}: write them as stored"
     if not alike:
         remedy = _remedy([names[0] for _, names in unknown], fields, key)
     kind, n = unknown[0][1][0][0], [*map(len, (unknown, relevant, lost, asked))]
@@ -184,8 +187,20 @@ def _report(
 
 
 def _spelt(name: str) -> str:
-    """Return a name in one case and punctuation, as those of "HALO_PARTS" and "halo-parts"."""
-    return re.sub(r"[\W_]+", "-", name.casefold())
+    """Return a name in one case, punctuation and Unicode form: what is a symbol or a mark stays.
+
+    >>> _spelt("HALO_PARTS") == _spelt("halo-parts"), _spelt("caf\u00e9") == _spelt("cafe\u0301")
+    (True, True)
+    >>> _spelt("c++") == _spelt("c#"), _spelt("\u0915\u093f") == _spelt("\u0915\u0940")
+    (False, False)
+    """
+    return re.sub("-+", "-", normalize("NFKC", name).casefold().translate(_separators()))
+
+
+@cache
+def _separators() -> dict[int, str]:
+    kinds = ((i, category(chr(i))) for i in range(0x10000))
+    return {i: "-" for i, kind in kinds if kind[0] in "PZ" or kind == "Cc"}
 
 
 def _nearest(query: str, names: Names, known: Iterable[tuple[str, str]]) -> str:

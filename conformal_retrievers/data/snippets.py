@@ -166,14 +166,14 @@ def _snippet(given: Any) -> Snippet:
 
 
 def as_document(source: object) -> str | None:
-    """Return the name of a snippet's document; None for none, and for NaN, as tables have it.
+    """Return the name of a snippet's document; None for none, and as tables have a missing one.
 
-    >>> [as_document(source) for source in ("page 1", 7, None, float("nan"))]
-    ['page 1', '7', None, None]
+    >>> [as_document(source) for source in ("page 1", 7, None, float("nan"), "")]
+    ['page 1', '7', None, None, None]
     """
     if source is None or (isinstance(source, float) and math.isnan(source)):
         return None
-    return str(source)
+    return str(source) if str(source) not in ("", "<NA>") else None  # that of pandas
 
 
 def as_position(start: object) -> int | None:

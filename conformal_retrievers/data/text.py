@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from functools import partial
 from textwrap import fill
 from typing import Any
+from unicodedata import east_asian_width
 
 # Characters that are read but not seen: controls, separators, halves of a character, and Unicode's
 # Default_Ignorable_Code_Point (directions, fillers, tag letters) except the two joiners and the
@@ -60,12 +61,14 @@ def filled(text: str) -> str:
 
 def aligned(head: list[str], rows: list[list[str]], width: int = WIDTH) -> list[str]:
     """Return the lines of a table: names to the left, cut at a width, numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    widths = [max(map(cells, column)) for column in zip(head, *rows, strict=True)]
     widths[0] = min(widths[0], width - sum(2 + size for size in widths[1:]))
     lines = []
     for row in (head, *rows):
         numbers = (cell.rjust(size) for cell, size in zip(row[1:], widths[1:], strict=True))
-        lines.append("  ".join([shortened(row[0], widths[0]).ljust(widths[0]), *numbers]).rstrip())
+        name = shortened(row[0], widths[0])
+        name += " " * (widths[0] - cells(name))
+        lines.append("  ".join([name, *numbers]).rstrip())
     return [lines[0], "  ".join("─" * size for size in widths), *lines[1:]]
 
 
@@ -80,10 +83,21 @@ def plural(noun: str) -> str:
     return f"{noun[:-1]}ies" if noun.endswith("query") else f"{noun}s"
 
 
+def cells(text: str) -> int:
+    """Return how wide a text is in a terminal, where wide characters take two cells.
+
+    >>> cells("top k"), cells("検索")
+    (5, 4)
+    """
+    return len(text) + sum(east_asian_width(character) in "WF" for character in text)
+
+
 def shortened(name: str, width: int) -> str:
-    """Return a name cut to a width, all but its mark *."""
-    mark = " *" if name.endswith(" *") else ""
-    return name if len(name) <= width else f"{name[: width - 1 - len(mark)]}…{mark}"
+    """Return a name cut to a width in a terminal, all but its mark *."""
+    mark, kept = " *" if name.endswith(" *") else "", name
+    while kept and cells(kept) > width - (kept != name) * (1 + len(mark)):
+        kept = kept[:-1]
+    return name if kept == name else f"{kept}…{mark}"
 
 
 def _make_visible(record: logging.LogRecord) -> bool:
