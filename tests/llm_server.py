@@ -188,8 +188,7 @@ class LLMServer:
     ) -> None:
         text = body if isinstance(body, (str, bytes)) else json.dumps(body)
         data = text.encode() if isinstance(text, str) else text
-        kinds = {b"<": b"text/html", b"d": b"text/event-stream"}
-        kind = kinds.get(data[:1], b"application/json")
+        kind = {b"<": b"text/html", b"d": b"text/event-stream"}.get(data[:1], b"application/json")
         length = str(len(data) if announced is None else announced)
         headers = [(b"content-type", kind), (b"content-length", length.encode())]
         if retry_after is not None:

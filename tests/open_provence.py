@@ -67,8 +67,7 @@ def split_again(document: Sequence[str]) -> list[str]:
 def probabilities_of(question: str, sentences: Sequence[str]) -> list[float]:
     asked = words(question)
     own = [len(asked & words(sentence)) / len(asked) for sentence in sentences]
-    together = len(asked & words(" ".join(sentences))) / len(asked)
-    return [(share + together) / 2 for share in own]
+    return [(share + len(asked & words(" ".join(sentences))) / len(asked)) / 2 for share in own]
 
 
 def words(text: str) -> set[str]:

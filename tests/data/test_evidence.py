@@ -151,8 +151,7 @@ def test_the_relevant_sentences_are_those_that_hold_enough_of_the_evidence(parts
     def visible(start, end):
         return {i for i in range(start, end) if not text[i].isspace()}
 
-    evidence = visible(start, end)
-    shared = [len(visible(*r) & evidence) for r in ranges]
+    shared = [len(visible(*r) & visible(start, end)) for r in ranges]
     assert list(found.relevant) == [
         n > 0 and n >= min(3, max(shared), len(visible(*r)))
         for n, r in zip(shared, ranges, strict=True)

@@ -146,8 +146,7 @@ def test_behind_a_gate_what_is_tolerated_follows_the_losses():
     """The gate silences some queries at every threshold, so the number kept is no rank."""
     calibration = filter_of(np.random.default_rng(4), guarantee="all").calibration
     scores = [query.scores[query.relevant].max() for query in calibration.queries]
-    ids = calibration.queries.ids.tolist()
-    order = in_hashed_order(ids, calibration.queries.scores)
+    order = in_hashed_order(calibration.queries.ids.tolist(), calibration.queries.scores)
     kept = [scores[i] <= calibration.threshold() < math.inf for i in order]
     assert math.inf in scores
     assert Monitor(calibration)._tolerated == 1 - betting_lower(np.array(kept, float), 0.025)
@@ -162,8 +161,7 @@ def test_the_alarm_of_harm_goes_off_at_2_by_level_and_not_before():
     between = 0
     for n in range(1, 40):
         status = monitor.observe_judged(ScoredQuery([-1.0, 1e9], [True, True]))
-        stakes = np.array([0.05, 0.1, 0.2, 0.4, 0.8]) / u
-        wealth = np.mean((1 + stakes * (0.5 - u)) ** n)
+        wealth = np.mean((1 + np.array([0.05, 0.1, 0.2, 0.4, 0.8]) / u * (0.5 - u)) ** n)
         assert status.harm_evidence == pytest.approx(wealth, rel=1e-9)
         assert status.harm == (wealth >= 40)
         between += 20 <= wealth < 40

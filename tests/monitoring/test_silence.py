@@ -86,9 +86,8 @@ def test_a_silenced_query_is_lost_where_no_threshold_is_finite():
     one = score_queries(LAST, [query("a", 0.5)], gate=few)
     everything = Calibration.from_scores(one, alpha=0.2, scorer="last", gate=few.calibration)
     assert everything.threshold() == math.inf
-    silenced = ScoredQuery([math.inf], [True], silenced=True)
-    passed = ScoredQuery([1e9], [True], silenced=False)
-    assert [Monitor(everything)._loss(one) for one in (silenced, passed)] == [1.0, 0.0]
+    both = [ScoredQuery([s], [True], silenced=s == math.inf) for s in (math.inf, 1e9)]
+    assert [Monitor(everything)._loss(one) for one in both] == [1.0, 0.0]
 
 
 def test_a_saved_monitor_continues_unchanged(filtering, tmp_path):
