@@ -157,7 +157,11 @@ def query_digest(query: str) -> str:
 
 
 def asked_in(digest: str, group: str | None) -> str:
-    """Return a question's digest, with the group of its query if it has one."""
+    """Return a question's digest, with the group of its query if it has one.
+
+    >>> asked_in("1f", None), asked_in("1f", "de")
+    ('1f', '1f de')
+    """
     return digest if group is None else f"{digest} {group}"
 
 
