@@ -125,6 +125,15 @@ def calibrate(
     -----
     The threshold is the smallest calibration score v with Σ_{A_i ≤ v} m_i ≥ (1 − α)(Σ m_i + 1), see
     `theory/ranks.py` (Angelopoulos et al. 2024, arXiv 2208.02814).
+
+    The file knows a question by its text, unless several queries ask it, as of many contracts:
+
+    >>> from conformal_retrievers.data.queries import with_hits
+    >>> lists = [with_hits([f"right {i}", f"wrong {i}"]) for i in range(9)]
+    >>> many = [JudgedQuery("Who signed?", found, [True, False]) for found in lists]
+    >>> once = JudgedQuery("When?", with_hits(["now", "never"]), [True, False])
+    >>> len(calibrate([*many, once], alpha=0.2).digests)
+    1
     """
     alpha = check_probability("alpha", alpha, "a risk")  # as a float
     rule: dict[str, Any] = {

@@ -177,18 +177,7 @@ class Thresholds:
 
     @cached_property
     def digests(self) -> frozenset[str]:
-        """Questions that a single calibrating query of a learned score asks, see `asked_in`.
-
-        One about each of many documents tells none of its queries apart.
-
-        >>> from conformal_retrievers import JudgedQuery, calibrate
-        >>> from conformal_retrievers.data.queries import with_hits
-        >>> lists = [with_hits([f"right {i}", f"wrong {i}"]) for i in range(9)]
-        >>> many = [JudgedQuery("Who signed?", one, [True, False]) for one in lists]
-        >>> once = JudgedQuery("When?", with_hits(["now", "never"]), [True, False])
-        >>> len(calibrate([*many, once], alpha=0.2).digests)
-        1
-        """
+        """Questions that a single calibrating query of a learned score asks, see `asked_in`."""
         return frozenset(self.choice.digests if self.choice else ())
 
     def asked(self, query: JudgedQuery) -> bool:
