@@ -83,7 +83,7 @@ class Thresholds:
             others = len(self.queries) - n + self.n_without_relevant
             remedy = say("fewer fit") if self.choice and self.choice.n_fit else ""
             facts = {"needed": needed, "n": n, "lacking": needed - n, "others": others}
-            raise ValueError(say("too few for delta", c=self, **facts) + remedy)
+            raise ValueError(say("too few for delta", c=self, remedy=remedy, **facts))
 
     def threshold(self, group: str | None = None) -> float:
         """Return the threshold of a group, ±inf if it has no finite one.

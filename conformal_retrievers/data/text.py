@@ -94,7 +94,7 @@ def cells(text: str) -> int:
 
 def shortened(name: str, width: int) -> str:
     """Return a name cut to a width in a terminal, all but its mark *."""
-    mark, kept = " *" if name.endswith(" *") else "", name
+    mark, kept = " *" if name.endswith(" *") else "", name[: max(width, 0)]
     while kept and cells(kept) > width - (kept != name) * (1 + len(mark)):
         kept = kept[:-1]
     return name if kept == name else f"{kept}…{mark}"

@@ -170,7 +170,7 @@ def test_a_failing_call_leaves_its_question_out_and_names_it_and_all_others_are_
 
     def answer(question, snippets):
         if question in (queries[0].query, last):
-            return "<think>yes" if question == last else "<think>no?</think>yes"
+            return "<think>yes</think> " if question == last else "<think>no?</think>yes"
         raise TimeoutError("the server sleeps")
 
     scans = scan_answers(queries, answer, scorer=SCORER, concurrency=1)
