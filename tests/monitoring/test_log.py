@@ -1,5 +1,6 @@
 """What a filter did: as an event, counted, and in a log that many processes append."""
 
+import functools
 import gzip
 import hashlib
 import json
@@ -21,9 +22,13 @@ from conformal_retrievers import ConformalFilter
 from conformal_retrievers.monitoring import FilterLog, Observer, event_of, read_log, scores_of
 
 
+@functools.cache  # two that are made in different seconds are different calibrations
+def calibration_at(alpha):
+    return calibrated([0.1, 0.2, 0.3, 0.4, 0.5], alpha)
+
+
 def decided(scores, alpha=0.4):
-    calibration = calibrated([0.1, 0.2, 0.3, 0.4, 0.5], alpha)
-    return ConformalFilter(LookupScorer({}), calibration).decide(scores)
+    return ConformalFilter(LookupScorer({}), calibration_at(alpha)).decide(scores)
 
 
 @pytest.fixture(scope="module")
