@@ -204,6 +204,8 @@ def score_snippets(scorer: Scorer, query: str, snippets: Sequence[Snippet]) -> S
     if not (n := len(snippets)):
         return np.empty(0)
     name = f"scores of {scorer.name!r}"
+    if hasattr(scorer, "of_columns"):  # which takes as long as to remember what it returned
+        return as_scores(scorer.score(query, snippets), name, n)
     return scored_once(
         scorer.name, query, snippets, lambda: as_scores(scorer.score(query, snippets), name, n)
     )
@@ -219,8 +221,8 @@ async def ascore_snippets(scorer: Scorer, query: str, snippets: Sequence[Snippet
     >>> asyncio.run(ascore_snippets(scorer, "q", [Snippet("a"), Snippet("bcd")]))
     array([1., 3.])
     """
-    if not snippets:
-        return np.empty(0)
+    if not snippets or hasattr(scorer, "of_columns"):
+        return score_snippets(scorer, query, snippets)
     return await ascored_once(
         scorer.name, query, snippets, lambda: _ascored(scorer, query, snippets)
     )
@@ -229,8 +231,6 @@ async def ascore_snippets(scorer: Scorer, query: str, snippets: Sequence[Snippet
 async def _ascored(scorer: Scorer, query: str, snippets: Sequence[Snippet]) -> Scores:
     if hasattr(scorer, "ascore"):
         scores = await scorer.ascore(query, snippets)
-    elif hasattr(scorer, "of_columns"):
-        scores = scorer.score(query, snippets)
     else:
         scores = await asyncio.to_thread(scorer.score, query, snippets)
     return as_scores(scores, f"scores of {scorer.name!r}", len(snippets))

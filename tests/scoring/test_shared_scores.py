@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import pickle
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +12,15 @@ from lookup import Sum
 
 from conformal_retrievers import Calibration, ConformalFilter, Gate, ScoredQuery, Snippet
 from conformal_retrievers.calibration.subjects import QUERIES
-from conformal_retrievers.scoring import BestScore, FunctionScorer, ascore_snippets, score_snippets
+from conformal_retrievers.data.queries import with_hits
+from conformal_retrievers.scoring import (
+    BestScore,
+    FunctionScorer,
+    QueryZScore,
+    RetrievalScorer,
+    ascore_snippets,
+    score_snippets,
+)
 from conformal_retrievers.scoring.shared_scores import shared
 
 TEXTS = ("a", "bcd", "ef")
@@ -53,6 +62,17 @@ async def test_a_scorer_of_filter_and_gate_and_a_part_of_one_are_asked_once():
             assert (filtered.scores.tolist(), filtered.gated.score) == (scores, 1.0)
         assert asked == ["q", "q"]  # by each call
     assert asked_other == ["q", "q"]
+
+
+async def test_scores_that_a_gate_may_turn_round_are_refused_by_the_filter_behind_it():
+    similarity = RetrievalScorer("dense")
+    conformal = behind(similarity, QueryZScore(similarity))  # which compares them with each other
+    far = [replace(snippet, retrieval_score=0.1 * i) for i, snippet in enumerate(SNIPPETS)]
+    given = with_hits(far, "dense")
+    with pytest.raises(ValueError, match="the scores of 'dense' are distances"):
+        conformal("q", given)
+    with pytest.raises(ValueError, match="the scores of 'dense' are distances"):
+        await conformal.acall("q", given)
 
 
 def test_an_error_reaches_the_caller_and_is_not_kept():
