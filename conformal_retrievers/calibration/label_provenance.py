@@ -27,8 +27,8 @@ def judged_by(labels: Mapping[str, JsonValue], items: str) -> Iterator[str]:
         yield say("labelled by LLM", llm=_llm(labels))
         yield from _without_verdict(labels)
         yield say("LLM's relevance")
-    elif labels.get("source") == "answers":
-        yield say("labelled by answers")
+    elif labels.get("source") in ("answer", "answers"):
+        yield say(f"labelled by {labels['source']}")
     elif labels.get("source") == "person":
         given, person = labels.get("given"), "a person"
         if labels.get("by"):

@@ -196,6 +196,8 @@ LLM = {"source": "LLM", "llm": "m-4"}
             ["1 query was left out", "no readable", "the LLM 'm-4'"],
         ),
         ({**PERSON, "given": {}}, ["was marked before and judged by a person ('Ann')"]),
+        ({"source": "answer"}, ["relevant is a text that has the reference answer"]),
+        ({"source": "answers"}, ["relevant is a snippet without which a chain's answer"]),
     ],
 )
 def test_who_judged_is_stated(labels, stated):
