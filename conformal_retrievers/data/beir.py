@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from conformal_retrievers.data.checks import check_count
 from conformal_retrievers.data.hits import RETRIEVER, fuse
 from conformal_retrievers.data.jsonl import placed_lines, rows
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
@@ -118,8 +119,8 @@ def run_name(path: str | Path) -> str:
 
 def read_runs(folder: Path, run: Runs, k: int | None) -> dict[str, Run]:
     """Read one run or several, cut to k documents a query, by the names that they have in hits."""
-    if k is not None and k < 1:
-        raise ValueError(f"k is {k!r:.80}; give how many snippets to keep per query, 1 or more")
+    if k is not None:
+        check_count(k, "k")
     if isinstance(run, Mapping):
         named = dict(run)
     else:

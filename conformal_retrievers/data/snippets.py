@@ -159,8 +159,9 @@ def _snippet(given: Any) -> Snippet:
         return Snippet(given.page_content, given.id, source, as_position(start))
     node = getattr(given, "node", given)  # a NodeWithScore has a node
     if hasattr(node, "node_id"):
-        start, score = getattr(node, "start_char_idx", None), getattr(given, "score", None)
-        hits = getattr(given, "hits", ())
+        # That of a node of a parent is counted from the parent.
+        start = None if node.parent_node else getattr(node, "start_char_idx", None)
+        score, hits = getattr(given, "score", None), getattr(given, "hits", ())
         return Snippet(node.get_content(), node.node_id, node.ref_doc_id, start, score, hits)
     return Snippet(given)
 

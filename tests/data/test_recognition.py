@@ -170,6 +170,8 @@ def test_documents_of_both_frameworks_are_snippets():
     judged = [JudgedQuery("q", [one], [True]).snippets[0] for one in (*given, node)]
     plain = Snippet("text", id="1", document="7", position=30)
     assert judged == [plain, replace(plain, retrieval_score=0.5), plain]
+    node.relationships[NodeRelationship.PARENT] = RelatedNodeInfo(node_id="5")
+    assert as_snippets([node])[0].position is None  # 30 is where it is in the parent
     starts = {12: 12, 11.0: 11, np.int64(13): 13, -1: None, 12.5: None, math.nan: None}
     given = [Document("t", metadata={"start_index": start}) for start in (*starts, True)]
     assert [s.position for s in as_snippets(given)] == [*starts.values(), None]

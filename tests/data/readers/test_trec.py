@@ -124,5 +124,6 @@ def test_a_broken_line_is_refused_with_file_and_line(name, line, message, files)
 def test_a_run_alone_is_not_judged(files):
     with pytest.raises(ValueError, match=r"run\.txt.*no known format.*TREC qrels"):
         read(files / "run.txt")
-    with pytest.raises(ValueError, match="k is 0"):
-        read(files / "qrels.txt", files / "run.txt", k=0)
+    for k in (0, 2.5, True):
+        with pytest.raises(ValueError, match=f"k is {k}"):
+            read(files / "qrels.txt", files / "run.txt", k=k)
