@@ -52,10 +52,11 @@ class Gap(NamedTuple):
 class AnswerEvaluation:
     """What a chain answers from the context that each way to cut it leaves, on n questions.
 
-    Ways are known by their names: "all snippets", and each filter before its top k. The measures
-    are the snippets, tokens and seconds, whether the answer is unchanged and, where there are
-    references, right, exact, and its F1. "still right" is right where the first answer from all
-    snippets is, and NaN elsewhere. Seconds are 0 where the cache has the answer.
+    Ways are known by their names: "all snippets", and each filter before its top k, which two that
+    keep about as many snippets share. The measures are the snippets, tokens and seconds, whether
+    the answer is unchanged and, where there are references, right, exact, and its F1. "still right"
+    is right where the first answer from all snippets is, and NaN elsewhere. Seconds are 0 where the
+    cache has the answer.
     """
 
     measures: Mapping[str, Mapping[str, NDArray[np.float64]]] = field(repr=False)  # (n,), by way

@@ -117,7 +117,7 @@ def calibrate(
     -----
     UserWarning
         If alpha is above 0.5, which looks like the share to be kept.
-        If 1 % of the queries or more are near copies of others.
+        If more than 1 % of the queries are near copies of others.
         If the filter would not drop a single snippet of the judged queries, unless there are too
         few of them for a finite threshold, which the statement says.
 

@@ -12,12 +12,11 @@ sets, 68 to 96 % of calibrations are within the bounds of 80 % (benchmarks/plans
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from conformal_retrievers.calibration.checks import warn_if_large
 from conformal_retrievers.calibration.fitting import FEWEST, n_that_fit
 from conformal_retrievers.calibration.guarantees import Guarantee, check_guarantee, n_needed
 from conformal_retrievers.calibration.wording import say
+from conformal_retrievers.data.checks import check_count
 from conformal_retrievers.data.text import aligned, filled
 from conformal_retrievers.theory.intervals import Interval, in_percent, percent
 from conformal_retrievers.theory.ranks import exact_alpha
@@ -192,9 +191,7 @@ def smallest_alpha(
     0.05
     """
     check_guarantee(guarantee, delta)
-    given: object = n
-    if not isinstance(given, (int, np.integer)) or n < 1:
-        raise ValueError(f"n is {n!r:.80}; give the number of judged queries, 1 or more")
+    check_count(n, "n")
 
     def feasible(alpha: float) -> bool:
         return n_needed(guarantee, alpha, delta) <= n

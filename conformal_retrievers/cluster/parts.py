@@ -3,10 +3,10 @@
 A source is a file or a folder of JSON lines (.jsonl), which are cut after a number of lines, or
 of .jsonl.gz and .parquet, of which each file is one part. The folder has
 
-    manifest.json         what was begun: the scorer, the source's files with their digests
-    00000-00012.parquet   the result of part 12 of file 0; absent if no record of it has one
-    00000-00012.json      its report, written last: the part is done
-    errors.jsonl          the records without a result, by file and line, once all parts are done
+    manifest.json           what was begun: the scorer, the source's files with their digests
+    000000-000012.parquet   the result of part 12 of file 0; absent if no record of it has one
+    000000-000012.json      its report, written last: the part is done
+    errors.jsonl            the records without a result, by file and line, once all parts are done
 
 Both are paths, or URLs of fsspec. Each file is written whole or not at all.
 """

@@ -22,7 +22,7 @@ from conformal_retrievers.data.wording import say
 Pairs = list[tuple[JudgedQuery, JudgedQuery]]  # a copy, and the query before it that it copies
 RUN = 4  # characters
 ALIKE = 0.6  # of the runs that either of two queries has
-MANY = 0.01  # share of near copies from which on they are worth a warning
+MANY = 0.01  # share of near copies above which they are worth a warning
 
 
 def folded(query: str) -> str:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, TypeAlias
 
-from conformal_retrievers.data.checks import as_count, check_type
+from conformal_retrievers.data.checks import check_count, check_type
 from conformal_retrievers.data.hits import Hit, fuse, fusion
 from conformal_retrievers.data.judged import queries_to_judge
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
@@ -48,7 +48,7 @@ def without_relevant(query: JudgedQuery, k: int) -> JudgedQuery:
     whole, rest = _lists(query, order), _lists(query, order, _answers(query, query))
     retriever = query.retriever
     parts = retriever.root if isinstance(retriever, Hybrid) else {}
-    depths = dict.fromkeys(parts or whole, as_count(query.name, "k", k or 0, least=1) or 0)
+    depths = dict.fromkeys(parts or whole, check_count(k, "k"))
     if any(len(rest[name]) < min(len(ranked), k) for name, ranked in whole.items()):
         warnings.warn(say("shorter", which="a query has"), stacklevel=2)
     if parts:

@@ -155,9 +155,9 @@ def read_log(path: str | Path, *, event: str = EVENT) -> Iterator[dict[str, Any]
     process left incomplete, or what others write to the same stream, are skipped and counted in a
     UserWarning.
 
-    Raises ValueError for another `event`, for a log without one and, naming file, line and field,
-    for an event of another version, or with a field that is invalid; FileNotFoundError if there is
-    no log.
+    Raises ValueError for another `event`, for a log of lines that are no events and, naming file,
+    line and field, for an event of another version, or with a field that is invalid;
+    FileNotFoundError if there is no log.
     """
     if event not in (EVENT, CLAIMS_EVENT):
         raise ValueError(f"event is {event!r:.60}; give {EVENT!r} or {CLAIMS_EVENT!r}")

@@ -1,7 +1,4 @@
-"""Scores without a model of this library: the retriever's own number, or any function.
-
-Stores return similarities or distances, so the user states the direction of the number.
-"""
+"""Scores by any function of a query and the texts of its snippets."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence

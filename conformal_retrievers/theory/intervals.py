@@ -161,8 +161,7 @@ def auc(lower: ArrayLike, higher: ArrayLike) -> float:
     0.875
     """
     ordered, pairs = ordered_pairs(lower, higher)
-    n = int(np.count_nonzero(~np.isnan(np.asarray(higher, dtype=np.float64))))
-    return ordered / (pairs // n) / n if pairs else math.nan
+    return ordered / pairs if pairs else math.nan
 
 
 def ordered_pairs(lower: ArrayLike, higher: ArrayLike) -> tuple[float, int]:

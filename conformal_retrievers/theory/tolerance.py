@@ -20,7 +20,7 @@ Thresholds are tried from the largest down until one fails (Bates et al. 2021, a
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -145,15 +145,6 @@ def beta_binomial_cdf(m: int, a: int, b: int) -> NDArray[np.float64]:
     return np.asarray(np.minimum(1.0, np.cumsum(mass)))
 
 
-def _largest(holds: Callable[[float], bool]) -> float:
-    """Return the largest p in [0, 1) at which and below which `holds`, to 1e-9 from below."""
-    low, high = 0.0, 1.0
-    while high - low > 1e-9:
-        middle = (low + high) / 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
-
-
 def betting_p_value(losses: ArrayLike, alpha: float, delta: float) -> float:
     """Return a p-value of "the mean loss is above α" from losses in [0, 1], in a fixed order.
 
@@ -176,7 +167,11 @@ def betting_lower(shares: ArrayLike, delta: float) -> float:
     0.938
     """
     losses = 1 - np.asarray(shares, dtype=np.float64)
-    return _largest(lambda c: betting_p_value(losses, 1 - c, delta) <= delta)
+    low, high = 0.0, 1.0
+    while high - low > 1e-9:
+        c = (low + high) / 2
+        low, high = (c, high) if betting_p_value(losses, 1 - c, delta) <= delta else (low, c)
+    return low
 
 
 def _log_wealth(x: NDArray[np.float64], alpha: float, delta: float) -> float:

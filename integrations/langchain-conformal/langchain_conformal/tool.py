@@ -77,7 +77,7 @@ def search_tool(
         For anything but a `ConformalRetriever`.
     ValueError
         For a `more_alpha` that is not smaller than the filter's alpha, or not greater than that of
-        a gate in front.
+        a gate in the calibration.
     """
     from langgraph.prebuilt import InjectedState  # an agent needs it, and a filter does not
 

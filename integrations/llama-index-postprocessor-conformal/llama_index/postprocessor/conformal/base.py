@@ -25,6 +25,7 @@ from conformal_retrievers.scoring import QueryScorer
 from conformal_retrievers.sentence_filter import OpenOptions, open_filter
 from llama_index.postprocessor.conformal.events import Outcome, rerank_events
 from llama_index.postprocessor.conformal.nodes import (
+    Named,
     RetrievedNodes,
     as_nodes,
     check_origin,
@@ -36,7 +37,7 @@ from llama_index.postprocessor.conformal.wording import say
 dispatcher = get_dispatcher(__name__)
 
 
-class ConformalPostprocessor(BaseNodePostprocessor):
+class ConformalPostprocessor(Named, BaseNodePostprocessor):
     """Drops the nodes that the filter drops, and returns copies of the others in their order.
 
     Give it nodes in the order in which the retriever returns them: their order is their rank. It
@@ -77,11 +78,6 @@ class ConformalPostprocessor(BaseNodePostprocessor):
     def _check_gate(self) -> Self:
         self.filter.with_gate(self.gate)
         return self
-
-    @classmethod
-    def class_name(cls) -> str:
-        """Return the class's name in LlamaIndex."""
-        return "ConformalPostprocessor"
 
     def __getstate__(self) -> dict[str, Any]:
         # BaseComponent's own silently deletes from the living object what it cannot pickle. A

@@ -25,33 +25,26 @@ from conformal_retrievers.claims import AnswerFilter, annotate_claims_span, clai
 from conformal_retrievers.filtering import RetrievalFilter
 from conformal_retrievers.monitoring import FilterLog, Observer, annotate_span, event_of
 from conformal_retrievers.results import Refused
-from llama_index.postprocessor.conformal.nodes import RetrievedNodes
+from llama_index.postprocessor.conformal.nodes import Named, RetrievedNodes
 
 dispatcher = get_dispatcher(__name__)
 logger = logging.getLogger("conformal_retrievers")
 
 
-class _Named:
-    @classmethod
-    def class_name(cls) -> str:
-        """Return the class's name in LlamaIndex."""
-        return cls.__name__
-
-
-class ConformalFilterEvent(_Named, ReRankEndEvent):
+class ConformalFilterEvent(Named, ReRankEndEvent):
     """The nodes that the filter kept, and its decision; `decision` is None if it failed."""
 
     decision: dict[str, Any] | None
 
 
-class ConformalClaimsStartEvent(_Named, BaseEvent):
+class ConformalClaimsStartEvent(Named, BaseEvent):
     """An answer to a query is about to be divided into claims and filtered by a scorer."""
 
     query: str
     scorer: str
 
 
-class ConformalClaimsEvent(_Named, BaseEvent):
+class ConformalClaimsEvent(Named, BaseEvent):
     """The filter's decision about an answer's claims; `decision` is None if it failed."""
 
     decision: dict[str, Any] | None

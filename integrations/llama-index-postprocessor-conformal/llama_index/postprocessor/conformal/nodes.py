@@ -26,7 +26,16 @@ from llama_index.postprocessor.conformal.wording import say
 KEPT = "conformal_kept"  # in the metadata of nodes in shadow
 
 
-class NodeWithHits(NodeWithScore):
+class Named:
+    """A class whose name in LlamaIndex is its own."""
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the class's name in LlamaIndex."""
+        return cls.__name__
+
+
+class NodeWithHits(Named, NodeWithScore):
     """A node with what several retrievers know of it; its score is their fusion.
 
     Nothing is written into its metadata, because they are part of the prompt in LlamaIndex.
@@ -36,11 +45,6 @@ class NodeWithHits(NodeWithScore):
     failed: tuple[str, ...] = ()  # retrievers that were left out
     asked: tuple[str, ...] = ()  # all that were asked; none if unknown
     retriever: Hybrid | None = None  # what they are
-
-    @classmethod
-    def class_name(cls) -> str:
-        """Return the class's name in LlamaIndex."""
-        return "NodeWithHits"
 
 
 def as_nodes(nodes: Any) -> list[NodeWithScore]:

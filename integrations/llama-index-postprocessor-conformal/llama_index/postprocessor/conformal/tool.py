@@ -67,7 +67,7 @@ def search_tool(
         For anything but a retriever and a `ConformalPostprocessor`.
     ValueError
         For a `more_alpha` that is not smaller than the filter's alpha, or not greater than that of
-        a gate in front.
+        a gate in the calibration.
     """
     if not isinstance(retriever, BaseRetriever):
         raise TypeError(f"retriever is a {type(retriever).__name__}; give a retriever")
