@@ -586,7 +586,7 @@ MUTANTS = {
             "what a retriever did not find in the mean of its list",
         ),
         (
-            "[: r or m].min(axis=0)",
+            "[:own].min(axis=0)",
             ".min(axis=0)",
             "a scorer among the retrievers, of which the best counts",
         ),

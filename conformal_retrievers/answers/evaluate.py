@@ -192,8 +192,9 @@ def evaluate_answers(
     }
     if same != asked.compared_by:
         same = f"{same} (unchanged) and {asked.compared_by} (right)"
-    rest = (len(rows), same, level, all(verified), failed)
-    return AnswerEvaluation(measures, estimates, verdicts, *rest)
+    return AnswerEvaluation(
+        measures, estimates, verdicts, len(rows), same, level, all(verified), failed
+    )
 
 
 def _contexts(

@@ -9,7 +9,7 @@ from conformal_retrievers.calibration.file_schema import details_of
 from conformal_retrievers.calibration.subjects import ANSWERS
 from conformal_retrievers.calibration.thresholds import Thresholds
 from conformal_retrievers.calibration.wording import say
-from conformal_retrievers.data.text import visible
+from conformal_retrievers.data.text import counted, visible
 
 
 def terms(c: Thresholds) -> dict[str, str]:
@@ -59,7 +59,7 @@ def basis(c: Thresholds) -> Iterator[str]:
     if d.n_needing_none > d.n_questions / 2:
         yield say("mostly none")
     if d.failed:
-        questions = "1 question is" if len(d.failed) == 1 else f"{len(d.failed)} questions are"
+        questions = counted(len(d.failed), "question is", "questions are")
         yield say("call failed", questions=questions, names=listed(d.failed, 3))
 
 

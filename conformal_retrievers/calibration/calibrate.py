@@ -158,8 +158,11 @@ def calibrate(
     _warn_if_nothing_drops(calibration, scored)
     if choice is None:
         return calibration
-    found = [query for query in scored if len(query.scores)]
-    kept = [int(calibration.keep(q.scores, q.group).sum()) * (not q.silenced) for q in found]
+    kept = [
+        0 if query.silenced else int(calibration.keep(query.scores, query.group).sum())
+        for query in scored
+        if len(query.scores)
+    ]
     asked = Counter(asked_in(query_digest(q.query), q.group) for q in parts.calibration)
     digests = [key for key, n in asked.items() if n == 1]  # not one about each of many documents
     choice = choice.model_copy(update={**passing(calibration.alpha, kept), "digests": digests})

@@ -192,7 +192,8 @@ def check_groups(queries: ScoredQueries, by_group: bool, subject: Subject) -> No
     """Raise ValueError if a query has no group, and the guarantee is by group."""
     groups = queries.groups.tolist()
     if by_group and None in groups:
-        id, place = queries.ids[groups.index(None)], groups.index(None)
+        place = groups.index(None)
+        id = queries.ids[place]
         which = f"number {place + 1}" if id is None else repr(id)
         raise ValueError(say("no group", unit=subject.unit, which=which))
 

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from conformal_retrievers.calibration.wording import say
+from conformal_retrievers.data.text import counted
 from conformal_retrievers.theory.intervals import Interval, percent
 
 
@@ -51,7 +52,7 @@ def _without_verdict(labels: Mapping[str, JsonValue]) -> Iterator[str]:
 
 def _left_out(n: JsonValue, why: str, who: str) -> Iterator[str]:
     if isinstance(n, int) and n:
-        queries = "1 query was" if n == 1 else f"{n} queries were"
+        queries = counted(n, "query was", "queries were")
         yield say("left out", queries=queries, why=why, who=who)
 
 

@@ -84,25 +84,34 @@ class Plan:
         """The plan in sentences, in lines of at most 80 characters."""
         parts = [self.needed]
         if self.n is not None:
-            parts += [self.given, *[self.cost] * (self.guarantee != "snippet")]
+            parts += [self.given, self.cost] if self._fits else [self.given]
         return filled("\n".join(parts))
 
     @property
     def table(self) -> str:
         """The outlooks, a line each, of at most 80 characters."""
-        costs = self.guarantee != "snippet"
-        head = [self.unit, "8 in 10 cover, %", *[f"with delta = {self.delta or DELTA:g}"] * costs]
-        rows = []
+        head, rows = [self.unit, "8 in 10 cover, %"], []
+        if self._fits:
+            head.append(f"with delta = {self.delta or DELTA:g}")
         for o in self.outlooks:
-            row = [f"{o.n:,}", "keep all" if o.n < self.feasible else in_percent(*o.coverage[1:])]
-            row += ["keep all" if o.as_alpha is None else f"as alpha = {o.as_alpha:.2g}"] * costs
-            rows.append([row[0].rjust(len(self.unit)), *row[1:]])
+            covers = "keep all" if o.n < self.feasible else in_percent(*o.coverage[1:])
+            row = [f"{o.n:,}".rjust(len(self.unit)), covers]
+            if self._fits:
+                row.append("keep all" if o.as_alpha is None else f"as alpha = {o.as_alpha:.2g}")
+            rows.append(row)
         return "\n".join(aligned(head, rows))
 
     def __str__(self) -> str:
         """Write the sentences and the table."""
-        fit = [filled(say("fit", fewest=FEWEST))] * (self.guarantee != "snippet")
-        return "\n\n".join([self.sentences, self.table, *fit])
+        parts = [self.sentences, self.table]
+        if self._fits:
+            parts.append(filled(say("fit", fewest=FEWEST)))
+        return "\n\n".join(parts)
+
+    @property
+    def _fits(self) -> bool:
+        """Whether some queries fit the score, which costs what a bound or a smaller alpha does."""
+        return self.guarantee != "snippet"
 
     @property
     def unit(self) -> str:

@@ -18,7 +18,7 @@ from conformal_retrievers.calibration.planning import coverage_of, smallest_alph
 from conformal_retrievers.calibration.subjects import ANSWERS, FILTERED, QUERIES, RETRIEVED
 from conformal_retrievers.calibration.thresholds import Thresholds
 from conformal_retrievers.calibration.wording import say
-from conformal_retrievers.data.text import plural
+from conformal_retrievers.data.text import counted
 from conformal_retrievers.scoring.learned.score import weights_in
 from conformal_retrievers.theory.intervals import percent
 from conformal_retrievers.theory.ranks import exact_alpha
@@ -98,7 +98,7 @@ def _gate(c: Thresholds) -> Iterator[str]:
     elif c.gate is not None:
         text = say("gate", guarantee=_guarantee(c.gate))
         if made := c.gate.choice:
-            text += f" {say('gate chosen', queries=_count(made.n_fit, 'query'))}"
+            text += f" {say('gate chosen', queries=counted(made.n_fit, 'query'))}"
         yield text
         yield false_speech(c.gate)
 
@@ -116,7 +116,7 @@ def _choice(c: Thresholds) -> Iterator[str]:
         if c.subject != ANSWERS:
             yield say("begins", begins=_begins(c, made.n_fit))
     else:
-        queries = _count(made.n_fit, "judged query")
+        queries = counted(made.n_fit, "judged query")
         yield say("fitted", prior=prior, queries=queries, counts=_counts(score))
     if made.costs:
         yield from _kept(c, made)
@@ -133,7 +133,7 @@ def _begins(c: Thresholds, n_fit: int) -> str:
     if c.subject != QUERIES:
         each = "each" if c.by_group else "the"
         return say("begins for snippets", item=c.subject.item, needed=c.n_needed, each=each)
-    scale = say("scale", queries=_count(n_fit, "query that does", "queries that do"))
+    scale = say("scale", queries=counted(n_fit, "query that does", "queries that do"))
     return say("begins for queries") + (scale if n_fit else "")
 
 
@@ -263,18 +263,18 @@ def _basis(c: Thresholds) -> list[str]:
     if c.subject.name == "claims":
         return [f"{level}. {units}.", *_claims(c)]
     if c.subject == QUERIES:
-        queries = _count(c.n_without_relevant, "query")
+        queries = counted(c.n_without_relevant, "query")
         left_out = [say("nothing retrieved", queries=queries)] if c.n_without_relevant else []
         return [f"{level}. {units}.", *left_out, *judged_by(c.labels or {}, "snippets")]
-    return [f"{level}. {units}; {_count(c.n_without_relevant, 'consistent answer')} not used."]
+    return [f"{level}. {units}; {counted(c.n_without_relevant, 'consistent answer')} not used."]
 
 
 def _snippets(c: Thresholds) -> Iterator[str]:
     yield say(
         "worth",
-        relevant=_count(c.n_relevant, f"relevant {c.subject.item}"),
-        queries=_count(c.n_queries, "query"),
-        worth=_count(round(c.effective_n), f"independent {c.subject.item}"),
+        relevant=counted(c.n_relevant, f"relevant {c.subject.item}"),
+        queries=counted(c.n_queries, "query"),
+        worth=counted(round(c.effective_n), f"independent {c.subject.item}"),
         effect=c.design_effect,
     )
     if c.guarantee != "snippet":
@@ -282,7 +282,7 @@ def _snippets(c: Thresholds) -> Iterator[str]:
     if unscorable := int(np.count_nonzero(c.queries.scores == -math.inf)):
         yield say("without score", n=unscorable)
     if left_out := len(c.queries) - c.n_queries + c.n_without_relevant:
-        queries = _count(left_out, "query")
+        queries = counted(left_out, "query")
         known = "known" if c.count_missed else "retrieved"
         yield say("not used", queries=queries, item=c.subject.item, known=known)
     if c.split:
@@ -298,10 +298,10 @@ def _spread(c: Thresholds) -> Iterator[str]:
 
 def _claims(c: Thresholds) -> Iterator[str]:
     if (n := details_of(c).n_without_claims) > 0:
-        yield f"{_count(n, 'answer without claims was', 'answers without claims were')} not used."
+        yield f"{counted(n, 'answer without claims was', 'answers without claims were')} not used."
     if names := details_of(c).unannotated:
         which = "with an unannotated claim"
-        answers = _count(len(names), f"answer {which} was", f"answers {which} were")
+        answers = counted(len(names), f"answer {which} was", f"answers {which} were")
         yield say("unannotated", answers=answers, names=answered.listed(names, 5))
 
 
@@ -319,11 +319,7 @@ def _not_covered(c: Thresholds) -> str:
     return say("some missed", not_covered=not_covered, missed=c.n_missed, known=known)
 
 
-def _count(n: int, one: str, many: str | None = None) -> str:
-    return f"{n} {one if n == 1 else many or plural(one)}"
-
-
 def _units(c: Thresholds, n: int) -> str:
     """Write a number of the units of a guarantee."""
     snippets = c.guarantee == "snippet"
-    return _count(n, f"relevant {c.subject.item}" if snippets else c.subject.judged_unit)
+    return counted(n, f"relevant {c.subject.item}" if snippets else c.subject.judged_unit)

@@ -54,6 +54,6 @@ def references_in(path: Path) -> dict[str, list[str]]:
         question = record.text("query")
         if question in references:
             raise record.fault("query", "give each question once, with a list of its answers")
-        several = not isinstance(record.get("answer"), str)
-        references[question] = (several and record.texts("answer")) or [record.text("answer")]
+        several = None if isinstance(record.get("answer"), str) else record.texts("answer")
+        references[question] = several or [record.text("answer")]
     return references

@@ -16,7 +16,7 @@ from conformal_retrievers.calibration.subjects import QUERIES
 from conformal_retrievers.cli import inputs, options
 from conformal_retrievers.cli.scorers import Models, needs_model
 from conformal_retrievers.cli.show import ALPHAS, facts_of
-from conformal_retrievers.cli.terminal import print_json, print_table, say
+from conformal_retrievers.cli.terminal import print_json, print_table, say, worded
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.data.sentences.evidence import by_sentence
 from conformal_retrievers.scoring.scorer import Scorer, fitted_on, query_digest, score_queries
@@ -53,7 +53,7 @@ def calibrate(
     models = Models(None, corpus, judged)
     front = None if gate is None else inputs.load_calibration(gate, None, QUERIES)
     if front is not None and needs_model(front):
-        raise ValueError(inputs.say("model behind", gate=gate, scorer=front.scorer))
+        raise ValueError(worded("model behind", gate=gate, scorer=front.scorer))
     queries = inputs.held_out(inputs.judged_queries(judged, run, k, min_score), hold_out)
     if hold_out and any(query.id is None for query in queries):
         raise ValueError("--hold-out needs an id for each query; give those without id one")

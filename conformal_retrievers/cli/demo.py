@@ -20,9 +20,8 @@ from conformal_retrievers.cli.searches import (
     minilm_is_installed,
     searches_in,
 )
-from conformal_retrievers.cli.terminal import print_table, say
+from conformal_retrievers.cli.terminal import print_table, say, worded
 from conformal_retrievers.data.queries import JudgedQuery
-from conformal_retrievers.data.wording import wording
 from conformal_retrievers.evaluation import evaluate
 from conformal_retrievers.evaluation.report import write
 from conformal_retrievers.filtering import ConformalFilter
@@ -32,7 +31,6 @@ from llama_index.postprocessor.conformal import ConformalPostprocessor
 from llama_index.postprocessor.conformal import HybridRetriever as HybridNodeRetriever
 
 FILE, PAGE = Path("demo-calibration.json"), Path("demo-report.html")
-worded = wording(__package__)
 
 
 def run(alpha: float) -> None:

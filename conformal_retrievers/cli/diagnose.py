@@ -9,7 +9,7 @@ import typer
 from conformal_retrievers.calibration.subjects import FILTERED, RETRIEVED
 from conformal_retrievers.cli import inputs, options
 from conformal_retrievers.cli.gate import evaluated_gate
-from conformal_retrievers.cli.terminal import print_json, say
+from conformal_retrievers.cli.terminal import print_json, say, worded
 from conformal_retrievers.data.files import write_whole
 from conformal_retrievers.evaluation import diagnose as diagnosed
 from conformal_retrievers.evaluation.diagnosis import Diagnosis
@@ -45,7 +45,7 @@ def diagnose(
         read = (calibration, judged, *(log or ()), corpus, *sources.files.values())
         options.check_out(out, *read)
         if out.suffix not in (".html", ".htm"):
-            raise typer.BadParameter(inputs.say("no page", out=out), param_hint="--out")
+            raise typer.BadParameter(worded("no page", out=out), param_hint="--out")
     tested = inputs.load_calibration(calibration, None, *(FILTERED if log else RETRIEVED))
     options.check_holds_gate(tested, calibration, unanswerable)
     if log:

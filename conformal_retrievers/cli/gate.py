@@ -11,7 +11,7 @@ from conformal_retrievers.calibration.gates.gate import Gate
 from conformal_retrievers.cli import inputs, options
 from conformal_retrievers.cli.calibrate import retrieval_of, save
 from conformal_retrievers.cli.scorers import Models
-from conformal_retrievers.cli.terminal import say
+from conformal_retrievers.cli.terminal import say, worded
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.data.readers.reading import read
 from conformal_retrievers.data.sentences.evidence import by_sentence
@@ -66,9 +66,9 @@ def evaluated_gate(
     left_out = len(asked) - sum(map(len, new.values()))
     judged = new.pop("")
     if left_out and not any(any(query.relevant) for query in judged):
-        raise ValueError(inputs.say("none new to gate", judged=given.judged, n=left_out))
+        raise ValueError(worded("none new to gate", judged=given.judged, n=left_out))
     for name in [name for name, own in new.items() if queries[name] and not own]:
-        raise ValueError(inputs.say("none new of source", name=name, n=len(queries[name])))
+        raise ValueError(worded("none new of source", name=name, n=len(queries[name])))
     return MeasuredGate(evaluate_gate(gate, judged, new, progress=sys.stderr.isatty()), left_out)
 
 

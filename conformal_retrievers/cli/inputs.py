@@ -17,21 +17,19 @@ from conformal_retrievers.calibration.gates.gate import gate_for
 from conformal_retrievers.calibration.scorer import scorer_for
 from conformal_retrievers.calibration.subjects import Subject
 from conformal_retrievers.cli.scorers import Models
+from conformal_retrievers.cli.terminal import worded
 from conformal_retrievers.data.beir import run_name
 from conformal_retrievers.data.judged import check_retrieved
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.data.readers.reading import read, takes_runs
 from conformal_retrievers.data.sentences import splitter
 from conformal_retrievers.data.sentences.evidence import by_sentence
-from conformal_retrievers.data.wording import wording
 from conformal_retrievers.evaluation.measures import warn_if_retrieved_otherwise
 from conformal_retrievers.labels.record import read_labels
 from conformal_retrievers.monitoring.log import read_log
 from conformal_retrievers.monitoring.logged import Logged, logged
 from conformal_retrievers.scoring import score_queries
 from conformal_retrievers.scoring.scorer import fitted_on, query_digest
-
-say = wording(__package__)
 
 
 def load_calibration(path: Path, alpha: float | None, *about: Subject) -> Calibration:
@@ -62,7 +60,7 @@ def judged_queries(
         text = str(error).replace("min_score", "--min-score")
         raise ValueError(text.replace("read(qrels, run)", "QRELS --run FILE")) from None
     if not queries:
-        raise ValueError(say("no queries", path=path))
+        raise ValueError(worded("no queries", path=path))
     check_retrieved(queries)
     return queries
 
@@ -93,7 +91,7 @@ def named_files(given: Iterable[str], option: str, folder: Path = Path()) -> dic
         if not name or not file:
             raise typer.BadParameter(f"{path!r}; give NAME=FILE, or FILE", param_hint=option)
         if name in named:
-            raise typer.BadParameter(say("same name", name=name), param_hint=option)
+            raise typer.BadParameter(worded("same name", name=name), param_hint=option)
         named[name] = file
     return named
 
@@ -113,7 +111,7 @@ class Sources(NamedTuple):
         named = named_files(self.unanswerable or [], "--unanswerable")
         for file in named.values():
             if not Path(file).is_file():
-                raise typer.BadParameter(say("no file", file=file), param_hint="--unanswerable")
+                raise typer.BadParameter(worded("no file", file=file), param_hint="--unanswerable")
         return {name: Path(file) for name, file in named.items()}
 
 
@@ -173,7 +171,7 @@ def new_queries(
     own = [query for query in scored if query.id in calibration.ids]
     left_out = len(given) - len(new)
     if left_out and not new:
-        raise ValueError(say("none new", judged=judged, n=left_out))
+        raise ValueError(worded("none new", judged=judged, n=left_out))
     reference = own if own and len(own) == len(calibration.ids) else None
     return New(new, left_out, reference, queries)
 
@@ -200,7 +198,7 @@ def cut_as(calibration: Calibration, judged: Iterable[JudgedQuery]) -> list[Judg
         return by_sentence(judged, ours)
     queries = list(judged)
     if any(query.split != calibration.split for query in queries):
-        raise ValueError(say("function split", split=calibration.split))
+        raise ValueError(worded("function split", split=calibration.split))
     return queries
 
 
@@ -215,7 +213,7 @@ def logged_queries(paths: Sequence[Path], calibration: Calibration) -> New:
     if not len(new.queries):
         name = "other events" if new.left_out else "no events"
         facts = {"n": new.left_out, "checksum": calibration.checksum[:12]}
-        raise ValueError(say(name, logs=", ".join(map(str, paths)), **facts))
+        raise ValueError(worded(name, logs=", ".join(map(str, paths)), **facts))
     if calibration.split is None:  # the depth counts what was retrieved
         checks.warn_if_deeper(int(new.queries.sizes.max()), calibration.k)
         checks.warn_if_shallow(int(np.median(new.queries.sizes)), calibration.fewest or 0)

@@ -12,12 +12,10 @@ import typer
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.scorer import needed_scorers
+from conformal_retrievers.cli.terminal import worded
 from conformal_retrievers.data.beir import read_corpus
-from conformal_retrievers.data.wording import wording
 from conformal_retrievers.extras import require
 from conformal_retrievers.scoring import EmbeddingScorer, RetrievalScorer, Scorer
-
-say = wording(__package__)
 
 
 class Models(NamedTuple):
@@ -53,7 +51,7 @@ class Models(NamedTuple):
             return embedding_scorer(self.model, name)
         if name.startswith("bm25s("):
             return self.bm25()
-        raise ValueError(say("scorer of Python", name=name))
+        raise ValueError(worded("scorer of Python", name=name))
 
 
 def needs_model(calibration: Calibration) -> bool:
@@ -72,5 +70,5 @@ def embedding_scorer(model: str, name: str) -> EmbeddingScorer:
     try:
         encoder = SentenceTransformer(model, trust_remote_code=False)
     except Exception as error:  # whatever the client of the hub raises
-        raise ValueError(say("no model", model=model, error=type(error).__name__)) from error
+        raise ValueError(worded("no model", model=model, error=type(error).__name__)) from error
     return EmbeddingScorer(lambda texts: encoder.encode(texts, show_progress_bar=False), name)

@@ -14,6 +14,9 @@ import typer
 from typer.core import TyperGroup
 
 from conformal_retrievers.data.text import aligned, filled, visible_lines
+from conformal_retrievers.data.wording import wording
+
+worded = wording(__package__)
 
 
 class Commands(TyperGroup):

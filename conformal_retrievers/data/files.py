@@ -120,9 +120,9 @@ def short_hash(value: object) -> str:
 
 def checksum(fields: Mapping[str, Any]) -> str:
     """Return the SHA-256 of the fields as JSON with sorted keys and without white space."""
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(b"{")
     for place, name in enumerate(sorted(fields)):
-        digest.update(f"{',' if place else '{'}{_compact(name)}:".encode())
+        digest.update(f"{',' if place else ''}{_compact(name)}:".encode())
         value = fields[name]
         if isinstance(value, Sequence) and not isinstance(value, str):  # many may be long
             digest.update(b"[")
@@ -131,7 +131,7 @@ def checksum(fields: Mapping[str, Any]) -> str:
             digest.update(b"]")
         else:
             digest.update(_compact(value).encode())
-    digest.update(b"}" if fields else b"{}")
+    digest.update(b"}")
     return digest.hexdigest()
 
 

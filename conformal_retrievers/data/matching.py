@@ -174,16 +174,19 @@ def _report(
     if not unknown or not (all_are or alike or (many and enough)):
         return
     shown = ", ".join(_nearest(q, names, known) for q, names in (alike or unknown)[:SHOWN])
-    text = f"{len(alike)} of them differ in case, punctuation or Unicode form alone"
-    remedy = f"{text}: write them as stored"
-    if not alike:
-        remedy = _remedy([names[0] for _, names in unknown], fields, key)
-    kind, n = unknown[0][1][0][0], [*map(len, (unknown, relevant, lost, asked))]
-    message = say("found nowhere", n=n, kind=kind, shown=shown, remedy=remedy)
+    firsts = [names[0] for _, names in unknown]
+    if alike:
+        text = f"{len(alike)} of them differ in case, punctuation or Unicode form alone"
+        remedy = f"{text}: write them as stored"
+    else:
+        remedy = _remedy(firsts, fields, key)
+    facts = {"unknown": len(unknown), "n": len(relevant), "lost": len(lost), "asked": len(asked)}
+    message = say("found nowhere", kind=firsts[0][0], shown=shown, remedy=remedy, **facts)
     if all_are and enough:
         raise ValueError(message)
-    after = "; if they are right, the retriever misses them, and they count as missed"
-    warnings.warn(message + after * (not alike), stacklevel=4)
+    if not alike:
+        message += "; if they are right, the retriever misses them, and they count as missed"
+    warnings.warn(message, stacklevel=4)
 
 
 def _spelt(name: str) -> str:

@@ -83,6 +83,15 @@ def plural(noun: str) -> str:
     return f"{noun[:-1]}ies" if noun.endswith("query") else f"{noun}s"
 
 
+def counted(n: int, one: str, many: str | None = None) -> str:
+    """Return a number of things in words.
+
+    >>> counted(1, "judged query"), counted(1200, "judged query"), counted(2, "was", "were")
+    ('1 judged query', '1,200 judged queries', '2 were')
+    """
+    return f"{n:,} {one if n == 1 else many or plural(one)}"
+
+
 def cells(text: str) -> int:
     """Return how wide a text is in a terminal, where wide characters take two cells.
 

@@ -71,9 +71,8 @@ def without_answers(
         if query.missed:
             raise ValueError(say("missed texts", query=query))
     lengths = [{name: len(ranked) for name, ranked in _lists(q, ()).items()} for q in retrieved]
-    more, n_found, before = max([1, *(sum(query.relevant) for query in judged)]), 0, -1
-    lacks = [1]
-    while max(lacks, default=0) > 0 and n_found > before:
+    more, n_found = max([1, *(sum(query.relevant) for query in judged)]), -1
+    while True:
         deep = deeper(more)
         order = _order([*retrieved, *deep])
         rests = [
@@ -83,7 +82,9 @@ def without_answers(
             max(n - len(rest.get(name, ())) for name, n in own.items())
             for rest, own in zip(rests, lengths, strict=True)
         ]
-        n_found, before = sum(len(query.snippets) for query in deep), n_found
+        n_before, n_found = n_found, sum(len(query.snippets) for query in deep)
+        if max(lacks, default=0) <= 0 or n_found <= n_before:
+            break
         more *= 2  # for others with the same texts, or more chunks with evidence
     if shorter := sum(lack > 0 for lack in lacks):
         warnings.warn(say("shorter", which=f"{shorter} of {len(deep)} queries have"), stacklevel=4)

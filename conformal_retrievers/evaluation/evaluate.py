@@ -145,8 +145,10 @@ class Evaluation:
             notes.append(verdicts.NOTHING_TESTED)
         elif self.verdict is None and self.n_relevant:
             notes.append(say("no missed"))
-        notes += [say("none relevant")] * (self.n_relevant == 0 and self.subject != ANSWERS)
-        notes += [verdicts.UNVERIFIED] * (not self.held_out_verified)
+        if self.n_relevant == 0 and self.subject != ANSWERS:
+            notes.append(say("none relevant"))
+        if not self.held_out_verified:
+            notes.append(verdicts.UNVERIFIED)
         below = [
             f"in {name!r} {verdict.coverage} (p = {verdict.p_value:.2g} for {verdict.tests} groups)"
             for name, verdict in self.groups_below.items()

@@ -158,7 +158,8 @@ def _written(e: GateEvaluation) -> Iterator[str]:
     unscored = sum(kind.unscored for kind in (e.answerable, *e.unanswerable.values()))
     if unscored:
         notes.append(f"Queries without a score, which pass: {unscored}.")
-    notes += [UNVERIFIED] * (not e.held_out_verified)
+    if not e.held_out_verified:
+        notes.append(UNVERIFIED)
     yield "\n".join(map(filled, notes))
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.statement import why_none, why_none_kept
-from conformal_retrievers.data.text import shortened
+from conformal_retrievers.data.text import counted, shortened
 from conformal_retrievers.evaluation import verdict as verdicts
 from conformal_retrievers.evaluation.diagnosis import MEANING, Diagnosis, Finding, Severity
 from conformal_retrievers.evaluation.evaluate import Evaluation
@@ -128,7 +128,9 @@ def _scores(d: Diagnosis) -> Iterator[Finding]:
     if c is None:
         yield Finding("scores", "notice", say("no scores"))
         return
-    tested = say("tested", new=_counted(c.n_new, "new "), n_reference=c.n_reference, p=c.p_value)
+    tested = say(
+        "tested", new=counted(c.n_new, "new query"), n_reference=c.n_reference, p=c.p_value
+    )
     if c.p_value > 1 - d.level:
         sentence = f"{(d.few_scores or say('scores alike'))[:-1]} ({tested})."
         verdict = d.evaluation.verdict
@@ -252,9 +254,4 @@ def _unscorable(d: Diagnosis) -> Iterator[Finding]:
 
 def _measured(e: Evaluation, c: Calibration, kind: str = "") -> str:
     """Write the number of queries with a relevant snippet that counts."""
-    return _counted(int((e.end_to_end if c.count_missed else e.coverage)["any"].n), kind)
-
-
-def _counted(n: int, kind: str = "") -> str:
-    """Write a number of queries of some kind, such as "1 judged query"."""
-    return f"{n:,} {kind}{'query' if n == 1 else 'queries'}"
+    return counted(int((e.end_to_end if c.count_missed else e.coverage)["any"].n), f"{kind}query")

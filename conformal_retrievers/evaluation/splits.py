@@ -116,7 +116,8 @@ def try_splits(
         calibration = calibrate(calibrating, scorer, alpha=alpha)
         evaluation = evaluate(calibration, score_queries(scorer_for(calibration, given), others))
         coverages.append(evaluation.coverage[calibration.guarantee].estimate)
-        tables += [evaluation.equal_recall] if evaluation.equal_recall else []
+        if evaluation.equal_recall:
+            tables.append(evaluation.equal_recall)
         choices.append(calibration.choice)
     best = [table.best_top_k for table in tables]
     return Splits(

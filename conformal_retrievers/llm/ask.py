@@ -20,6 +20,7 @@ from conformal_retrievers.llm.cache import Cache, lock_of_process
 from conformal_retrievers.llm.prompt import Request
 from conformal_retrievers.llm.reply import Reply, Unanswered, Usage, failure_of, verdict_of
 from conformal_retrievers.llm.wire import NO_ACCESS, NO_MODEL, marks_of, outcome_of
+from conformal_retrievers.llm.wording import say
 
 logger = logging.getLogger("conformal_retrievers")
 
@@ -205,10 +206,7 @@ class _Run:
         if hopeless and isinstance(answer, Unanswered):
             raise answer.__cause__ or answer
         if hopeless:
-            raise ValueError(
-                f"{self.llm.name} gave no reply that can be read to its first {ENOUGH} requests; "
-                f"the last is {failure_of(answer)}. Give a model that follows a JSON schema"
-            )
+            raise ValueError(say("unread", llm=self.llm.name, n=ENOUGH, last=failure_of(answer)))
 
     def store(self, i: int) -> None:
         answer = self.answers[i]
@@ -306,7 +304,4 @@ def announce(text: str, progress: bool) -> None:
 def check_llm(llm: object, name: str = "llm") -> None:
     """Raise TypeError, naming the argument, if it is not an LLM."""
     if not isinstance(llm, LLM):
-        raise TypeError(
-            f"{name} is a {type(llm).__name__}; give an LLM, such as openai_llm(model) or "
-            "as_llm(model) of langchain_conformal or llama_index.postprocessor.conformal"
-        )
+        raise TypeError(say("no LLM", name=name, kind=type(llm).__name__))

@@ -15,6 +15,7 @@ from typing import Any
 
 from conformal_retrievers.data.files import short_hash
 from conformal_retrievers.data.text import UNSEEN, VARIATIONS
+from conformal_retrievers.llm.wording import say
 
 
 @dataclass(frozen=True)
@@ -47,19 +48,14 @@ class Prompt:
 
     def __post_init__(self) -> None:
         if in_system := _fields(self.system):
-            raise ValueError(
-                f"system has the fields {sorted(in_system)}; move them into the user's message"
-            )
+            raise ValueError(say("system fields", fields=sorted(in_system)))
 
     @classmethod
     def parse(cls, text: str) -> Prompt:
         """Return the prompt in a text: a line [system], its message, a line [user], its message."""
         parts = re.fullmatch(r"\s*\[system\]\n(.*?)\n\[user\]\n(.*)", text, re.DOTALL)
         if parts is None or re.search(r"^\[(system|user)\]$", parts[2], re.MULTILINE):
-            raise ValueError(
-                f"prompt is {text!r:.80}; give a line [system], the system's message, a line "
-                "[user] and the user's message"
-            )
+            raise ValueError(say("no prompt", text=text))
         return cls(parts[1].strip(), parts[2].strip())
 
     @classmethod
@@ -90,10 +86,8 @@ def check_fields(prompt: Prompt, *fields: str) -> None:
     if not isinstance(prompt, Prompt):
         raise TypeError(f"prompt is {prompt!r:.60}; give a Prompt, such as Prompt.parse(text)")
     if (given := _fields(prompt.user)) != set(fields):
-        raise ValueError(
-            f"prompt has the fields {sorted(given)}; its user's message needs exactly "
-            f"{', '.join(f'${name}' for name in fields)}"
-        )
+        needed = ", ".join(f"${name}" for name in fields)
+        raise ValueError(say("other fields", fields=sorted(given), needed=needed))
 
 
 def _fields(text: str) -> frozenset[str]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from conformal_retrievers.llm.prompt import Request
 from conformal_retrievers.llm.reply import Finish, Reply, Unanswered
+from conformal_retrievers.llm.wording import say
 
 WEIGHTS = ("safetensors", "bin", "gguf", "onnx", "pt")  # the endings of files, best first
 BLOCKS, BLOCK = 32, 2**16  # how many parts of a file tell it from others, of so many bytes
@@ -198,10 +199,8 @@ def scorer_name(kind: str, model: object, function: str) -> str:
     """Return "<kind>(<model name>)", the name of the scorer that `function` makes of a model."""
     name = model_name(model)
     if name is None:
-        raise ValueError(
-            f"{type(model).__name__} has no model name, which identifies the scorer; give "
-            f"scorer={function}(model, name='{kind}(<model name>)')"
-        )
+        facts = {"model": type(model).__name__, "function": function, "kind": kind}
+        raise ValueError(say("no model name", **facts))
     return f"{kind}({portable(name)})"
 
 
@@ -222,10 +221,7 @@ def name_of(
     'gpt-4o {"top_p": 0.1}, temperature=0.2'
     """
     if model is None or options not in (None, openai_options):
-        raise ValueError(
-            "name is missing: the model has none, or options changes how it is asked; give "
-            "name='…' to as_llm"
-        )
+        raise ValueError(say("no name"))
     parts = f" {json.dumps(settings, sort_keys=True)}" if settings else ""
     warmth = "" if temperature == 0 else f", temperature={temperature}"
     return f"{model}{parts}{warmth}{', as text' if options is None else ''}"

@@ -179,8 +179,10 @@ class FlagEvaluation:
             f"{self.consistent} of {self.consistent.n:g} consistent ones"
         )
         why = "every answer is flagged" if self.inconsistent.n else "no answer is inconsistent"
-        notes = [str(self.verdict or f"The guarantee is not tested: {why}.")]
-        return filled("\n".join([shares, *notes, *[UNVERIFIED] * (not self.held_out_verified)]))
+        notes = [shares, str(self.verdict or f"The guarantee is not tested: {why}.")]
+        if not self.held_out_verified:
+            notes.append(UNVERIFIED)
+        return filled("\n".join(notes))
 
 
 def local_model(llm: object, model: Any, tokenizer: Any, example: str) -> Any:
@@ -224,6 +226,6 @@ class Answering:
     ) -> tuple[str, dict[str, Any]]:
         """Return the answer, and its metadata with "factuality"."""
         known = tuple(text for text in texts if text.strip())  # of a blank one nothing is read
-        prompts, settings = [self.prompt(question, known)], {"generation": self.generation}
-        [made] = self.local.generate(prompts, max_new_tokens=self.max_new_tokens, **settings)
+        options = {"max_new_tokens": self.max_new_tokens, "generation": self.generation}
+        [made] = self.local.generate([self.prompt(question, known)], **options)
         return made.text, {"factuality": self.flag(lookback_ratios(made.attention), group).details}

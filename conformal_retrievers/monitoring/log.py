@@ -192,13 +192,14 @@ def _files(path: Path) -> list[Path]:
     beside = [*path.parent.glob(f"{glob.escape(path.name)}[.-][0-9]*")]
     for file in beside:
         if match := pattern.fullmatch(file.name):
-            number = int(digits := re.sub(r"\D", "", match[1]))
-            rotated.append((digits if number > LAST else "", -number, file))
+            digits = re.sub(r"\D", "", match[1])
+            rotated.append((digits if int(digits) > LAST else "", -int(digits), file))
     if unread := sorted({*beside} - {file for *_, file in rotated}):
         text = f"files such as {unread[0]} are not read ({len(unread)} in all); unpack them, with"
         warnings.warn(f"{text} names such as {path.name}.1", stacklevel=3)
+    oldest_first = [file for *_, file in sorted(rotated)]
     # There may be none since it was rotated.
-    return [*(file for *_, file in sorted(rotated)), *[path] * (path.exists() or not rotated)]
+    return [*oldest_first, path] if path.exists() or not rotated else oldest_first
 
 
 def _lines(file: Path, opened: BinaryIO) -> Iterator[bytes]:

@@ -104,7 +104,8 @@ class Monitor:
         with self._lock:
             if query.id in self._state.judged:
                 raise ValueError(say("judged before", id=query.id))
-            self._state.judged += [query.id] if query.id is not None else []
+            if query.id is not None:
+                self._state.judged.append(query.id)
             if lost is not None:
                 self._state.counts += Counts(judged=1, lost=lost)
                 self._state.bet_on_loss(lost, tolerated)

@@ -36,11 +36,7 @@ class CrossEncoderScorer:
         scores = np.full(len(given), np.nan)
         if readable:
             pairs = [(query, given[i].text) for i in readable]
-            logits = as_scores(self.predict(pairs), f"logits of {self.name!r}")
-            if logits.shape != (len(pairs),):
-                raise ValueError(
-                    f"cross-encoder {self.name!r} returned shape {logits.shape} for {len(pairs)} "
-                    "pairs; give a model with one output, or a predict that returns one number each"
-                )
+            name = f"logits of {self.name!r}"
+            logits = as_scores(self.predict(pairs), name, len(pairs), "pairs")
             scores[readable] = np.where(np.isfinite(logits), -logits, np.nan)
         return scores

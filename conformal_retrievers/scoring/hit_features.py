@@ -139,12 +139,13 @@ def numbers_of(
     of_scorers = np.array(scores, np.float64).reshape(len(scores), n)
     known: Known = np.asarray(np.isfinite(of_scorers).all(axis=0))
     hits = _of_hits(sources.retrievers, snippets, only_compared)
-    for name in STATED_BY:
-        if name in sources.context and None in (of_each := getattr(snippets, f"{name}s")):
+    for name, (ours, theirs) in STATED_BY.items():
+        stated = [place is not None for place in getattr(snippets, f"{name}s")]
+        if name in sources.context and not all(stated):
             # None of another framework's may be stated: then each is a document of its own.
-            if some := any(stated := [place is not None for place in of_each]):
-                known &= stated
-            effect, (ours, theirs) = SOME_LOST if some else ALL_LOST, STATED_BY[name]
+            effect = ALL_LOST
+            if any(stated):
+                known, effect = known & stated, SOME_LOST
             # The same text for all queries: Python shows it once.
             text = say("lost", name=name, effect=effect, ours=ours, theirs=theirs)
             warnings.warn(text, stacklevel=1)

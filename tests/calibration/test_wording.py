@@ -10,7 +10,7 @@ import conformal_retrievers
 from conformal_retrievers.data.wording import sentences_of
 
 ROOT = Path(conformal_retrievers.__file__).parent
-ROOMS = ("data", "scoring", "calibration", "evaluation", "labels", "lookback", "cli")
+ROOMS = ("data", "scoring", "calibration", "evaluation", "labels", "lookback", "llm", "cli")
 PACKAGES = [f"conformal_retrievers.{room}" for room in ROOMS]
 PACKAGES += ["langchain_conformal", "llama_index.postprocessor.conformal"]
 

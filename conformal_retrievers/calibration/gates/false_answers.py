@@ -49,13 +49,13 @@ def questions_in(calibration: Thresholds) -> frozenset[str]:
     return frozenset(details.answerable).union(*unanswerable)
 
 
-def silent_on(calibration: Thresholds, source: Source, level: float = 0.95) -> Interval:
+def silent_on(calibration: Thresholds, source: Source) -> Interval:
     """Return the share of a source's queries that are silenced, with its interval."""
     silent = [
         not calibration.keep([score], group)[0]
         for score, group in zip(source.scores, source.groups, strict=True)
     ]
-    return binomial_interval(sum(silent), len(silent), level)
+    return binomial_interval(sum(silent), len(silent))
 
 
 def false_speech(calibration: Thresholds) -> str:

@@ -49,7 +49,8 @@ def read_openinference(
     for span in spans:
         marks = judgements.pop(str(span.get("id")), None)
         if marks is None:
-            left_out += [span] if any(name.startswith(DOCUMENTS) for name in span.fields) else []
+            if any(name.startswith(DOCUMENTS) for name in span.fields):
+                left_out.append(span)
             continue
         if mark := _mark(span):
             raise given.refused(span.place, mark)

@@ -187,8 +187,8 @@ def _runs(ranges: Sequence[Range], keeps: Iterable[bool]) -> Iterator[Range]:
     pairs: Iterable[tuple[Range, Any]] = zip(ranges, keeps, strict=True)
     for kept, run in groupby(pairs, key=lambda pair: pair[1]):
         if kept:
-            first, *rest = (r for r, _ in run)
-            yield Range(first.start, rest[-1].end if rest else first.end)
+            own = [range for range, _ in run]
+            yield Range(own[0].start, own[-1].end)
 
 
 def _indented(text: str, run: Range) -> Range:

@@ -127,7 +127,8 @@ def features(
     of_each, of_all = np.empty((m, 4, n)), np.ones((9, n))
     of_each[:, 0], of_each[:, 1], of_each[:, 2] = z[:m], gap[:m], np.log1p(numbers.ranks)
     of_each[:r, 3] = numbers.found
-    of_all[0] = np.where(placed, z[:m], np.inf)[: r or m].min(axis=0) if m else 0.0
+    own = r or m  # the retrievers' or, without any, the scorers'
+    of_all[0] = np.where(placed, z[:m], np.inf)[:own].min(axis=0) if own else 0.0
     texts, mean = [*compress(snippets.texts, known)], np.sort(z[: m + 1], axis=0).mean(axis=0)
     length = np.log1p(np.fromiter(map(len, texts), np.float64, n))
     of_all[1:5], of_all[5] = z[m:], words[4]

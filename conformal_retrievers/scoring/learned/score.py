@@ -65,11 +65,10 @@ def stored(model: type[F], provenance: Mapping[str, JsonValue], needed: Mapping[
     """Return the fields of a provenance; ValueError, naming one, if these are not as needed."""
     for name, value in needed.items():
         if provenance.get(name) != value:
+            more = ", or give the scorers of the fit in their order" if name == "scorers" else ""
             raise ValueError(
                 f"the learned score's {name} is {provenance.get(name)!r} in the calibration, and "
-                f"{value!r} here; calibrate again"
-                + ", or give the scorers of the fit in their order"
-                * (name == "scorers")
+                f"{value!r} here; calibrate again{more}"
             )
     try:
         return model.model_validate({**provenance})
@@ -111,8 +110,8 @@ class LearnedScorer(Learned, CombinedScorer):
     A snippet that none of the retrievers found, or that lacks a score, document or position that
     the fit had, or with a part's score that is NaN or infinite, is unscorable: NaN. It does not
     enter the features of the others, but its text counts where words are weighed, and a part that
-    compares snippets reads it. If no snippet has
-    the hits, that is a ValueError; if none has a document, each is one of its own.
+    compares snippets reads it. If no snippet has the hits, that is a ValueError; if none has a
+    document, each is one of its own.
 
     >>> from conformal_retrievers.data.queries import with_hits
     >>> fit_part = [JudgedQuery("q", with_hits(["a", "b", "c"]), [True, False, False])]
