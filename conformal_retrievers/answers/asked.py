@@ -12,8 +12,8 @@ from typing import Any, TypeAlias, TypedDict, TypeVar
 import numpy as np
 
 from conformal_retrievers.answers.same import Same, has_answer, llm_same, same_text
+from conformal_retrievers.answers.wording import say
 from conformal_retrievers.calibration.checks import check_type
-from conformal_retrievers.calibration.wording import say
 from conformal_retrievers.data.checks import check_count, check_names
 from conformal_retrievers.data.copies import check_copies
 from conformal_retrievers.data.queries import JudgedQuery, Snippet

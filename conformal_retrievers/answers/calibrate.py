@@ -17,12 +17,12 @@ from typing_extensions import Unpack
 
 from conformal_retrievers.answers.asked import Answer, Asked, AskOptions
 from conformal_retrievers.answers.scan import Level, Scan, Scans, scans_of
+from conformal_retrievers.answers.wording import say
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.file_schema import Choice
 from conformal_retrievers.calibration.fitting import passing, provenance_with
 from conformal_retrievers.calibration.subjects import ANSWERS
-from conformal_retrievers.calibration.wording import say
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.scoring.hits import RankScorer

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 from unicodedata import category, normalize
 
-from conformal_retrievers.calibration.wording import say
+from conformal_retrievers.answers.wording import say
 from conformal_retrievers.llm.ask import LLM, ask_verdicts, check_llm
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.prompt import Prompt, check_fields

@@ -198,12 +198,17 @@ def _checked(
         parts = parts_of(queries, unscored)
     if gate is not None:
         check_same_retrieval(gate.calibration, unscored, "judged")
-        for each in (queries, parts.calibration):  # those that the gate has not, too, if they fit
-            others = [query for query in each if not gate.calibration.chosen_on(query)]
-            check_same_queries(gate.calibration, others, rule["alpha"], by_group=rule["by_group"])
-        parts = parts._replace(calibration=others)
+        _behind(gate, queries, rule)  # those that the gate has not are refused if they fit, too
+        parts = parts._replace(calibration=_behind(gate, parts.calibration, rule))
     _unscored(parts.calibration, scorer, rule)
     return queries, parts, rule
+
+
+def _behind(gate: Gate, queries: Sequence[JudgedQuery], rule: Any) -> list[JudgedQuery]:
+    """Return the queries that did not choose the gate's score; raise if others calibrated it."""
+    others = [query for query in queries if not gate.calibration.chosen_on(query)]
+    check_same_queries(gate.calibration, others, rule["alpha"], by_group=rule["by_group"])
+    return others
 
 
 def _unscored(queries: Sequence[JudgedQuery], scorer: Any, rule: Any) -> Calibration:

@@ -17,6 +17,7 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.file_schema import details_of
 from conformal_retrievers.calibration.subjects import CLAIMS, OnUnscorable
 from conformal_retrievers.claims.answers import AnnotatedAnswer, answer_scores
+from conformal_retrievers.claims.wording import say
 from conformal_retrievers.data.checks import all_of
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.theory.intervals import ordered_pairs
@@ -76,10 +77,8 @@ def calibrate_claims(
     used = [answer for answer in given if answer.annotated and answer.factual]
     without_claims = len(given) - len(unannotated) - len(used)
     if not used:
-        raise ValueError(
-            f"none of {len(given)} answers can be used: {without_claims} have no claims and "
-            f"{len(unannotated)} have an unannotated claim. Annotate the claims of some"
-        )
+        facts = {"n": len(given), "without": without_claims, "unannotated": len(unannotated)}
+        raise ValueError(say("none used", **facts))
     relevance = np.concatenate([a.relevance for a in used])
     factual = np.array([f is True for a in used for f in a.factual], dtype=bool)
     ordered, pairs = ordered_pairs(relevance[~factual], relevance[factual])
@@ -88,10 +87,7 @@ def calibrate_claims(
         false = np.array([factual is not True for factual in answer.factual], dtype=bool)
         lost = np.flatnonzero(np.isnan(answer.relevance) & false)
         if answer.annotated and len(lost):
-            raise ValueError(
-                f"{name}: relevance[{lost[0]}] is nan, but the claim may not be factual. Score it "
-                "again, leave the answer out, or give on_unscorable='drop'"
-            )
+            raise ValueError(say("no relevance", name=name, i=lost[0]))
     calibration = Calibration(
         alpha,
         "all",

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.calibration.checks import check_type
+from conformal_retrievers.claims.wording import say
 from conformal_retrievers.data.checks import all_of
 from conformal_retrievers.data.queries import Snippet, as_numbers, as_snippets
 from conformal_retrievers.scoring.embedding import EmbeddingScorer
@@ -44,8 +45,8 @@ def claim_relevance(
     The vectors are query (d,), claims (p, d) and documents (m, d); without documents R is 0. As
     printed, two negative cosines give a positive product. A vector whose square is 0 or not finite
     has no direction: such a document supports nothing, and such a claim or query gives NaN. Three
-    float32 arrays are multiplied as float32. Raises ValueError for other
-    shapes. Algorithm 1 of arXiv 2506.20978.
+    float32 arrays are multiplied as float32. Raises ValueError for other shapes. Algorithm 1 of
+    arXiv 2506.20978.
 
     >>> claim_relevance([1, 0], [[3, 4], [0, 1]], documents=[[2, 0]]).round(6).tolist()
     [0.6, 0.0]
@@ -56,10 +57,7 @@ def claim_relevance(
         q, c, d = (np.asarray(v, dtype=np.float64) for v in (q, c, d))
     c, d = (v if v.size else v.reshape(0, q.size) for v in (c, d))  # none, whatever their width
     if not (q.ndim == 1 and c.ndim == d.ndim == 2 and c.shape[1] == d.shape[1] == q.size):
-        raise ValueError(
-            f"query has shape {q.shape}, claims {c.shape} and documents {d.shape}; give vectors of "
-            "one length: (d,), (p, d) and (m, d)"
-        )
+        raise ValueError(say("other lengths", q=q, c=c, d=d))
     with np.errstate(all="ignore"):
         # Each product is divided by |q| |d_j|² |c|: by |d_j|² before the maximum over j, and by
         # |q| |c|, which is the same for all j, after it. A document without a direction gives NaN,

@@ -24,6 +24,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from conformal_retrievers.cluster.wording import say
 from conformal_retrievers.data.files import Kind, envelope_text, parse_envelope, write_whole
 from conformal_retrievers.data.jsonl import judged_query, parsed_json
 from conformal_retrievers.data.judged import check_retrieved, queries_to_judge
@@ -165,10 +166,7 @@ class Folder:
         self.fs.makedirs(self.root, exist_ok=True)
         if not self.fs.exists(f"{self.root}/{MANIFEST}"):
             if self.fs.ls(self.root):
-                raise ValueError(
-                    f"out is {self.url}, which has files and no {MANIFEST}; give an empty folder, "
-                    "or one of an earlier run"
-                )
+                raise ValueError(say("others' files", url=self.url, manifest=MANIFEST))
             self.write(MANIFEST, envelope_text(fields, rows="files").encode())
             return
         stored = self.manifest
@@ -176,19 +174,14 @@ class Folder:
             if fields[name] != stored[name]:
                 pairs = zip_longest(_items(stored[name]), _items(fields[name]))
                 theirs, ours = next(pair for pair in pairs if pair[0] != pair[1])
-                raise ValueError(
-                    f"out is {self.url}, which was begun with {name} {theirs}, not {ours}; give "
-                    "the same, or an empty folder"
-                )
+                facts = {"url": self.url, "name": name, "theirs": theirs, "ours": ours}
+                raise ValueError(say("begun otherwise", **facts))
 
     def results(self) -> tuple[dict[str, Any], list[Report]]:
         """Return the manifest and the reports of all parts, in order; ValueError if some lack."""
         manifest, names = self.manifest, self.done()
         if len(names) < manifest["n_parts"]:
-            raise ValueError(
-                f"{self.url} has {len(names)} of {manifest['n_parts']} parts; run score_dataset "
-                "again, which does the others"
-            )
+            raise ValueError(say("parts left", url=self.url, n=len(names), of=manifest["n_parts"]))
         return manifest, self.reports(names)
 
     @property

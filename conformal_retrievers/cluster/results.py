@@ -78,9 +78,8 @@ def _scored(
         raise ValueError(f"{named}, and the source has no {MANIFEST}; give the name of the scorer")
     own = facts.setdefault("scorer", scorer)
     if scorer not in (None, own):
-        raise checks.CalibrationMismatch(
-            f"{named}, but the source was scored by {own!r}; give the same"
-        )
+        text = f"{named}, but the source was scored by {own!r}; give the same"
+        raise checks.CalibrationMismatch(text)
     n = sum(len(report["errors"]) for report in reports)
     if n:
         text = f"{n} malformed records have no scores, see errors.jsonl of {folder.url}"

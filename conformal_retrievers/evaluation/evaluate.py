@@ -177,10 +177,10 @@ def evaluate(
 
     They are scored by the calibration's scorer. If its file does not hold it, or tokens are to be
     counted, give what `score_queries` returns in their place. `level` is the confidence of every
-    interval. Raises ValueError for no query, for an id that occurs twice or
-    belongs to the calibration, and for a level outside (0, 1); CalibrationMismatch for a scorer
-    that is missing, and unless snippets are cut, and queries silenced, as in the calibration. Warns
-    of judged queries with another retriever or depth than the calibration's.
+    interval. Raises ValueError for no query, for an id that occurs twice or belongs to the
+    calibration, and for a level outside (0, 1); CalibrationMismatch for a scorer that is missing,
+    and unless snippets are cut, and queries silenced, as in the calibration. Warns of judged
+    queries with another retriever or depth than the calibration's.
     """
     check_subject(calibration, *RETRIEVED)
     queries = measures.checked(judged, calibration, "judged")

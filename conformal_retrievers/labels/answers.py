@@ -16,8 +16,8 @@ def label_by_answer(queries: Iterable[AnsweredQuery], split: Split | None = None
 
     The answer's words must stand in the text in a row; case does not count. Words are runs of
     letters and digits, and single characters in scripts without spaces between words; this needs
-    the extra `text`. Give short answers: a name, a number, a phrase. An
-    answer in other words than the text's is found nowhere, and its query has nothing relevant;
+    the extra `text`. Give short answers: a name, a number, a phrase. An answer in other words than
+    the text's is found nowhere, and its query has nothing relevant;
     `labels["queries_without_relevant"]` is the number of these queries. A short word such as "yes"
     may be found where it answers nothing.
 

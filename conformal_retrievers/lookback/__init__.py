@@ -4,11 +4,11 @@
 needs torch and transformers.
 """
 
+from conformal_retrievers.lookback.answering import Answering
 from conformal_retrievers.lookback.classifier import FactualityClassifier
 from conformal_retrievers.lookback.consistency import ConsistencyLabels, Response, label_consistency
 from conformal_retrievers.lookback.flag import (
     WITHOUT_CONFIDENCE,
-    Answering,
     Confidence,
     FactualityFlag,
     FlagEvaluation,

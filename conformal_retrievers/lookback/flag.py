@@ -9,10 +9,9 @@ flagged iff its confidence is at most the threshold:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 from pydantic import JsonValue
@@ -27,13 +26,7 @@ from conformal_retrievers.data.text import filled
 from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.verdict import UNVERIFIED, Verdict, verdict_on, with_groups
 from conformal_retrievers.lookback.classifier import FactualityClassifier
-from conformal_retrievers.lookback.prompt import RagPrompt
-from conformal_retrievers.lookback.ratios import (
-    JudgedRatios,
-    LookbackRatios,
-    check_digests,
-    lookback_ratios,
-)
+from conformal_retrievers.lookback.ratios import JudgedRatios, LookbackRatios, check_digests
 from conformal_retrievers.lookback.wording import say
 from conformal_retrievers.theory.intervals import check_level, ordered_pairs, percent
 from conformal_retrievers.theory.ranks import exact_alpha
@@ -183,49 +176,3 @@ class FlagEvaluation:
         if not self.held_out_verified:
             notes.append(UNVERIFIED)
         return filled("\n".join(notes))
-
-
-def local_model(llm: object, model: Any, tokenizer: Any, example: str) -> Any:
-    """Return the `LocalModel` of a framework's LLM, which has a model and a tokenizer.
-
-    Raises TypeError, with an example, for one that has not, since its attention is hidden.
-    """
-    from conformal_retrievers.lookback.model import LocalModel  # loads torch
-
-    if isinstance(llm, LocalModel):
-        return llm
-    if model is None or tokenizer is None:
-        raise TypeError(say("hidden attention", kind=type(llm).__name__, example=example))
-    return LocalModel(model, tokenizer)
-
-
-@dataclass(frozen=True)
-class Answering:
-    """Answers questions from texts with a `LocalModel`, and flags each answer.
-
-    Raises TypeError unless `flag` is a flag, `CalibrationMismatch` unless of this `LocalModel`.
-    Other weights under the same name, with as many layers and heads, cannot be distinguished.
-    """
-
-    local: Any
-    flag: FactualityFlag
-    max_new_tokens: int
-    generation: Any = None
-    prompt: Callable[[str, tuple[str, ...]], RagPrompt] = RagPrompt
-
-    def __post_init__(self) -> None:
-        needed = "FactualityFlag(FactualityClassifier.load(…), Calibration.load(…))"
-        checks.check_type(FactualityFlag, needed, flag=self.flag)
-        model, made_for = self.local, self.flag.classifier
-        shape = (made_for.model, made_for.layers, made_for.heads)
-        if (model.name, model.layers, model.heads) != shape:
-            raise checks.CalibrationMismatch(say("another model", known=made_for, model=model))
-
-    def __call__(
-        self, question: str, texts: Iterable[str], group: str | None = None
-    ) -> tuple[str, dict[str, Any]]:
-        """Return the answer, and its metadata with "factuality"."""
-        known = tuple(text for text in texts if text.strip())  # of a blank one nothing is read
-        options = {"max_new_tokens": self.max_new_tokens, "generation": self.generation}
-        [made] = self.local.generate([self.prompt(question, known)], **options)
-        return made.text, {"factuality": self.flag(lookback_ratios(made.attention), group).details}

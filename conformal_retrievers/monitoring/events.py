@@ -110,9 +110,9 @@ def _facts(filtered: Filtered) -> dict[str, Any]:
 def set_on_span(event: str, facts: Callable[[], Mapping[str, str | bool | float]]) -> None:
     """Write conformal.* attributes onto OpenTelemetry's current span, if any, and into an event.
 
-    They are made only if there is one, since that takes longer than a decision.
-    A span keeps its 128 newest attributes: an instrumentor that writes several for each node can
-    crowd these out, but not those of the event.
+    They are made only if there is one, since that takes longer than a decision. A span keeps its
+    128 newest attributes: an instrumentor that writes several for each node can crowd these out,
+    but not those of the event.
     """
     trace = sys.modules.get("opentelemetry.trace")  # if it is not loaded, there is no span
     if trace is not None and (span := trace.get_current_span()).is_recording():

@@ -33,11 +33,11 @@ from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.guarantees import in_hashed_order, loss
 from conformal_retrievers.calibration.subjects import FILTERED, RETRIEVED
-from conformal_retrievers.calibration.wording import say
 from conformal_retrievers.data.files import Kind, read_value, write_envelope
 from conformal_retrievers.data.queries import ScoredQuery, as_scores
 from conformal_retrievers.monitoring.state import State
 from conformal_retrievers.monitoring.status import Counts, MonitorStatus
+from conformal_retrievers.monitoring.wording import say
 from conformal_retrievers.theory.ranks import check_probability
 from conformal_retrievers.theory.tolerance import betting_lower, binomial_lower, tolerance_rank
 

@@ -8,14 +8,14 @@ that cannot be read is NaN, and so unknown, never an answer.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from conformal_retrievers.data.queries import Snippet, as_snippets
 from conformal_retrievers.llm.ask import aask, ask
 from conformal_retrievers.llm.prompt import Request
-from conformal_retrievers.scoring.rating import Answer, Rater
+from conformal_retrievers.scoring.rating import Answer, By, Rater
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,10 @@ class LLMVerdict(Rater):
         As for `ask`; so many queries of a calibration are scored at a time.
     """
 
-    prompts: ClassVar[tuple[str, str]] = ("answerable", "answerable_yes_no")
+    prompts: ClassVar[Mapping[By, str]] = {
+        "rating": "answerable",
+        "probability-of-yes": "answerable_yes_no",
+    }
     asks_about: ClassVar[str] = "snippets"
 
     @property

@@ -63,7 +63,7 @@ class Rater:
     top_logprobs: int = field(default=20, kw_only=True)
     concurrency: int = field(default=8, kw_only=True)
     cache: Cache | None = field(default=None, kw_only=True)
-    prompts: ClassVar[tuple[str, str]]  # by rating, and by the probability of YES
+    prompts: ClassVar[Mapping[By, str]]
     asks_about: ClassVar[str]  # the other field of the prompt
 
     def __post_init__(self) -> None:
@@ -81,7 +81,7 @@ class Rater:
 
     @cached_property
     def _prompt(self) -> Prompt:
-        return self.prompt or Prompt.load(self.prompts[self._by_yes])
+        return self.prompt or Prompt.load(self.prompts[self.by])
 
     @property
     def _asked(self) -> str:
@@ -139,7 +139,7 @@ class LLMScorer(Rater):
         As for `ask`. Replies that cannot be read are asked for again.
     """
 
-    prompts: ClassVar[tuple[str, str]] = ("rating", "yes_no")
+    prompts: ClassVar[Mapping[By, str]] = {"rating": "rating", "probability-of-yes": "yes_no"}
     asks_about: ClassVar[str] = "snippet"
 
     @property

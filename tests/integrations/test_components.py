@@ -100,19 +100,6 @@ async def test_copies_keep_id_class_fields_and_metadata_and_inputs_are_unchanged
     assert given == before
 
 
-class Iterating:
-    """Gives a component an iterator instead of a list."""
-
-    def given(self, texts):
-        return iter(super().given(texts))
-
-
-@pytest.mark.parametrize("of", COMPONENTS)
-async def test_an_iterator_is_filtered_like_a_list(of):
-    iterating = type("Iterating", (Iterating, type(of)), {})()
-    assert await iterating.kept(iterating.made(TEXTS, filter=filter_at(LOOKUP)), TEXTS) == KEPT
-
-
 class TestTheRetrieverStandardsOfLangChain(RetrieversIntegrationTests):
     """k belongs to the wrapped retriever: the constructor below passes it on."""
 
@@ -194,12 +181,6 @@ def test_an_infinite_score_has_a_name_because_json_has_no_number_for_it(score, n
 
 
 # --- alpha ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("alpha", [0, 1, 1.5, -0.1])
-def test_an_alpha_out_of_range_is_refused(alpha):
-    with pytest.raises(ValidationError, match="alpha is"):
-        IN_RETRIEVER.made(TEXTS, filter=filter_at(LOOKUP), alpha=alpha)
 
 
 async def test_a_retriever_can_have_another_alpha_than_its_calibration():

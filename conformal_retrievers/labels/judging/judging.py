@@ -39,8 +39,8 @@ class Judging:
 
     Raises ValueError if there is nothing to judge, the queries are not retrieved yet, a query has
     evidence, marked queries follow those without marks, or the journal is about other queries,
-    another share or person; OSError if a file
-    cannot be written, another process judges it, or `out` exists without a journal or was edited.
+    another share or person; OSError if a file cannot be written, another process judges it, or
+    `out` exists without a journal or was edited.
     """
 
     def __init__(

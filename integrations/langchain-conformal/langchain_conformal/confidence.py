@@ -9,7 +9,7 @@ from langchain_core.runnables import Runnable, RunnableLambda
 from typing_extensions import NotRequired, TypedDict  # pydantic requires these below Python 3.12
 
 from conformal_retrievers.lookback import Answering, FactualityFlag, RagPrompt
-from conformal_retrievers.lookback.flag import local_model
+from conformal_retrievers.lookback.answering import local_model
 from langchain_conformal.documents import check_input
 from langchain_conformal.wording import say
 

@@ -10,7 +10,7 @@ from llama_index.core.prompts.mixin import PromptMixinType
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
 from conformal_retrievers.lookback import WITHOUT_CONFIDENCE, Answering, FactualityFlag, RagPrompt
-from conformal_retrievers.lookback.flag import local_model
+from conformal_retrievers.lookback.answering import local_model
 from llama_index.postprocessor.conformal.nodes import to_snippets
 from llama_index.postprocessor.conformal.wording import say
 

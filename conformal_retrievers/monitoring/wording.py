@@ -1,0 +1,5 @@
+"""The sentences of `wording.txt`, by their names."""
+
+from conformal_retrievers.data.wording import wording
+
+say = wording(__package__)
