@@ -287,9 +287,7 @@ def draw(axis: Axes, values: NDArray[np.float64], label: str) -> None:
 def speed() -> None:
     """Print the ratio of scoring to its two matrix products, and the time of a calibration."""
     rng = np.random.default_rng(0)
-    drawn = [rng.normal(size=(n, 384)) for n in (1, 50, 20)]
-    for dtype in ("float64", "float32"):
-        scoring_speed(dtype, *(vectors.astype(dtype) for vectors in drawn))
+    scoring_speed(*(rng.normal(size=(n, 384)) for n in (1, 50, 20)))
     answers = [
         AnnotatedAnswer(rng.random(n), (rng.random(n) < 0.9).tolist(), id=str(i))
         for i, n in enumerate(rng.integers(1, 12, 100_000))
@@ -301,9 +299,7 @@ def speed() -> None:
     print(f"calibrating 100,000 answers: {statistics.median(times):.2f} s of processor time")
 
 
-def scoring_speed(
-    dtype: str, query: NDArray[Any], claims: NDArray[Any], documents: NDArray[Any]
-) -> None:
+def scoring_speed(query: NDArray[Any], claims: NDArray[Any], documents: NDArray[Any]) -> None:
     ratios, scoring, products = [], [], []
     for _ in range(400):
         scoring.append(seconds(lambda: claim_relevance(query[0], claims, documents), 20))
@@ -311,7 +307,7 @@ def scoring_speed(
         ratios.append(scoring[-1] / products[-1])
     low, middle, high = statistics.quantiles(ratios, n=4)
     print(
-        f"50 claims x 20 documents, 384 dimensions, {dtype}: "
+        f"50 claims x 20 documents, 384 dimensions: "
         f"{1e6 * statistics.median(scoring):.1f} µs, the two products "
         f"{1e6 * statistics.median(products):.1f} µs; ratio {middle:.2f} [{low:.2f}, {high:.2f}]"
     )

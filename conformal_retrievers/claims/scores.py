@@ -44,17 +44,14 @@ def claim_relevance(
 
     The vectors are query (d,), claims (p, d) and documents (m, d); without documents R is 0. As
     printed, two negative cosines give a positive product. A vector whose square is 0 or not finite
-    has no direction: such a document supports nothing, and such a claim or query gives NaN. Three
-    float32 arrays are multiplied as float32. Raises ValueError for other shapes. Algorithm 1 of
-    arXiv 2506.20978.
+    has no direction: such a document supports nothing, and such a claim or query gives NaN. Raises
+    ValueError for other shapes. Algorithm 1 of arXiv 2506.20978.
 
     >>> claim_relevance([1, 0], [[3, 4], [0, 1]], documents=[[2, 0]]).round(6).tolist()
     [0.6, 0.0]
     """
-    q, c = as_numbers(query, "query"), as_numbers(claims, "claims")
-    d = as_numbers(documents, "documents")
-    if not q.dtype == c.dtype == d.dtype == np.float32:
-        q, c, d = (np.asarray(v, dtype=np.float64) for v in (q, c, d))
+    given = {"query": query, "claims": claims, "documents": documents}
+    q, c, d = (np.asarray(as_numbers(v, name), np.float64) for name, v in given.items())
     c, d = (v if v.size else v.reshape(0, q.size) for v in (c, d))  # none, whatever their width
     if not (q.ndim == 1 and c.ndim == d.ndim == 2 and c.shape[1] == d.shape[1] == q.size):
         raise ValueError(say("other lengths", q=q, c=c, d=d))

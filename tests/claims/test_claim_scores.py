@@ -58,25 +58,14 @@ def test_what_has_no_direction_supports_nothing_and_cannot_be_scored():
     assert np.isnan(claim_relevance([1, 0], [[math.inf, math.inf], [math.inf, 1]], [[1, -1]])).all()
 
 
-@pytest.mark.parametrize(("dtype", "far"), [(np.float32, 25), (np.float64, 200)])
-@pytest.mark.parametrize("sign", [1, -1])
-def test_what_is_too_long_or_too_short_to_be_squared_has_no_direction(dtype, far, sign):
-    one, other = np.array([[3, 4]], dtype), np.array([[3, 4]], dtype) * dtype(10.0 ** (sign * far))
+@pytest.mark.parametrize("far", [200, -200])
+def test_what_is_too_long_or_too_short_to_be_squared_has_no_direction(far):
+    one, other = np.array([[3, 4]], np.float32), np.array([[3.0, 4.0]]) * 10.0**far
     assert np.isnan(claim_relevance(one[0], other, one)).all()
     assert np.isnan(claim_relevance(other[0], one, one)).all()
     assert claim_relevance(one[0], one, other).tolist() == [0.0]
-    half = np.array([[3, 4]], dtype) * dtype(10.0 ** (sign * far * 0.6))  # the square has a number
+    half = np.array([[3, 4]]) * 10.0 ** (0.6 * far)  # the square has a number
     assert claim_relevance(half[0], half, half) == pytest.approx([1.0])
-
-
-def test_relevance_of_float32_is_that_of_float64_within_a_millionth(rng):
-    vectors = [rng.normal(0.3, 1, size=size) for size in (384, (50, 384), (20, 384))]
-    short = [v.astype(np.float32) for v in vectors]
-    expected = claim_relevance(*(v.astype(np.float64) for v in short))
-    relevance = claim_relevance(*short)
-    assert relevance.dtype == np.float64
-    assert relevance == pytest.approx(expected, abs=1e-6)
-    assert (relevance != expected).any()  # multiplied as float32
 
 
 # --- embeddings -----------------------------------------------------------------------------------
