@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeAlias
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.documents import Document
-from langchain_core.messages import BaseMessage, ToolMessage
+from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, StructuredTool
 
@@ -54,10 +54,10 @@ def search_tool(
     About the questions for which it does, nothing is guaranteed: it has chosen them by results.
 
     The tool has no state: LangGraph gives it the `messages` of the run, and its results are in
-    their artifacts, as "question", "documents" and, for the next call, "more". Tools of two filters
-    need two names. Calls that one message makes for one question return the same. It needs
-    langgraph, which `create_agent` of langchain (1.0.3 or newer) brings, and a state with
-    `messages`.
+    their artifacts, as "question", "documents" and, for the next call, "more". With each message of
+    the user, a question begins anew. Tools of two filters need two names. Calls that one message
+    makes for one question return the same. It needs langgraph, which `create_agent` of langchain
+    (1.0.3 or newer) brings, and a state with `messages`.
 
     >>> agent = create_agent(model, [search_tool(filtered)])  # doctest: +SKIP
 
@@ -92,6 +92,8 @@ def search_tool(
         """Return what the last result for the question has left, None before the first."""
         asked = folded(question)
         for message in reversed(messages or ()):
+            if isinstance(message, HumanMessage):  # the model may not see what came before it
+                break
             if isinstance(message, ToolMessage) and message.name == name:
                 match message.artifact:  # of another tool, it may be anything
                     case {"question": str(known), "more": [*more]} if folded(known) == asked:
