@@ -23,6 +23,7 @@ from frameworks import (
     snippets,
 )
 from frameworks import judged as all_judged
+from langchain_classic.retrievers import EnsembleRetriever
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.runnables import ConfigurableField, RunnableLambda
@@ -279,6 +280,8 @@ def filtered_by():
         filtered_by().with_retry(),
         compressing(FOUND, ConformalCompressor(filter=CONFORMAL_FILTER)),
         compressing(FOUND, Reversed(), ConformalCompressor(filter=CONFORMAL_FILTER)),
+        EnsembleRetriever(retrievers=[FOUND, filtered_by()]),
+        filtered_by() | RunnableLambda(list),
         langchain_conformal.HybridRetriever({"dense": filtered_by()}),
         langchain_conformal.HybridRetriever({"dense": filtered_by()}).with_retry(),
     ],

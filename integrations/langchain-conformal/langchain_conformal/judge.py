@@ -179,7 +179,7 @@ def check_retriever(retriever: object) -> None:
 def check_unfiltered(retriever: RetrieverLike) -> None:
     """Raise ValueError for a retriever that filters already."""
     within, _ = unbound(retriever)
-    for inner in parts_of(within).values():
+    for inner in (*parts_of(within).values(), *_held(within)):
         check_unfiltered(inner)
     compressor = getattr(within, "base_compressor", None)
     for part in (within, compressor, *getattr(compressor, "transformers", ())):
@@ -235,14 +235,19 @@ def _model(store: VectorStore) -> str:
 def _inside(retriever: object, store: str) -> str:
     """Return what a retriever is made of: a store, others with their depth, how they are merged."""
     # By name, as this is asked at each query: the fields of others may hold a whole corpus.
-    held = [getattr(retriever, name, None) for name in ("retriever", "base_retriever")]
-    held += getattr(retriever, "retrievers", ())
-    known = [retrieval_of(part) for part in held if isinstance(part, Runnable)]
+    known = map(retrieval_of, _held(retriever))
     parts = [*(f"{of.retriever}, k = {of.k or '?'}" for of in known), *[store] * bool(store)]
     if compressor := getattr(retriever, "base_compressor", None):
         parts.append(type(compressor).__name__)
     weights = getattr(retriever, "weights", None)
     return "; ".join([*parts, *([f"weights {weights}"] if weights and parts else [])])
+
+
+def _held(retriever: object) -> list[RetrieverLike]:
+    """Return the retrievers that another one asks, or the steps of a sequence."""
+    held = [getattr(retriever, name, None) for name in ("retriever", "base_retriever")]
+    held += [*getattr(retriever, "retrievers", ()), *getattr(retriever, "steps", ())]
+    return [part for part in held if isinstance(part, Runnable)]
 
 
 def parts_of(retriever: RetrieverLike) -> Mapping[str, RetrieverLike]:
