@@ -73,14 +73,15 @@ class Alarm:
         self._add("alarm", lower, 0, len(lowest), "all", item)
 
     def add_list(self, given: Retrieved, read: Sequence[str], c: Calibration) -> None:
-        """Take the length of one more query's list, and which retrievers it is of.
+        """Take the length of one more query's list, unless it is empty, and who found something.
 
         By group, a calibration does not tell how many of each there were, so none is taken.
         """
         known: Any = (c.retrieval or {}).get("found_by") or {}
         n, found = len(c.lengths), given.hits.keys()
-        if c.by_group or not n:
+        if c.by_group or not n or not given:
             return
+        self._add("shorter", given.depth < c.lengths[0], 0, n, c.lengths[0])
         if c.k is None:
             self._add("longer", given.depth > c.lengths[-1], 0, n, c.lengths[-1])
         for name in [] if found.isdisjoint(known) else sorted({*known} & {*read}):

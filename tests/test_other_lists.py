@@ -211,12 +211,16 @@ def test_a_query_for_which_a_retriever_has_no_scores_is_kept_whole(rng):
         assert keep("q", snippets).keeps.all()
 
 
-def test_lists_longer_than_all_judged_ones_are_warned_of_where_k_is_unknown(rng):
+def test_lists_shorter_or_where_k_is_unknown_longer_than_all_judged_ones_are_warned_of(rng):
     keep = ConformalFilter.of(calibrate([replace(q, k=None) for q in judged(rng)], alpha=0.2))
     for i in range(45):  # a few are no cause for a warning
         keep("q", listed(similarities(rng, K + 5 * (i % 10 == 0 or i >= 40))))
     with pytest.warns(UserWarning, match="6 of the last 6 lists are longer than the .* of the 30"):
         keep("q", listed(similarities(rng, K + 5)))
+    for _ in range(5):
+        keep("q", listed(similarities(rng, K - 1))), keep("q", [])  # of empty ones others tell
+    with pytest.warns(UserWarning, match="6 of the last 6 lists are shorter than the .* of the 30"):
+        keep("q", listed(similarities(rng, K - 1)))
     known = ConformalFilter.of(calibrate(judged(rng, lengths=(12,)), alpha=0.2))
     for _ in range(20):  # of a corpus that grew, at the k of the calibration
         known("q", listed(similarities(rng, 14)))

@@ -32,7 +32,7 @@ Kind = Literal["similarity", "distance", "rank"]  # which scores a retriever's h
 RANKS, SCORES = 0, 1  # in an array of hits
 STATED_BY = {  # in LangChain's metadata, and by a node of LlamaIndex
     "document": ("source", "ref_doc_id, that of its source"),
-    "position": ("start_index", "start_char_idx"),
+    "position": ("start_index", "start_char_idx, of a node that has no parent"),
 }
 SOME_LOST = "some snippets of a query have none: these cannot be scored, and are kept"
 ALL_LOST = "no snippet of a query has one: scores are less exact, and coverage may fall below 1 − α"
