@@ -221,16 +221,6 @@ def test_questions_become_judged_queries_with_hits_that_calibrate(package, make,
 
 
 @each_package
-def test_a_repeated_run_asks_only_for_what_it_lacks(package, make, llm, llm_server, cache):
-    retriever = make()
-    first = package.label_retriever(retriever, ASKED[:3], llm, cache=cache, progress=False)
-    before = len(llm_server.bodies)
-    again = package.label_retriever(retriever, ASKED[:4], llm, cache=cache, progress=False)
-    assert again.judged[:3] == first.judged
-    assert len(llm_server.bodies) - before == K
-
-
-@each_package
 def test_the_number_of_calls_is_told_before_the_first_and_can_be_refused(
     package, make, llm, llm_server, cache, capsys, caplog
 ):

@@ -161,8 +161,7 @@ async def test_events_are_those_of_a_filter_that_cuts_marked_as_in_shadow(
     cut, counts = await observed("cut.jsonl")
     assert "(in shadow)" not in caplog.text
     shadow, same = await observed("shadow.jsonl", shadow=True)
-    marks = {"shadow": True, "characters": characters}
-    assert shadow == [event | marks for event in cut] != []
+    assert shadow == [event | {"shadow": True, "characters": characters} for event in cut] != []
     assert same == counts
     assert "(in shadow); so far" in caplog.text
 
