@@ -324,6 +324,7 @@ class ConformalFilter(RetrievalFilter[Filtered]):
         self, snippets: Iterable[Snippet | str]
     ) -> tuple[Retrieved, int, Callable[..., Filtered]]:
         given = as_snippets(snippets)
+        checks.warn_if_twice(given)
         return given, len(given), self.decide
 
     def decide(

@@ -9,7 +9,7 @@ stands. Like any filter, it has no state per query.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +31,7 @@ from conformal_retrievers.data.sentences.cutting import (
     splitter,
     with_neighbours,
 )
-from conformal_retrievers.data.snippets import Retrieved
+from conformal_retrievers.data.snippets import Retrieved, column
 from conformal_retrievers.filtering import ConformalFilter, FilterOptions, RetrievalFilter
 from conformal_retrievers.results import Filtered
 from conformal_retrievers.scoring.query_scorer import QueryScorer
@@ -58,7 +58,7 @@ class FilteredSentences(Filtered):
 
     sentences: Sentences = field(kw_only=True, repr=False)
 
-    @cached_property
+    @column
     def passages(self) -> tuple[Passage, ...]:
         """What is kept of each document with a kept sentence, in the documents' order."""
         return tuple(passages(self.sentences, self.keeps))
@@ -116,6 +116,7 @@ class SentenceFilter(RetrievalFilter[FilteredSentences]):
         self, snippets: Iterable[Snippet | str]
     ) -> tuple[Retrieved, int, Callable[..., FilteredSentences]]:
         given = as_snippets(snippets)
+        checks.warn_if_twice(given)
         sentences = cut(given, self.splitter)
         scored = Retrieved(sentences.snippets)
         scored.failed = given.failed
@@ -201,8 +202,6 @@ def open_filter(
     if split is not None:
         return SentenceFilter(scorer, calibration, split, neighbours=neighbours, **options)
     if neighbours:
-        raise ValueError(
-            f"neighbours is {neighbours!r} without split; give split='sentences' too, or leave it "
-            "out"
-        )
+        text = f"neighbours is {neighbours!r} without split; give split='sentences', too"
+        raise ValueError(f"{text}, or leave it out")
     return ConformalFilter(scorer, calibration, **options)

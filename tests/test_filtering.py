@@ -13,6 +13,7 @@ import pytest
 from lookup import LookupScorer
 
 from conformal_retrievers import Calibration, ConformalFilter, NothingKept, ScoredQuery, Snippet
+from conformal_retrievers.data.snippets import Retrieved, column
 from conformal_retrievers.results import Refused, Unscorable
 
 SCORES = {
@@ -210,6 +211,7 @@ def test_filters_and_decisions_can_be_pickled():
     assert summary(pickle.loads(pickle.dumps(filtered))) == summary(filtered)
 
 
+TWICE = [Snippet("best", id) for id in "121"]
 TO_DEPTH_2 = ConformalFilter(Recorder(), calibration_at(retrieval={"k": 2}))
 
 
@@ -223,6 +225,7 @@ TO_DEPTH_2 = ConformalFilter(Recorder(), calibration_at(retrieval={"k": 2}))
             ["unscorable"] * 3,
             "'lookup' could not score any snippet",
         ),
+        (filter_of(), [["best", "best"], TWICE[:2]], TWICE, "the snippet '1' occurs twice in"),
     ],
 )
 async def test_what_is_unlike_the_calibration_is_kept_and_warned_of_once(
@@ -238,6 +241,22 @@ async def test_what_is_unlike_the_calibration_is_kept_and_warned_of_once(
             assert len((await keep.acall("q", unusual)).kept) == 3
     (once,) = said
     assert told in str(once.message)
+
+
+def test_what_is_made_of_one_query_waits_for_no_other():
+    started, go = threading.Event(), threading.Event()
+
+    class Waiting(Retrieved):
+        @column
+        def texts(self):
+            started.set(), go.wait(60 * len(self))
+            return ()
+
+    with ThreadPoolExecutor() as threads:
+        threads.submit(lambda: Waiting(["a"]).texts)
+        assert started.wait(60)
+        assert threads.submit(lambda: Waiting([]).texts).result(30) == ()
+        go.set()
 
 
 def test_an_unknown_group_keeps_everything_and_is_warned_of_once():

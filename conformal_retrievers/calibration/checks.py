@@ -120,6 +120,14 @@ def warn_if_gaps(snippets: Retrieved, calibrated: Mapping[str, JsonValue] | None
         warnings.warn(say("gaps"), stacklevel=1)
 
 
+def warn_if_twice(snippets: Retrieved) -> None:
+    """Warn of a list in which a snippet has the id of another; the packages merge what they ask."""
+    own = snippets.given if type(snippets) is Retrieved else ()
+    twice = [id for id, n in Counter(s.id for s in own if s.id is not None).items() if n > 1]
+    if twice:
+        warnings.warn(say("twice", id=twice[0]), stacklevel=1)
+
+
 def warn_if_scored(
     snippets: Retrieved, calibrated: Mapping[str, JsonValue] | None, scorer: Scorer
 ) -> None:

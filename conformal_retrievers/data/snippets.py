@@ -1,15 +1,16 @@
 """What a retriever returns: snippets, made of texts or of the documents of a framework."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, overload
+from typing import Any, Generic, TypeVar, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from conformal_retrievers.data.hits import RETRIEVER, Hit, HitColumns, hit_columns
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,20 @@ class Snippet:
     def __post_init__(self) -> None:
         if not isinstance(self.text, str):
             raise TypeError(f"text is {self.text!r:.60}; give a str, such as document.page_content")
+
+
+class column(Generic[T]):  # noqa: N801, it is used as a decorator
+    """What an object makes when it is first read, and keeps: `cached_property` without a lock.
+
+    Before Python 3.12 the lock is one for all objects, and held while a value is made: a process
+    that is forked meanwhile would wait for it forever, as soon as it filters.
+    """
+
+    def __init__(self, make: Callable[[Any], T]) -> None:
+        self.make, self.__doc__ = make, make.__doc__
+
+    def __get__(self, made_for: object, kind: object = None) -> T:
+        return cast(T, vars(made_for).setdefault(self.make.__name__, self.make(made_for)))
 
 
 class Retrieved(Sequence[Snippet]):
@@ -64,37 +79,37 @@ class Retrieved(Sequence[Snippet]):
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "known": None}  # what is awaited stays here
 
-    @cached_property
+    @column
     def snippets(self) -> tuple[Snippet, ...]:
         """The snippets themselves."""
         return tuple(self.given)
 
-    @cached_property
+    @column
     def hits(self) -> Mapping[str, HitColumns]:
         """The hits of each retriever, by its name; empty if they are unknown."""
         return hit_columns([snippet.hits for snippet in self.snippets])
 
-    @cached_property
+    @column
     def texts(self) -> tuple[str, ...]:
         """The texts."""
         return tuple([snippet.text for snippet in self.snippets])
 
-    @cached_property
+    @column
     def documents(self) -> Sequence[str | None]:
         """The documents that they were cut from."""
         return [snippet.document for snippet in self.snippets]
 
-    @cached_property
+    @column
     def positions(self) -> Sequence[int | None]:
         """The places of their first characters in these."""
         return [snippet.position for snippet in self.snippets]
 
-    @cached_property
+    @column
     def embeddings(self) -> Sequence[Any]:
         """Their vectors, None where there is none."""
         return [snippet.embedding for snippet in self.snippets]
 
-    @cached_property
+    @column
     def failed(self) -> Sequence[str]:
         """The retrievers that failed and were left out."""
         return ()
@@ -132,7 +147,7 @@ class Retrieved(Sequence[Snippet]):
         known = np.isfinite(self.hits[RETRIEVER].scores)
         return bool(known.any()) if known.all() == known.any() else None
 
-    @cached_property
+    @column
     def ranks(self) -> list[tuple[int, NDArray[np.float64]]]:
         """The depth and the ranks of each retriever that found something."""
         known = [column.ranks[column.ranks < np.inf] for column in self.hits.values()]

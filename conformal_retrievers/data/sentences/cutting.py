@@ -7,7 +7,6 @@ white space. Characters are code points, as `len` counts them.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from inspect import isfunction
 from itertools import groupby, pairwise
 from operator import index
@@ -18,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.data.queries import Snippet, as_snippets
 from conformal_retrievers.data.ranges import Range
+from conformal_retrievers.data.snippets import column
 from conformal_retrievers.data.text import printable
 from conformal_retrievers.data.wording import say
 
@@ -94,7 +94,7 @@ class Sentences:
     ranges: tuple[tuple[Range, ...], ...]  # for each document
     split: str  # the name of the splitter
 
-    @cached_property
+    @column
     def snippets(self) -> tuple[Snippet, ...]:
         """One snippet for each sentence, in order: its document's hits, its own text, no embedding.
 
@@ -111,7 +111,7 @@ class Sentences:
                 snippets.append(Snippet(whole.text[start:end], id, source, first + start, *own))
         return tuple(snippets)
 
-    @cached_property
+    @column
     def document_of(self) -> NDArray[np.intp]:
         """The number of the document of each sentence (m,)."""
         return np.repeat(np.arange(len(self.ranges)), [len(ranges) for ranges in self.ranges])

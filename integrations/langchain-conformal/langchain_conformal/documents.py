@@ -3,7 +3,6 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from itertools import pairwise
 from numbers import Real
 from types import NoneType
@@ -18,7 +17,7 @@ from conformal_retrievers.data import Hit, as_scores
 from conformal_retrievers.data.hits import RETRIEVER, HitColumns, fusion, listed
 from conformal_retrievers.data.models import with_fields
 from conformal_retrievers.data.sentences.cutting import Passage
-from conformal_retrievers.data.snippets import Retrieved, as_document, as_position
+from conformal_retrievers.data.snippets import Retrieved, as_document, as_position, column
 from conformal_retrievers.monitoring import json_number
 from conformal_retrievers.sentence_filter import FilteredSentences
 from langchain_conformal.wording import say
@@ -185,27 +184,27 @@ class RetrievedDocuments(Retrieved):
 
     given: Sequence[Document]
 
-    @cached_property
+    @column
     def of_hybrid(self) -> list[Any]:
         """The hits that a call of a `HybridRetriever` found, None for each from elsewhere."""
         return _of_hybrid(self.given)
 
-    @cached_property
+    @column
     def failed(self) -> Sequence[str]:
         """The retrievers that failed and were left out."""
         return _failed(self.of_hybrid)
 
-    @cached_property
+    @column
     def ranks(self) -> list[tuple[int, NDArray[np.float64]]]:
         """As of any snippets; none of documents whose order is all that is known."""
         return super().ranks if any(self.of_hybrid) else []
 
-    @cached_property
+    @column
     def snippets(self) -> tuple[Snippet, ...]:
         """A snippet for each."""
         return tuple(to_snippets(self.given))
 
-    @cached_property
+    @column
     def hits(self) -> Mapping[str, HitColumns]:
         """The hits of each retriever, by its name."""
         if not any(known := _known(self.given)):
@@ -217,17 +216,17 @@ class RetrievedDocuments(Retrieved):
             columns[name] = HitColumns._make(np.array(values, np.float64) for values in of_each)
         return columns
 
-    @cached_property
+    @column
     def texts(self) -> tuple[str, ...]:
         """The texts."""
         return tuple([document.page_content for document in self.given])
 
-    @cached_property
+    @column
     def documents(self) -> Sequence[str | None]:
         """Their sources."""
         return _sources(self.given)
 
-    @cached_property
+    @column
     def positions(self) -> Sequence[int | None]:
         """Where they start in these."""
         return _positions(self.given)

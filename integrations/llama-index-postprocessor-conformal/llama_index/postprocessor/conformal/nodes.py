@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from conformal_retrievers.data import Hit
 from conformal_retrievers.data.hits import RETRIEVER, HitColumns, hit_columns, listed
 from conformal_retrievers.data.models import with_fields
 from conformal_retrievers.data.retrieval import Hybrid, Retrieval, difference
-from conformal_retrievers.data.snippets import Retrieved
+from conformal_retrievers.data.snippets import Retrieved, column
 from conformal_retrievers.data.union import check_asked
 from conformal_retrievers.filtering import RetrievalFilter
 from conformal_retrievers.scoring import retrievers_of
@@ -126,49 +125,49 @@ class RetrievedNodes(Retrieved):
 
     given: Sequence[NodeWithScore]
 
-    @cached_property
+    @column
     def snippets(self) -> tuple[Snippet, ...]:
         """A snippet for each."""
         return tuple(to_snippets(self.given))
 
-    @cached_property
+    @column
     def with_hits(self) -> list[NodeWithHits]:
         """Those that carry hits."""
         return _with_hits(self.given)
 
-    @cached_property
+    @column
     def ranks(self) -> list[tuple[int, NDArray[np.float64]]]:
         """As of any snippets; none of nodes whose order is all that is known."""
         return super().ranks if self.with_hits else []
 
-    @cached_property
+    @column
     def hits(self) -> Mapping[str, HitColumns]:
         """The hits of each retriever, by its name."""
         if self.with_hits:
             return hit_columns(hits_of(self.given))
         return listed([node.score for node in self.given])
 
-    @cached_property
+    @column
     def failed(self) -> Sequence[str]:
         """The retrievers that failed and were left out."""
         return sorted({name for node in self.with_hits for name in node.failed})
 
-    @cached_property
+    @column
     def texts(self) -> tuple[str, ...]:
         """The texts without metadata."""
         return tuple([text_of(node.node) for node in self.given])
 
-    @cached_property
+    @column
     def documents(self) -> Sequence[str | None]:
         """The ids of their sources."""
         return [node.node.ref_doc_id for node in self.given]
 
-    @cached_property
+    @column
     def positions(self) -> Sequence[int | None]:
         """Where they start in these."""
         return [_start_of(node.node) for node in self.given]
 
-    @cached_property
+    @column
     def embeddings(self) -> Sequence[Any]:
         """Their vectors, None where there is none."""
         return [node.node.embedding for node in self.given]
