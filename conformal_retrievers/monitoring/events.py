@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from conformal_retrievers.calibration.gates.gate import Gated, GateDecision
 from conformal_retrievers.data.files import explain
+from conformal_retrievers.monitoring.wording import say
 from conformal_retrievers.results import Decision, Filtered
 from conformal_retrievers.sentence_filter import FilteredSentences
 
@@ -89,9 +90,10 @@ def build_event(name: str, decided: Decision, fields: Mapping[str, Any]) -> dict
     }
 
 
-def annotate_span(filtered: Filtered) -> None:
-    """Write the decision onto OpenTelemetry's current span, see `set_on_span`."""
+def annotate_span(filtered: Filtered) -> Filtered:
+    """Return the decision, and write it onto OpenTelemetry's current span, see `set_on_span`."""
     set_on_span(EVENT, lambda: _facts(filtered))
+    return filtered
 
 
 def _facts(filtered: Filtered) -> dict[str, Any]:
@@ -181,10 +183,7 @@ def check_event(event: Any, where: str) -> dict[str, Any] | None:
     if not isinstance(event, dict) or event.get("event") not in [*MODELS]:
         return None
     if event.get("version") != VERSION:
-        raise ValueError(
-            f"{where} has version {event.get('version')!r:.60}, but this library reads version "
-            f"{VERSION}; upgrade conformal-retrievers"
-        )
+        raise ValueError(say("other version", where=where, given=event.get("version"), n=VERSION))
     try:
         MODELS[event["event"]].model_validate(event)
     except ValidationError as error:

@@ -4,6 +4,7 @@ import copy
 import json
 import re
 import warnings
+from itertools import product
 
 import pytest
 from frameworks import COMPONENTS, calibration_at, each_component, filter_at, retriever_of, texts_of
@@ -281,13 +282,15 @@ async def test_a_silent_query_has_its_event_like_every_other(of, tmp_path, handl
 
 async def test_opentelemetrys_span_has_the_decision(tracing):
     exporter, provider = tracing
-    made = gated(POSTPROCESSOR)
-    with provider.get_tracer("test").start_as_current_span("query"):
-        POSTPROCESSOR.ask(made, TEXTS, SILENT)
-    [span] = exporter.get_finished_spans()
-    assert span.attributes["conformal.gate.decision"] == "silent"
-    assert span.attributes["conformal.gate.p_value"] == 0.2
-    assert span.attributes["conformal.kept"] == 0
+    for of, shadow in product(COMPONENTS, (False, True)):
+        with provider.get_tracer("test").start_as_current_span("query"):
+            await of.kept(gated(of, filter=filter_at(SCORER, shadow=shadow)), TEXTS, SILENT)
+    for i, span in enumerate(exporter.get_finished_spans()):
+        assert span.attributes.get("conformal.shadow", False) is bool(i % 2)
+        assert [event.name for event in span.events] == ["conformal_filter"] * 2
+        assert span.attributes["conformal.gate.decision"] == "silent"
+        assert span.attributes["conformal.gate.p_value"] == 0.2
+        assert span.attributes["conformal.kept"] == 0
 
 
 # --- what follows in a chain ----------------------------------------------------------------------

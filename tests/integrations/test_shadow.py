@@ -11,7 +11,6 @@ from llama_index.core.llms import MockLLM
 from llama_index.core.response_synthesizers import ResponseMode
 from llama_index.core.schema import MetadataMode
 from lookup import LookupScorer
-from opentelemetry import trace
 from pydantic import Field
 
 import llama_index.postprocessor.conformal as llama_index_conformal
@@ -164,16 +163,6 @@ async def test_events_are_those_of_a_filter_that_cuts_marked_as_in_shadow(
     assert shadow == [event | {"shadow": True, "characters": characters} for event in cut] != []
     assert same == counts
     assert "(in shadow); so far" in caplog.text
-
-
-async def test_opentelemetrys_span_says_that_it_is_a_shadow(tracing):
-    exporter, provider = tracing
-    for shadow in (True, False):
-        made = POSTPROCESSOR.opened(TEXTS, CALIBRATION, scorer=SCORER, shadow=shadow)
-        with trace.get_tracer("t", tracer_provider=provider).start_as_current_span("s"):
-            POSTPROCESSOR.ask(made, TEXTS)
-    marked, plain = [dict(span.attributes) for span in exporter.get_finished_spans()]
-    assert marked == plain | {"conformal.shadow": True}
 
 
 async def test_a_log_written_in_shadow_says_first_what_would_be_saved(tmp_path):

@@ -24,8 +24,9 @@ from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_core.runnables.config import ensure_config, get_callback_manager_for_config
 
 from conformal_retrievers.filtering import RetrievalFilter
-from conformal_retrievers.monitoring import CLAIMS_EVENT, EVENT, FilterLog, Observer, event_of
-from conformal_retrievers.results import Refused
+from conformal_retrievers.monitoring import CLAIMS_EVENT, EVENT, FilterLog, Observer
+from conformal_retrievers.monitoring.events import annotate_span, event_of
+from conformal_retrievers.results import Filtered, Refused
 from langchain_conformal.documents import RetrievedDocuments, as_documents, kept_documents
 from langchain_conformal.wording import say
 
@@ -122,11 +123,15 @@ def filter_run(
     if f"{metadata_prefix}p_value" in fields and f"{metadata_prefix}kept" not in fields:
         warnings.warn(say("filtered", prefix=metadata_prefix), stacklevel=1)
     given = RetrievedDocuments(documents)
+
+    async def acall() -> Filtered:
+        return annotate_span(await conformal_filter.acall(query, given))
+
     return FilterRun(
         EVENT,
         conformal_filter.calibration,
-        lambda: conformal_filter(query, given),
-        lambda: conformal_filter.acall(query, given),
+        lambda: annotate_span(conformal_filter(query, given)),
+        acall,
         lambda filtered: event_of(filtered, query=query, failed=given.failed),
         lambda filtered: kept_documents(documents, filtered, metadata_prefix),
         {"query": query, "k": len(documents)},
