@@ -255,8 +255,7 @@ def _compared(
         fewer = sources._replace(scorers=tuple(scorer.name for scorer in others))
         if fewer.names:
             without[scorer.name] = _not_fitted_on(fewer, others, fit, on, item)
-    learned = _not_fitted_on(sources, given, fit, on, item)
-    return Compared(learned, without, _top(sources, on))
+    return Compared(_not_fitted_on(sources, given, fit, on, item), without, _top(sources, on))
 
 
 def _top(sources: Sources, on: Judged) -> dict[str, list[ScoredQuery]]:

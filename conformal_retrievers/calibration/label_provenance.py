@@ -52,8 +52,7 @@ def _without_verdict(labels: Mapping[str, JsonValue]) -> Iterator[str]:
 
 def _left_out(n: JsonValue, why: str, who: str) -> Iterator[str]:
     if isinstance(n, int) and n:
-        queries = counted(n, "query was", "queries were")
-        yield say("left out", queries=queries, why=why, who=who)
+        yield say("left out", queries=counted(n, "query was", "queries were"), why=why, who=who)
 
 
 def _llm(labels: Mapping[str, JsonValue]) -> str:

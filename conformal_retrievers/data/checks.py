@@ -72,9 +72,11 @@ def check_names(where: str, **names: object) -> None:
 def check_hits(where: str, found: Sequence[Sequence[Hit]]) -> None:
     """Raise ValueError unless ranks are 0 or more, and each retriever found a snippet once.
 
-    The names of retrievers are checked as `check_names` does.
+    TypeError for what is no hit. The names of retrievers are checked as `check_names` does.
     """
     for i, hits in enumerate(found):
+        if {*map(type, hits)} - {Hit}:
+            raise TypeError(say("foreign hits", where=where, i=i, hits=hits))
         if len({hit.retriever for hit in hits}) < len(hits):
             raise ValueError(f"{where}: snippets[{i}]: hits has one retriever twice; remove a hit")
         for rank in [hit.rank for hit in hits if not 0 <= hit.rank < 2**53 or hit.rank % 1]:

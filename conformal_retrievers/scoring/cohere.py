@@ -12,6 +12,7 @@ import numpy as np
 
 from conformal_retrievers.data.snippets import retrieved_in
 from conformal_retrievers.scoring.reranker import Placed, Reranking
+from conformal_retrievers.scoring.wording import say
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,8 @@ class CohereScorer(Reranking):
         answered = any(self.spans and r.relevant_spans is not None for r in response.results)
         for result in response.results:
             if result.index not in left:
-                raise ValueError(
-                    f"{self.name!r} returned the index {result.index!r}, which must be one of 0 to "
-                    f"{len(texts) - 1}, once; compare the server's answer with Cohere's /v2/rerank"
-                )
+                facts = {"name": self.name, "index": result.index, "last": len(texts) - 1}
+                raise ValueError(say("no index", **facts))
             end = -1
             for i, text in left.pop(result.index):
                 start, end = end + 1, end + 1 + len(text)

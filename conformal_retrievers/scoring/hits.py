@@ -176,7 +176,7 @@ def turned(
         return -scores
     kinds = ("similarities", "distances")
     facts = {"now": kinds[higher_is_better], "known": kinds[not higher_is_better]}
-    raise ValueError(say("turned", names=named([retriever]), **facts))
+    raise ValueError(say("turned", names=named([retriever]), flag=not higher_is_better, **facts))
 
 
 def _scores(scorer: RankScorer | FusionScorer | RetrievalScorer, snippets: Iterable[Any]) -> Scores:

@@ -71,8 +71,7 @@ def asked(query: str) -> list[str]:
     >>> asked("What is the Red_Wine?")
     ['red', 'wine']
     """
-    words = in_words([query]).decode().split()[1:-1]
-    return [word for word in words if word not in STOP_WORDS]
+    return [w for w in in_words([query]).decode().split()[1:-1] if w not in STOP_WORDS]
 
 
 def _share(kind: Unit, has: NDArray[np.bool_]) -> Scores:

@@ -85,8 +85,7 @@ def query_features(
     words = [*dict.fromkeys(asked(query))]
     best, last = ordered[:, 0], ordered[:, -1]
     fall = (ordered[:, :TENTH][:, -1] - best) / (1 + np.log1p(len(words)))
-    of_sources = [best, last, fall, *([_elsewhere(values, ranks)] if len(values) > 1 else [])]
-    table = np.array(of_sources)
+    table = np.array([best, last, fall, *([_elsewhere(values, ranks)] if len(values) > 1 else [])])
     table[:, np.flatnonzero(~numbers.found.any(axis=1))] = np.nan
     lower = [text.lower().replace("ς", "σ") for text in snippets.texts]  # as in `asked`
     texts = [text for text, k in zip(lower, known.tolist(), strict=True) if k]

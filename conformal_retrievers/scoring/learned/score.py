@@ -64,12 +64,9 @@ F = TypeVar("F", bound=pydantic.BaseModel)
 def stored(model: type[F], provenance: Mapping[str, JsonValue], needed: Mapping[str, object]) -> F:
     """Return the fields of a provenance; ValueError, naming one, if these are not as needed."""
     for name, value in needed.items():
-        if provenance.get(name) != value:
+        if (known := provenance.get(name)) != value:
             more = ", or give the scorers of the fit in their order" if name == "scorers" else ""
-            raise ValueError(
-                f"the learned score's {name} is {provenance.get(name)!r} in the calibration, and "
-                f"{value!r} here; calibrate again{more}"
-            )
+            raise ValueError(say("another fit", name=name, known=known, value=value, more=more))
     try:
         return model.model_validate({**provenance})
     except pydantic.ValidationError as error:
