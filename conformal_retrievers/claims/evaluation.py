@@ -91,8 +91,7 @@ def evaluate_claims(
     used = [answer for answer in given if answer.factual and answer.annotated]
     if not used:
         raise ValueError(f"none of {len(given)} answers has annotated claims; annotate some")
-    measured = partial(_measured, calibration, level)
-    whole: ClaimEvaluation = with_groups(calibration, used, measured)
+    whole: ClaimEvaluation = with_groups(calibration, used, partial(_measured, calibration, level))
     return replace(whole, left_out=len(given) - len(used), held_out_verified=held_out_verified)
 
 

@@ -83,9 +83,8 @@ def check_not_read(out: Path, *given: Path | None) -> None:
     """Exit with 2 if the file to write is one that is read."""
     for path in given:
         if isinstance(path, Path) and out.exists() and out.samefile(path):
-            raise typer.BadParameter(
-                f"{out} is an input of this command; give another file", param_hint="--out"
-            )
+            text = f"{out} is an input of this command; give another file"
+            raise typer.BadParameter(text, param_hint="--out")
 
 
 def check_out(out: Path, *given: Path | None) -> None:
@@ -95,9 +94,8 @@ def check_out(out: Path, *given: Path | None) -> None:
         with out.open("rb") as file:
             start = file.read(300)
         if start and not re.search(rb'"conformal[-_]retrievers', start):
-            raise typer.BadParameter(
-                f"{out} exists, and no command wrote it; give another file, or remove this one"
-            )
+            text = f"{out} exists, and no command wrote it; give another file, or remove this one"
+            raise typer.BadParameter(text)
 
 
 def check_holds_gate(calibration: Calibration, path: Path, unanswerable: list[str] | None) -> None:

@@ -155,8 +155,7 @@ class Evaluation:
             if not self._calibration.by_group  # whose verdict is about its groups
         ]
         if below:
-            groups = ", ".join(below)
-            notes.append(f"Coverage is below the target {groups}. {verdicts.COVER_EACH}")
+            notes.append(f"Coverage is below the target {', '.join(below)}. {verdicts.COVER_EACH}")
         if self.too_shallow:
             notes.append(self.too_shallow)
         table = [str(self.equal_recall)] if self.equal_recall else []

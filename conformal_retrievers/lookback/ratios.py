@@ -105,8 +105,7 @@ def ratio_features(ratios: LookbackRatios, variant: Variant, n_snippets: int) ->
         raise ValueError(f"variant is {variant!r:.80}; give one of {get_args(Variant)}")
     missing = n_snippets - ratios.snippets.shape[-1]
     if missing < 0:
-        n = ratios.snippets.shape[-1]
-        raise ValueError(say("more snippets", limit=n_snippets, n=n))
+        raise ValueError(say("more snippets", limit=n_snippets, n=n_snippets - missing))
     if variant == "full-context":
         return _scaled(ratios.context).ravel()
     if variant == "snippet-average":

@@ -11,7 +11,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast, get_args
 
@@ -27,7 +27,7 @@ Queries = Literal["hashed", "text", "none"]
 LAST = 10**5  # number of a rotated file: what is higher is a date, at least of a month
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class FilterLog:
     """An append-only file of events, one JSON object a line, that processes and threads may share.
 
@@ -39,13 +39,14 @@ class FilterLog:
     """
 
     path: Path
-    queries: Queries = field(default="hashed", kw_only=True)
+    queries: Queries
 
-    def __post_init__(self) -> None:
+    def __init__(self, path: str | Path, *, queries: Queries = "hashed") -> None:
+        if queries not in get_args(Queries):
+            raise ValueError(f"queries is {queries!r}; give one of {get_args(Queries)}")
         # Absolute, because a process may change its working directory.
-        object.__setattr__(self, "path", Path(self.path).absolute())
-        if self.queries not in get_args(Queries):
-            raise ValueError(f"queries is {self.queries!r}; give one of {get_args(Queries)}")
+        object.__setattr__(self, "path", Path(path).absolute())
+        object.__setattr__(self, "queries", queries)
 
     def append(self, event: Mapping[str, Any]) -> None:
         """Append one event with a single write; raise OSError if that fails."""
@@ -78,8 +79,7 @@ class FilterLog:
         try:
             with self.path.open("rb", buffering=0) as same:
                 same.seek(start - 1)  # OSError if the file is empty, as if it cannot be read
-                renamed = not os.path.sameopenfile(same.fileno(), file)
-                return not renamed and same.read(1) != b"\n"
+                return os.path.sameopenfile(same.fileno(), file) and same.read(1) != b"\n"
         except OSError:
             return False
 
@@ -189,14 +189,16 @@ def _files(path: Path) -> list[Path]:
     """Return a log and its rotated files, the oldest first."""
     rotated = []
     pattern = re.compile(re.escape(path.name) + r"[.-](\d[\d_-]*)(\.gz)?")
-    beside = [*path.parent.glob(f"{glob.escape(path.name)}[.-][0-9]*")]
+    name, stem, end = map(glob.escape, (path.name, path.stem, path.suffix))
+    begun_so = (f"{name}[.-][0-9]*", f"{stem}[.-][0-9]*{end}*")
+    beside = {file for begins in begun_so for file in path.parent.glob(begins)}
     for file in beside:
         if match := pattern.fullmatch(file.name):
             digits = re.sub(r"\D", "", match[1])
             rotated.append((digits if int(digits) > LAST else "", -int(digits), file))
-    if unread := sorted({*beside} - {file for *_, file in rotated}):
-        text = f"files such as {unread[0]} are not read ({len(unread)} in all); unpack them, with"
-        warnings.warn(f"{text} names such as {path.name}.1", stacklevel=3)
+    if unread := sorted(beside - {file for *_, file in rotated}):
+        text = f"files such as {unread[0]} are not read ({len(unread)} in all); those of this log"
+        warnings.warn(f"{text} need names such as {path.name}.1, unpacked or .gz", stacklevel=3)
     oldest_first = [file for *_, file in sorted(rotated)]
     # There may be none since it was rotated.
     return [*oldest_first, path] if path.exists() or not rotated else oldest_first
