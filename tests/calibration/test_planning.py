@@ -92,6 +92,7 @@ def test_a_plan_says_what_it_knows():
     assert plan(0.1, 40).outlooks[0].coverage == coverage_of(30, 0.1)
     assert [plan(0.1, n).outlooks[0].fit for n in (15, 20, 10**4)] == [0, 5, 200]
     assert plan(0.1, 40, guarantee="snippet").outlooks[0].fit == 0
+    assert "fit" not in str(plan(0.1, 40, guarantee="snippet"))
     assert "With" not in plan(0.1).sentences  # nothing is known of n
 
 

@@ -23,7 +23,7 @@ from frameworks import (
     snippets,
 )
 from frameworks import judged as all_judged
-from langchain_classic.retrievers import EnsembleRetriever
+from langchain_classic.retrievers import EnsembleRetriever, MultiQueryRetriever
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.runnables import ConfigurableField, RunnableLambda
@@ -282,6 +282,7 @@ def filtered_by():
         compressing(FOUND, Reversed(), ConformalCompressor(filter=CONFORMAL_FILTER)),
         EnsembleRetriever(retrievers=[FOUND, filtered_by()]),
         filtered_by() | RunnableLambda(list),
+        MultiQueryRetriever(retriever=filtered_by(), llm_chain=RunnableLambda(len)),
         langchain_conformal.HybridRetriever({"dense": filtered_by()}),
         langchain_conformal.HybridRetriever({"dense": filtered_by()}).with_retry(),
     ],

@@ -235,9 +235,10 @@ def test_rotated_files_are_read_oldest_first(tmp_path, event):
         path = tmp_path / f"{log.path.name}{end}"
         path.write_bytes(gzip.compress(row) if end.endswith("gz") else row)
     read = partial(read_log, log.path)
-    with pytest.warns(UserWarning, match=r"files such as .*\.3\.zst .*1 in all"):
+    (other := tmp_path / "filter[prod]*-20260203.jsonl").write_text("")  # logrotate's `extension`
+    with pytest.warns(UserWarning, match=r"files such as .*-20260203\.jsonl .*2 in all"):
         assert [row["group"] for row in read()] == [".10", ".2.gz", ".1", *ends[:2], ""]
-    (tmp_path / f"{log.path.name}.3.zst").unlink()
+    (tmp_path / f"{log.path.name}.3.zst").unlink(), other.unlink()
     log.path.unlink()
     assert [row["group"] for row in read()] == [".10", ".2.gz", ".1", *ends[:2]]
     path = tmp_path / f"{log.path.name}.2.gz"

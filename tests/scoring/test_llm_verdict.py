@@ -33,9 +33,9 @@ async def test_the_score_is_one_minus_the_servers_verdict_in_one_call(llm_server
     score = await both(LLMVerdict(model, by=by), HALF)
     # Two of the words which, mountain, stands, highest, above, Nepal: the server rounds 2/6 to 0.3.
     assert score == pytest.approx(0.7 if by == "rating" else 1 - 2 / 6)
-    assert len(llm_server.bodies) == 2  # one for each way of asking
-    assert llm_server.bodies[0] == llm_server.bodies[1]
-    fields = fields_of(llm_server.bodies[0])
+    first, second = llm_server.bodies  # one for each way of asking
+    assert (first, "0.5 if" in str(first)) == (second, by == "rating")
+    fields = fields_of(first)
     numbered = [{"number": i, "text": text} for i, text in enumerate(HALF, start=1)]
     assert fields == {"query": QUERY, "snippets": numbered}
 
