@@ -211,6 +211,8 @@ def test_the_event_has_the_split_and_the_kept_ranges_and_no_text():
 
 
 def test_at_an_infinite_threshold_documents_come_back_unchanged():
+    with pytest.warns(UserWarning, match="occurs twice"):
+        filter_of()("Which?", PAGES[:1] * 2)
     pruned = filter_of(alpha=0.1)("Which?", PAGES)
     assert pruned.threshold == math.inf
     assert texts(pruned) == [(i, one.text) for i, one in enumerate(PAGES)]
