@@ -435,7 +435,7 @@ async def test_columns_are_those_of_snippets_and_become_them_once_a_scorer_reads
             np.testing.assert_array_equal(scores, expected)
     length = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
     given = columns_of(found)
-    assert [*given] == snippets
+    assert ([*given], given.texts is given.texts) == (snippets, True)  # read once
     assert (given[0].id, len(given), [s.id for s in given[1:]]) == ("3", 4, ["2", "1", "4"])
     assert length.score("q", given).tolist() == [len(TEXTS[id]) for id in HITS]
     assert {*given.hits} == {"bm25", "dense"}

@@ -127,7 +127,7 @@ def test_what_cannot_be_fitted_or_evaluated_is_refused(fitted, rng):
         (r"answers\[20\] .* answers\[3\]", lambda: classifier.evaluate([*new, new[3]])),
         ("level", lambda: classifier.evaluate(new, level=95)),
         ("variant", lambda: fit(answers, variant="all")),
-        ("n_snippets", lambda: fit(answers, n_snippets=SNIPPETS - 1)),
+        (f"has {SNIPPETS} snippets", lambda: fit(answers, n_snippets=SNIPPETS - 1)),
         ("'other'", lambda: fit([*answers, other])),
         ("'other'", lambda: classifier.predict_proba([other.ratios])),
         (r"\(1, 1\) layers and heads", lambda: classifier.predict_proba([ratios_of([[[1.0]]])])),
