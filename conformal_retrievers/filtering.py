@@ -152,8 +152,9 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         that was calibrated, if the scorer compares the snippets of a list. Warns of that, of more
         snippets than the retriever was asked for, of ranks that are missing between others, if none
         were where it was calibrated, of scores where the retriever gave none, of less than half as
-        many snippets as in nearly all lists that calibrated, if none can be scored, and if far more
-        queries keep none, or all, lack a retriever's hits, or have longer lists, than judged ones.
+        many snippets as in nearly all lists that calibrated, if an id occurs twice or none can be
+        scored, and if far more queries than of the judged ones keep none, or all, lack a
+        retriever's hits, or have longer lists than all of these, or shorter ones.
         """
         given, n, decide = self._opened(snippets)
         group = self._checked(query, given, n, group)

@@ -44,7 +44,8 @@ class Unscorable(Refused, ValueError):
 class Alarm:
     """Warns once if far more queries keep none, or all, than of those that calibrated.
 
-    Or if a retriever, whose hits are read, finds nothing for far more, or lists are longer.
+    Or, where hits are read, if a retriever finds nothing for far more, or lists are longer or
+    shorter.
 
     Page's cumulative sum, s ← max(0, s + log P₁/P₀) for each query, warns at s ≥ log 10⁴: if a
     share p of all queries does so, once in 10⁴ of them or more seldom (Lorden 1971). Here p is that

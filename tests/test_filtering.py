@@ -225,7 +225,7 @@ TO_DEPTH_2 = ConformalFilter(Recorder(), calibration_at(retrieval={"k": 2}))
             ["unscorable"] * 3,
             "'lookup' could not score any snippet",
         ),
-        (filter_of(), [["best", "best"], TWICE[:2]], TWICE, "the snippet '1' occurs twice in"),
+        (filter_of(), [["best", "best"], TWICE[:2]], TWICE, "an id occurs twice"),
     ],
 )
 async def test_what_is_unlike_the_calibration_is_kept_and_warned_of_once(

@@ -210,9 +210,12 @@ def test_the_event_has_the_split_and_the_kept_ranges_and_no_text():
     assert {"split", "kept_ranges", "documents"}.isdisjoint(whole)
 
 
-def test_at_an_infinite_threshold_documents_come_back_unchanged():
-    with pytest.warns(UserWarning, match="occurs twice"):
+def test_a_document_that_occurs_twice_is_warned_of():
+    with pytest.warns(UserWarning, match="an id occurs twice"):
         filter_of()("Which?", PAGES[:1] * 2)
+
+
+def test_at_an_infinite_threshold_documents_come_back_unchanged():
     pruned = filter_of(alpha=0.1)("Which?", PAGES)
     assert pruned.threshold == math.inf
     assert texts(pruned) == [(i, one.text) for i, one in enumerate(PAGES)]

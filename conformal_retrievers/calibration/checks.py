@@ -121,11 +121,15 @@ def warn_if_gaps(snippets: Retrieved, calibrated: Mapping[str, JsonValue] | None
 
 
 def warn_if_twice(snippets: Retrieved) -> None:
-    """Warn of a list in which a snippet has the id of another; the packages merge what they ask."""
+    """Warn of a list of Snippets in which one has the id of another.
+
+    Of the packages' documents and nodes it says nothing: a retriever that returns one twice cannot
+    be judged.
+    """
     own = snippets.given if type(snippets) is Retrieved else ()
-    twice = [id for id, n in Counter(s.id for s in own if s.id is not None).items() if n > 1]
-    if twice:
-        warnings.warn(say("twice", id=twice[0]), stacklevel=1)
+    ids = [snippet.id for snippet in own if snippet.id is not None]
+    if len({*ids}) < len(ids):
+        warnings.warn(say("twice"), stacklevel=1)  # the same text: Python shows it once
 
 
 def warn_if_scored(

@@ -75,7 +75,7 @@ def check_hits(where: str, found: Sequence[Sequence[Hit]]) -> None:
     TypeError for what is no hit. The names of retrievers are checked as `check_names` does.
     """
     for i, hits in enumerate(found):
-        if {*map(type, hits)} - {Hit}:
+        if not all(isinstance(hit, Hit) for hit in hits):
             raise TypeError(say("foreign hits", where=where, i=i, hits=hits))
         if len({hit.retriever for hit in hits}) < len(hits):
             raise ValueError(f"{where}: snippets[{i}]: hits has one retriever twice; remove a hit")

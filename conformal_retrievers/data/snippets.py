@@ -43,7 +43,10 @@ class column(Generic[T]):  # noqa: N801, it is used as a decorator
         self.make, self.__doc__ = make, make.__doc__
 
     def __get__(self, made_for: object, kind: object = None) -> T:
-        return cast(T, vars(made_for).setdefault(self.make.__name__, self.make(made_for)))
+        if made_for is None:  # of the class
+            return cast(T, self)
+        value = vars(made_for)[self.make.__name__] = self.make(made_for)
+        return value
 
 
 class Retrieved(Sequence[Snippet]):
@@ -150,7 +153,7 @@ class Retrieved(Sequence[Snippet]):
     @column
     def ranks(self) -> list[tuple[int, NDArray[np.float64]]]:
         """The depth and the ranks of each retriever that found something."""
-        known = [column.ranks[column.ranks < np.inf] for column in self.hits.values()]
+        known = [own.ranks[own.ranks < np.inf] for own in self.hits.values()]
         return [(int(own.max()) + 1, own) for own in known if len(own)]
 
 

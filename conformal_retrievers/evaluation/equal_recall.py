@@ -295,8 +295,8 @@ def at_recall(
     n = len(way.settings)
     passed = [_passed(queries, of_snippet, way.place, n) for of_snippet in values]
     table = np.concatenate([(known > 0)[:, None], np.ones((len(known), 1)), *passed], axis=1)
-    drawn = resampled(table, RESAMPLES)  # the same ones for each way
-    sums = np.concatenate([table.sum(axis=0)[None], drawn])
+    # The same resamples for each way.
+    sums = np.concatenate([table.sum(axis=0)[None], resampled(table, RESAMPLES)])
     ends = [1, 2, *range(2 + n, sums.shape[1], n)]
     n_known, n_all, shares, *costs = np.split(sums, ends, axis=1)
     with np.errstate(invalid="ignore"):  # 0 / 0 is nan: a resample without a relevant snippet

@@ -190,7 +190,7 @@ def _files(path: Path) -> list[Path]:
     rotated = []
     pattern = re.compile(re.escape(path.name) + r"[.-](\d[\d_-]*)(\.gz)?")
     name, stem, end = map(glob.escape, (path.name, path.stem, path.suffix))
-    begun_so = (f"{name}[.-][0-9]*", f"{stem}[.-][0-9]*{end}*")
+    begun_so = (f"{name}[.-][0-9]*", f"{stem}[.-][0-9][0-9][0-9][0-9]*{end}*")
     beside = {file for begins in begun_so for file in path.parent.glob(begins)}
     for file in beside:
         if match := pattern.fullmatch(file.name):

@@ -36,7 +36,7 @@ class CrossEncoderScorer:
         scores = np.full(len(given), np.nan)
         if readable:
             pairs = [(query, given[i].text) for i in readable]
-            name = f"logits of {self.name!r}"
+            name = f"logits of {self.name!r}, a model with one output"
             logits = as_scores(self.predict(pairs), name, len(pairs), "pairs")
             scores[readable] = np.where(np.isfinite(logits), -logits, np.nan)
         return scores

@@ -65,7 +65,6 @@ def with_evidence(**fields):
     [
         ('{"query": "q", "snippets": [', r"line \d+: it is not JSON \(.*give one object a line"),
         ('{"query": "q", "snippets": [{"text": "t"}]}', r"relevant is missing; give true or false"),
-        ('["query"]', "object"),
         ('{"snippets": []}', "query is missing"),
         ('{"query" : "p", "query": "q", "snippets": []}', "'query' occurs"),
         ('{"query": "q", "snippets": [{"relevant": true}]}', r"snippets\.0\.text is missing"),

@@ -282,6 +282,7 @@ def filtered_by():
         compressing(FOUND, Reversed(), ConformalCompressor(filter=CONFORMAL_FILTER)),
         EnsembleRetriever(retrievers=[FOUND, filtered_by()]),
         filtered_by() | RunnableLambda(list),
+        RunnableLambda(list).with_fallbacks([filtered_by()]),
         MultiQueryRetriever(retriever=filtered_by(), llm_chain=RunnableLambda(len)),
         langchain_conformal.HybridRetriever({"dense": filtered_by()}),
         langchain_conformal.HybridRetriever({"dense": filtered_by()}).with_retry(),

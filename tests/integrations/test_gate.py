@@ -282,11 +282,12 @@ async def test_a_silent_query_has_its_event_like_every_other(of, tmp_path, handl
 
 async def test_opentelemetrys_span_has_the_decision(tracing):
     exporter, provider = tracing
-    for of, shadow in product(COMPONENTS, (False, True)):
+    ways = [*product(COMPONENTS, (False, True))]
+    for of, shadow in ways:
         with provider.get_tracer("test").start_as_current_span("query"):
             await of.kept(gated(of, filter=filter_at(SCORER, shadow=shadow)), TEXTS, SILENT)
-    for i, span in enumerate(exporter.get_finished_spans()):
-        assert span.attributes.get("conformal.shadow", False) is bool(i % 2)
+    for (_, shadow), span in zip(ways, exporter.get_finished_spans(), strict=True):
+        assert span.attributes.get("conformal.shadow", False) is shadow
         assert [event.name for event in span.events] == ["conformal_filter"] * 2
         assert span.attributes["conformal.gate.decision"] == "silent"
         assert span.attributes["conformal.gate.p_value"] == 0.2

@@ -34,7 +34,8 @@ async def test_the_score_is_one_minus_the_servers_verdict_in_one_call(llm_server
     # Two of the words which, mountain, stands, highest, above, Nepal: the server rounds 2/6 to 0.3.
     assert score == pytest.approx(0.7 if by == "rating" else 1 - 2 / 6)
     first, second = llm_server.bodies  # one for each way of asking
-    assert (first, "0.5 if" in str(first)) == (second, by == "rating")
+    assert first == second
+    assert ("0.5 if" in str(first)) is (by == "rating")  # of the prompt for a rating
     fields = fields_of(first)
     numbered = [{"number": i, "text": text} for i, text in enumerate(HALF, start=1)]
     assert fields == {"query": QUERY, "snippets": numbered}

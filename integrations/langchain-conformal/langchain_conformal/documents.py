@@ -59,8 +59,8 @@ def as_documents(documents: Any) -> list[Document]:
     if isinstance(documents, Found):
         return documents
     listed = list(documents) if isinstance(documents, Iterable) else [documents]
-    plain = {*map(type, listed)} <= {Document}  # `isinstance` of each takes longer
-    for i, document in enumerate(() if plain else listed):
+    # `isinstance` of each takes longer.
+    for i, document in enumerate(() if {*map(type, listed)} <= {Document} else listed):
         if not isinstance(document, Document):
             raise TypeError(say("no documents", i=i, kind=type(document)))
     return listed

@@ -244,10 +244,11 @@ def _inside(retriever: object, store: str) -> str:
 
 
 def _held(retriever: object) -> list[RetrieverLike]:
-    """Return the retrievers that another one asks, or the steps of a sequence."""
-    held = [getattr(retriever, name, None) for name in ("retriever", "base_retriever")]
-    held += [*getattr(retriever, "retrievers", ()), *getattr(retriever, "steps", ())]
-    return [part for part in held if isinstance(part, Runnable)]
+    """Return the retrievers that another one asks, its fallbacks, or the steps of a sequence."""
+    names = ("retriever", "base_retriever", "retrievers", "steps", "runnable", "fallbacks")
+    held = (getattr(retriever, name, None) for name in names)
+    lists = (part if isinstance(part, list | tuple) else [part] for part in held)
+    return [part for parts in lists for part in parts if isinstance(part, Runnable)]
 
 
 def parts_of(retriever: RetrieverLike) -> Mapping[str, RetrieverLike]:
