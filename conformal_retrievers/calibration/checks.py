@@ -126,8 +126,7 @@ def warn_if_twice(snippets: Retrieved) -> None:
     Of the packages' documents and nodes it says nothing: a retriever that returns one twice cannot
     be judged.
     """
-    own = snippets.given if type(snippets) is Retrieved else ()
-    ids = [snippet.id for snippet in own if snippet.id is not None]
+    ids = [s.id for s in snippets.given if s.id is not None] if type(snippets) is Retrieved else []
     if len({*ids}) < len(ids):
         warnings.warn(say("twice"), stacklevel=1)  # the same text: Python shows it once
 

@@ -139,11 +139,12 @@ def numbers_of(
     of_scorers = np.array(scores, np.float64).reshape(len(scores), n)
     known: Known = np.asarray(np.isfinite(of_scorers).all(axis=0))
     hits = _of_hits(sources.retrievers, snippets, only_compared)
-    for name, (ours, theirs) in STATED_BY.items():
-        stated = [place is not None for place in getattr(snippets, f"{name}s")]
-        if name in sources.context and not all(stated):
+    for name in (name for name in STATED_BY if name in sources.context):
+        places = getattr(snippets, f"{name}s")
+        if None in places:
+            stated = [place is not None for place in places]
             # None of another framework's may be stated: then each is a document of its own.
-            effect = ALL_LOST
+            effect, (ours, theirs) = ALL_LOST, STATED_BY[name]
             if any(stated):
                 known, effect = known & stated, SOME_LOST
             # The same text for all queries: Python shows it once.
