@@ -198,7 +198,7 @@ def _checked(
         parts = parts_of(queries, unscored)
     if gate is not None:
         check_same_retrieval(gate.calibration, unscored, "judged")
-        _behind(gate, queries, rule)  # those that the gate has not are refused if they fit, too
+        _behind(gate, queries, rule)  # raises for those that only fit, too
         parts = parts._replace(calibration=_behind(gate, parts.calibration, rule))
     _unscored(parts.calibration, scorer, rule)
     return queries, parts, rule

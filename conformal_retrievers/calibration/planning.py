@@ -84,19 +84,19 @@ class Plan:
         """The plan in sentences, in lines of at most 80 characters."""
         parts = [self.needed]
         if self.n is not None:
-            parts += [self.given, self.cost] if self._fits else [self.given]
+            parts += [self.given, self.cost] if self._of_queries else [self.given]
         return filled("\n".join(parts))
 
     @property
     def table(self) -> str:
         """The outlooks, a line each, of at most 80 characters."""
         head, rows = [self.unit, "8 in 10 cover, %"], []
-        if self._fits:
+        if self._of_queries:
             head.append(f"with delta = {self.delta or DELTA:g}")
         for o in self.outlooks:
             covers = "keep all" if o.n < self.feasible else in_percent(*o.coverage[1:])
             row = [f"{o.n:,}".rjust(len(self.unit)), covers]
-            if self._fits:
+            if self._of_queries:
                 row.append("keep all" if o.as_alpha is None else f"as alpha = {o.as_alpha:.2g}")
             rows.append(row)
         return "\n".join(aligned(head, rows))
@@ -104,13 +104,13 @@ class Plan:
     def __str__(self) -> str:
         """Write the sentences and the table."""
         parts = [self.sentences, self.table]
-        if self._fits:
+        if self._of_queries:
             parts.append(filled(say("fit", fewest=FEWEST)))
         return "\n\n".join(parts)
 
     @property
-    def _fits(self) -> bool:
-        """Whether some queries fit the score, which costs what a bound or a smaller alpha does."""
+    def _of_queries(self) -> bool:
+        """Whether queries are the units: only then do some fit a score, and can delta be given."""
         return self.guarantee != "snippet"
 
     @property

@@ -72,7 +72,7 @@ def check_names(where: str, **names: object) -> None:
 def check_hits(where: str, found: Sequence[Sequence[Hit]]) -> None:
     """Raise ValueError unless ranks are 0 or more, and each retriever found a snippet once.
 
-    TypeError for what is no hit. The names of retrievers are checked as `check_names` does.
+    Raises TypeError for anything but a `Hit`, and as `check_names` does for a retriever's name.
     """
     for i, hits in enumerate(found):
         if not all(isinstance(hit, Hit) for hit in hits):

@@ -54,10 +54,10 @@ def search_tool(
     About the questions for which it does, nothing is guaranteed: it has chosen them by results.
 
     The tool has no state: LangGraph gives it the `messages` of the run, and its results are in
-    their artifacts, as "question", "documents" and, for the next call, "more". With each message of
-    the user, whoever puts it into the run, a question begins anew. Tools of two filters need two
-    names. Calls that one message makes for one question return the same. It needs langgraph, which
-    `create_agent` of langchain (1.0.3 or newer) brings, and a state with `messages`.
+    their artifacts, as "question", "documents" and, for the next call, "more". Those before the
+    last `HumanMessage` do not count. Tools of two filters need two names. Calls that one message
+    makes for one question return the same. It needs langgraph, which `create_agent` of langchain
+    (1.0.3 or newer) brings, and a state with `messages`.
 
     >>> agent = create_agent(model, [search_tool(filtered)])  # doctest: +SKIP
 
