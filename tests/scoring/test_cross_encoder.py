@@ -64,3 +64,5 @@ def test_a_blank_snippet_is_not_read_and_it_and_a_logit_that_is_not_finite_are_u
     assert np.isnan(scorer.score("q", [" "])).all()
     assert scorer.score("q", []).tolist() == []
     assert asked == [[("q", text) for text in logits]]
+    with pytest.raises(ValueError, match="'two', a model with one output: the shape"):
+        CrossEncoderScorer(lambda pairs: [[0, 1]] * len(pairs), "two").score("q", ["a"])
