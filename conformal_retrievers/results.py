@@ -122,7 +122,7 @@ class Decision:
     @property
     def kept(self) -> NDArray[np.intp]:
         """The indices of what is kept, ascending."""
-        return np.flatnonzero(self.keeps)
+        return self.keeps.nonzero()[0]
 
     @property
     def dropped(self) -> NDArray[np.intp]:

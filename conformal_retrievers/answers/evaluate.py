@@ -248,8 +248,7 @@ def _verdict(
     calibrated = (c.details["chain"], c.details["same"])
     if name not in measures or calibrated != by[name] or by[name][1] == "<lambda>":
         return None
-    known = measures[name][~np.isnan(measures[name])]
-    return verdict_on(c, Share.of_units(known, level))
+    return verdict_on(c, Share.of_units(measures[name][~np.isnan(measures[name])], level))
 
 
 def _mean(name: str, values: NDArray[np.float64], level: float) -> Interval:

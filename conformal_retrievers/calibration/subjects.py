@@ -13,6 +13,7 @@ The theorem is the same for all; their nouns and their comparison differ:
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -61,7 +62,7 @@ class Subject:
         """Several units of a calibration."""
         return plural(self.judged_unit)
 
-    @property
+    @cached_property
     def item(self) -> str:
         """One of the items that are kept or not."""
         others = {"queries": "query", "answers": "snippet"}

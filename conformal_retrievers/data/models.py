@@ -19,9 +19,9 @@ def with_fields(model: Model, **others: Any) -> Model:
     Text(text='b')
     """
     twin = object.__new__(type(model))
-    twin.__dict__.update(model.__dict__, **others)
     extra, private = model.__pydantic_extra__, model.__pydantic_private__
-    _set(twin, "__pydantic_fields_set__", model.__pydantic_fields_set__.union(others))
+    _set(twin, "__dict__", {**model.__dict__, **others})
+    _set(twin, "__pydantic_fields_set__", {*model.__pydantic_fields_set__, *others})
     _set(twin, "__pydantic_extra__", extra and {**extra})
     _set(twin, "__pydantic_private__", private and {**private})
     return twin

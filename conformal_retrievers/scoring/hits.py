@@ -146,7 +146,7 @@ class RetrievalScorer(Rebuilt):
     def of_columns(self, columns: Columns) -> Scores:
         """Return the scores (n,); warn if there are none."""
         hits = columns[self.retriever]
-        if np.isnan(hits.scores).all():
+        if np.isnan(hits.scores[0]) and np.isnan(hits.scores).all():  # the first is quickly seen
             warnings.warn(say("without scores", names=named([self.retriever])), stacklevel=1)
             return hits.scores
         scores = turned(self.retriever, hits, self.higher_is_better, self.only_compared)

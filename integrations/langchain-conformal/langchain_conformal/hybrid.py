@@ -99,7 +99,6 @@ class HybridRetriever(Around):
         }
         united, call = [], uuid4().hex
         for (name, place), hits in unite(lists).items():
-            document = found[name][place]
             known = {hit.retriever: [hit.rank, hit.score] for hit in hits} | failed
-            united.append(with_hits(document, known, call))
+            united.append(with_hits(found[name][place], known, call))
         return united

@@ -135,13 +135,7 @@ def retrieve(retriever: RetrieverLike, questions: Sequence[str], **options: Any)
     Options and errors are those of `documents_for`.
     """
     retrieved, asked = documents_for(retriever, questions, **options)
-    snippets = [
-        [
-            (snippet, {"id": document.id, **(document.metadata or {})})
-            for snippet, document in zip(to_snippets(documents), documents, strict=True)
-        ]
-        for documents in retrieved
-    ]
+    snippets = [[*zip(to_snippets(some), map(_fields, some), strict=True)] for some in retrieved]
     return snippets, asked
 
 
@@ -168,6 +162,10 @@ def documents_for(
     # A function may return a generator.
     retrieved = [[*given] if isinstance(given, Iterator) else given for given in retrieved]
     return retrieved, retrieval_of(retriever).returned(retrieved, name)
+
+
+def _fields(document: Document) -> dict[str, Any]:
+    return {"id": document.id, **(document.metadata or {})}
 
 
 def check_retriever(retriever: object) -> None:

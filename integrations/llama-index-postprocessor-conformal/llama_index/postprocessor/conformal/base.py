@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -138,19 +139,16 @@ class ConformalPostprocessor(Named, BaseNodePostprocessor):
             return None
         return {"scorer": value.scorer.name, "calibration": value.calibration.checksum}
 
-    @contextmanager
-    def _deciding(
-        self, given: list[NodeWithScore], query: QueryBundle | None
-    ) -> Iterator[tuple[RetrievalFilter[Any], str, RetrievedNodes, Outcome]]:
-        """Give a block what the filter needs; it sets the outcome's decision."""
+    def _opened(
+        self, nodes: list[NodeWithScore], query: QueryBundle | None
+    ) -> tuple[RetrievalFilter[Any], str, RetrievedNodes, AbstractContextManager[Outcome]]:
+        """Return what decides, on what, and the block in which it does, for its outcome."""
         if query is None:
             raise ValueError(say("no query"))
-        nodes, keep = as_nodes(given), self.filter.with_gate(self.gate)
-        retrieved = RetrievedNodes(nodes)
+        retrieved, keep = RetrievedNodes(as_nodes(nodes)), self.filter.with_gate(self.gate)
         check_origin(keep, retrieved)
-        with rerank_events(query, retrieved, keep, self.callback_manager) as outcome:
-            yield keep, query.query_str, retrieved, outcome
-            outcome.nodes = self._kept(nodes, outcome.filtered)
+        events = rerank_events(query, retrieved, keep, self._kept, self.callback_manager)
+        return keep, query.query_str, retrieved, events
 
     def _kept(self, nodes: list[NodeWithScore], filtered: Filtered) -> list[NodeWithScore]:
         return kept_nodes(nodes, filtered)
@@ -158,7 +156,8 @@ class ConformalPostprocessor(Named, BaseNodePostprocessor):
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        with self._deciding(nodes, query_bundle) as (keep, query, given, outcome):
+        keep, query, given, events = self._opened(nodes, query_bundle)
+        with events as outcome:
             outcome.filtered = keep(query, given)
         return outcome.nodes
 
@@ -166,9 +165,15 @@ class ConformalPostprocessor(Named, BaseNodePostprocessor):
     async def _apostprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        with self._deciding(nodes, query_bundle) as (keep, query, given, outcome):
+        keep, query, given, events = self._opened(nodes, query_bundle)
+        with events as outcome:
             outcome.filtered = await keep.acall(query, given)
         return outcome.nodes
+
+    # LlamaIndex's spans read the signature at each call, which Python else makes anew each time.
+    for _method in (_postprocess_nodes, _apostprocess_nodes):
+        vars(_method)["__signature__"] = signature(_method)
+    del _method
 
 
 def _by_default(needed: Iterable[str], given: Collection[str]) -> list[Scorer]:

@@ -83,14 +83,17 @@ def rerank_events(
     query: QueryBundle,
     retrieved: RetrievedNodes,
     conformal_filter: RetrievalFilter[Any],
+    kept: Callable[[list[NodeWithScore], Any], list[NodeWithScore]],
     callbacks: CallbackManager,
 ) -> Iterator[Outcome]:
-    """Emit the events of a filter of snippets around a block that fills in the `Outcome`.
+    """Emit the events of a filter of snippets around a block that sets `Outcome.filtered`.
 
     Parameters
     ----------
     query, retrieved, conformal_filter
         The query, its nodes and the filter.
+    kept
+        Returns what the filter keeps of the nodes, from its decision.
     callbacks
         The deprecated callback manager, which gets a RERANKING event if it has a handler.
     """
@@ -110,6 +113,7 @@ def rerank_events(
         )
     try:
         yield outcome
+        outcome.nodes = kept(nodes, outcome.filtered)
     except Refused as error:
         if error.of(conformal_filter.calibration):  # not of another filter, as in the scorer
             outcome.filtered = error.filtered
@@ -155,7 +159,7 @@ def _notify(call: Callable[..., Any], payload: Mapping[Any, Any], **arguments: A
 def _has_listener() -> bool:
     place: Dispatcher | None = dispatcher
     while place is not None:
-        if not all(isinstance(handler, NullEventHandler) for handler in place.event_handlers):
-            return True  # the root's own handler is a NullEventHandler
+        if {*map(type, place.event_handlers)} - {NullEventHandler}:  # which is the root's own
+            return True
         place = place.parent if place.propagate else None
     return False

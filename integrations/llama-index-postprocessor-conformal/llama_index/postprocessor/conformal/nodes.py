@@ -100,7 +100,7 @@ def hits_of(nodes: Sequence[NodeWithScore]) -> list[tuple[Hit, ...]]:
 
 def _with_hits(nodes: Sequence[Any]) -> list[NodeWithHits]:
     # By type: `isinstance` takes long for pydantic's models.
-    kinds = {kind for kind in {*map(type, nodes)} if issubclass(kind, NodeWithHits)}
+    kinds = {k for k in {*map(type, nodes)} - {NodeWithScore} if issubclass(k, NodeWithHits)}
     return [node for node in nodes if type(node) in kinds] if kinds else []
 
 
