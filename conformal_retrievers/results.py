@@ -64,11 +64,11 @@ class Alarm:
 
         By group, a calibration does not tell how many queries of each kept none, so none is taken.
         """
-        lowest, n = decided.calibration.lowest_scores, len(decided.keeps)
-        if not n or not lowest or decided.calibration.by_group:
+        n, kept = len(decided.keeps), np.count_nonzero(decided.keeps)
+        lowest, quiet = decided.calibration.lowest_scores, 0 < kept < n and not self._sums
+        if quiet or not n or not lowest or decided.calibration.by_group:
             return
         above = len(lowest) - bisect_right(lowest, decided.threshold)
-        kept = np.count_nonzero(decided.keeps)
         lower = kept == n and bool(decided.scores.max() < lowest[0])
         self._add("alarm", not kept, above, len(lowest), "none", item)
         self._add("alarm", lower, 0, len(lowest), "all", item)
