@@ -145,7 +145,9 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
     def __call__(
         self, query: str, snippets: Iterable[Snippet | str], group: str | None = None
     ) -> AFiltered:
-        """Score the snippets of a query and decide which to keep.
+        """Score the snippets of a query and decide which to keep: `kept` of the result.
+
+        Give all snippets that the retriever returned, in its order.
 
         If one of the retrievers that the scorer reads failed, or the query is blank, no snippet can
         be scored; a gate lets it pass. None can be scored either in a list clearly shorter than any
@@ -236,7 +238,7 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         s, item = filtered.scores, self.calibration.subject.item
         if (filtered.gated is None) != (self.gate is None):
             raise ValueError(say("gated", gated=filtered.gated, gate=self.gate))
-        effect = f"all {item}s are kept; group_of= tells a query's group from its text"
+        effect = f"all {item}s are kept; group_of= gets a query's group from its text"
         self.calibration.warn_if_unknown(filtered.group, effect)
         if filtered.silenced:
             return replace(filtered, keeps=np.zeros(len(s), dtype=bool))
@@ -299,7 +301,7 @@ class ConformalFilter(RetrievalFilter[Filtered]):
     Parameters
     ----------
     scorer, calibration
-        The scorer that was calibrated with, and its calibration, about snippets.
+        The scorer of the calibration, and the calibration, about snippets.
     on_empty
         If no snippet passes: return none, add the one with the lowest score (which cannot break
         the guarantee), or raise `NothingKept`.

@@ -80,7 +80,7 @@ class SentenceFilter(RetrievalFilter[FilteredSentences]):
     Parameters
     ----------
     scorer, calibration
-        The scorer that was calibrated with, and its calibration, about sentences.
+        The scorer of the calibration, and the calibration, about sentences.
     split
         "sentences" or a function from a text to the ranges of its sentences, as in the calibration.
     neighbours
@@ -185,7 +185,7 @@ def open_filter(
     """
     if unknown := options.keys() - FilterOptions.__annotations__.keys():
         known = ", ".join(OpenOptions.__annotations__)
-        text = f"{min(unknown)!r} is no option of a filter; give some of {known}"
+        text = f"{min(unknown)!r} is not an option of a filter; give some of {known}"
         raise TypeError(f"{text}, a model (embeddings, embed_model, llm, scorer), or another field")
     if isinstance(calibration, Gate):  # which is refused below, as its file is
         calibration = calibration.calibration

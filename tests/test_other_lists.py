@@ -50,7 +50,7 @@ def test_a_list_shorter_than_any_calibrated_is_kept_whole_and_warned_of_once(rng
             snippets = listed(similarities(rng)[:n])
             for filtered in (keep("q", snippets), asyncio.run(keep.acall("q", snippets))):
                 assert (filtered.keeps.all(), len(filtered.unscorable), filtered.m2) == (True, n, 1)
-    assert len([w for w in seen if f"shorter than the {K} snippets" in str(w.message)]) == 1
+    assert len([w for w in seen if f"which have {K} or more" in str(w.message)]) == 1
 
 
 def test_what_drops_snippets_in_front_is_warned_of_unless_it_did_where_it_was_calibrated(rng):
@@ -91,7 +91,7 @@ def test_lists_as_short_as_calibrated_ones_are_filtered(rng):
     assert calibration.fewest == 5
     for n in (5, 8, K):
         assert 0 < len(keep("q", listed(similarities(rng, n))).kept) < 5
-    with pytest.warns(UserWarning, match="shorter than the 5 snippets"), UNSCORED:
+    with pytest.warns(UserWarning, match="which have 5 or more"), UNSCORED:
         assert len(keep("q", listed(similarities(rng, 4))).kept) == 4
 
 
@@ -215,11 +215,11 @@ def test_lists_shorter_or_where_k_is_unknown_longer_than_all_judged_ones_are_war
     keep = ConformalFilter.of(calibrate([replace(q, k=None) for q in judged(rng)], alpha=0.2))
     for i in range(45):  # a few are no cause for a warning
         keep("q", listed(similarities(rng, K + 5 * (i % 10 == 0 or i >= 40))))
-    with pytest.warns(UserWarning, match="6 of the last 6 lists are longer than the .* of the 30"):
+    with pytest.warns(UserWarning, match="6 of the last 6 lists have more snippets .* of the 30"):
         keep("q", listed(similarities(rng, K + 5)))
     for _ in range(5):
         keep("q", listed(similarities(rng, K - 1))), keep("q", [])  # of empty ones others tell
-    with pytest.warns(UserWarning, match="6 of the last 6 lists are shorter than the .* of the 30"):
+    with pytest.warns(UserWarning, match="6 of the last 6 lists have fewer snippets .* of the 30"):
         keep("q", listed(similarities(rng, K - 1)))
     known = ConformalFilter.of(calibrate(judged(rng, lengths=(12,)), alpha=0.2))
     for _ in range(20):  # of a corpus that grew, at the k of the calibration

@@ -122,8 +122,8 @@ class Asked:
             raise Misuse(f"{what}; return the text of the answer")
         said = without_thoughts(text)  # which no user reads
         if snippets and not said.strip():  # from none, silence is an answer
-            what = f"the answer to {question!r:.60} is blank, or thoughts that do not end"
-            raise ValueError(f"{what}; return 'unknown', say")
+            what = f"the answer to {question!r:.60} is blank, or unfinished thinking"
+            raise ValueError(f"{what}; return 'unknown', or the like")
         if self.cache:
             self.cache.add_replies(self.name, {request: said})
         return said
@@ -180,7 +180,7 @@ class Asked:
         failed = {name: repr(why) for name, why in pairs if isinstance(why, Exception)}
         if failed:
             text = "%d of %d questions are left out, because a call failed (%s); %s"
-            again = "with a cache, the next run asks these alone"
+            again = "with a cache, the next run asks only these"
             logger.warning(text, len(failed), len(outcomes), [*failed.values()][-1], again)
         return [of_one for of_one in outcomes if not isinstance(of_one, Exception)], failed
 

@@ -75,15 +75,18 @@ def calibrate(
         Scores the snippets of a query; lower = more relevant. With a list, the score is learned
         from its scorers, hits and words; by default from hits and words.
     alpha
-        Miscoverage rate in (0, 1); the guarantee holds at 1 − alpha.
+        The risk, in (0, 1): the guarantee holds at 1 − alpha, so that 0.1 guarantees 90 %.
     split
         "sentences", or a function from a text to the ranges of its sentences: cuts the snippets of
         queries with evidence, and the guarantee is about the relevant sentences. Queries whose
         snippets are sentences already need none.
     guarantee
-        What 1 − alpha is a probability of: "query-recall", "snippet", "all" or "any".
+        What is kept at 1 − alpha: "query-recall", the mean share of a query's relevant snippets;
+        "snippet", a relevant snippet of any query; "all", all relevant snippets of a query; "any",
+        at least one of them.
     delta
-        Share of calibrations, in (0, 1), that may fall short; None: it holds on average.
+        The probability, in (0, 1), that these judged queries are unlucky and the guarantee falls
+        short; None: it holds on average over sets of judged queries.
     by_group
         Whether it holds within each group of queries (`JudgedQuery.group`).
     count_missed

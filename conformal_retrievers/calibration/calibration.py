@@ -27,7 +27,11 @@ from conformal_retrievers.scoring.scorer import Scorer, relative_to_query
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Calibration(Thresholds):
-    """Thresholds with a statement and a file. Two calibrations are equal if their files are."""
+    """Thresholds, the statement of what they guarantee, and a file, as `calibrate` makes them.
+
+    Read its `statement`, `save` it, and give it to a filter; `at(alpha)` is the one at another
+    risk. Two calibrations are equal if their files are.
+    """
 
     gate: Calibration | None = None
 

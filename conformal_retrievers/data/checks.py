@@ -25,7 +25,7 @@ def check_type(kind: Any, remedy: str, **given: object) -> None:
 def all_of(kind: type[T], items: Iterable[T], name: str) -> list[T]:
     """Return the items as a list; raise TypeError, naming it, for one of another type."""
     if isinstance(items, kind):
-        raise TypeError(f"{name} is one {kind.__name__}; give a list")
+        raise TypeError(f"{name} is a single {kind.__name__}; give a list")
     check_no_table(items, name)
     if hasattr(items, name):  # such as what label_retriever returns
         raise TypeError(f"{name} is a {type(items).__name__}; give its .{name}")

@@ -15,7 +15,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """A retrieved piece of text, which stands for a LangChain Document or a LlamaIndex Node."""
+    """A retrieved piece of text, which stands for a LangChain Document or a LlamaIndex Node.
+
+    `document` names the document that it was cut from, and `position` is its first character there.
+    `retrieval_score` is the retriever's own score, on its own scale. `hits` are the rank and score
+    of each retriever that found it. Only `text` is needed; a score may read the others.
+    """
 
     text: str
     id: str | None = None
@@ -165,7 +170,7 @@ def as_snippets(snippets: Iterable[Snippet | str], name: str = "snippets") -> Re
     if isinstance(snippets, Retrieved):
         return snippets
     if isinstance(snippets, (str, Snippet)):
-        raise TypeError(f"{name} is one {type(snippets).__name__}; give a list of snippets")
+        raise TypeError(f"{name} is a single {type(snippets).__name__}; give a list of snippets")
     return Retrieved(tuple([s if isinstance(s, Snippet) else _snippet(s) for s in snippets]))
 
 

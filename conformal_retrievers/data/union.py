@@ -84,7 +84,7 @@ def check_asked(read: Iterable[str], asked: Collection[str]) -> None:
     >>> check_asked(["bm25", "dense"], ["dense"])
     Traceback (most recent call last):
     ValueError: retriever gives the hits of 'dense', but the calibration's score needs those of \
-'bm25'; give the retriever that was calibrated with
+'bm25'; give the retriever of the calibration
     """
     if missing := [name for name in read if name not in asked]:
         given, lacking = (", ".join(map(repr, names)) for names in (asked, missing))

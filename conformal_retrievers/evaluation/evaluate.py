@@ -174,8 +174,10 @@ def evaluate(
 ) -> Evaluation:
     """Measure a calibration's threshold on judged queries that it was not made from.
 
-    They are scored by the calibration's scorer. If its file does not hold it, or tokens are to be
-    counted, give what `score_queries` returns in their place. `level` is the confidence of every
+    Print the result: coverage, removal and their intervals, and whether the guarantee fails.
+
+    The queries are scored by the calibration's scorer. If its file does not hold it, or tokens are
+    to be counted, give what `score_queries` returns instead. `level` is the confidence of every
     interval. Raises ValueError for no query, for an id that occurs twice or belongs to the
     calibration, and for a level outside (0, 1); CalibrationMismatch for a scorer that is missing,
     and unless snippets are cut, and queries silenced, as in the calibration. Warns of judged

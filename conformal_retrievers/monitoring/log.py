@@ -179,9 +179,9 @@ def read_log(path: str | Path, *, event: str = EVENT) -> Iterator[dict[str, Any]
                 if checked["event"] == event:
                     yield checked
     if bad and not good:
-        raise ValueError(f"{bad[0]} is no event, and neither is any other line; give a filter log")
+        raise ValueError(f"{bad[0]} is not an event, nor is any other line; give a filter log")
     if bad:
-        text = f"skipped {len(bad)} of {good + len(bad)} lines, which are no events: "
+        text = f"skipped {len(bad)} of {good + len(bad)} lines, which are not events: "
         warnings.warn(text + "; ".join(bad[:5]), UserWarning, stacklevel=2)
 
 

@@ -74,7 +74,7 @@ class Monitor:
         """
         s = as_scores(scores, "scores")
         if s.ndim != 1:
-            raise ValueError(f"scores has shape {s.shape}; give one score a snippet, (n,)")
+            raise ValueError(f"scores has shape {s.shape}; give one score for each snippet, (n,)")
         if (silenced is None) == self.calibration.silences:
             which = "a gate; give result.silenced" if silenced is None else "no gate; leave it out"
             raise ValueError(f"silenced is {silenced!r:.80}, but the calibration holds {which}")

@@ -141,7 +141,7 @@ def test_a_query_of_the_fit_part_does_not_evaluate():
     ):
         with pytest.raises(ValueError, match=fit[0].id):
             measured()
-    with pytest.raises(ValueError, match="ask the same as 1 of these, such as query 'new'"):
+    with pytest.raises(ValueError, match="1 of these queries, such as query 'new', ask"):
         evaluate(calibration, [replace(split(JUDGED).calibration[0], id="new")])
     assert evaluate(calibration, score_queries(scorer, NEW)).held_out_verified
     without_ids = calibrate([replace(query, id=None) for query in JUDGED], alpha=0.1)
@@ -322,7 +322,7 @@ def test_a_document_or_position_that_one_snippet_lacks_is_not_read_and_said(fiel
         return replace(query, snippets=snippets)
 
     n = sum(len(query.snippets) for query in JUDGED)
-    with pytest.warns(UserWarning, match=f"^1 of {n} snippets state no {field} .*uses no") as told:
+    with pytest.warns(UserWarning, match=f"^1 of {n} snippets have no {field} .*not read") as told:
         calibration = calibrate([*map(placed, JUDGED)], alpha=0.1)
     assert len(told) == 1
     assert calibration.scorer_provenance["score"]["context"] == context
@@ -379,7 +379,7 @@ def test_relevant_snippets_without_hits_beside_others_are_told_from_a_scorer_tha
     pairs = zip(first.snippets, first.relevant, strict=True)
     bare = [replace(snippet, hits=()) if relevant else snippet for snippet, relevant in pairs]
     mixed = [replace(first, snippets=bare), *others]
-    with pytest.raises(ValueError, match="these have none. Do not put a HybridRetriever into a"):
+    with pytest.raises(ValueError, match="one has none. If a .* do not put a HybridRetriever into"):
         calibrate(mixed, alpha=0.1)
     assert calibrate(mixed, alpha=0.1, on_unscorable="keep").threshold() < math.inf
 

@@ -298,7 +298,7 @@ def test_evaluate_exits_with_1_where_nothing_is_relevant(files, tmp_path):
     assert "No snippet is marked as relevant" in shown
     write_jsonl([replace(q, missed=None) for q in new], tmp_path / "unknown.jsonl")
     shown = run("evaluate", files / "end_to_end.json", tmp_path / "unknown.jsonl", code=1).stdout
-    assert "No query states how many relevant snippets were missed" in shown
+    assert "No query has the number of relevant snippets that were missed" in shown
 
 
 def test_queries_without_ids_are_evaluated_but_cannot_be_held_out(files, tmp_path):
@@ -437,7 +437,7 @@ def test_events_of_other_calibrations_are_left_out(calibration, tmp_path):
         found = as_json("diagnose", tmp_path / "c.json", *logs)  # each log is read
         assert (found["evaluation"]["n_queries"], found["left_out"]) == (30, 150)
     (tmp_path / "empty.jsonl").touch()
-    for name, why in (("strange", "90 events, all of another"), ("empty", "no event of a filter")):
+    for name, why in (("strange", "none of the 90 events"), ("empty", "no event of a filter")):
         one = ("--log", tmp_path / f"{name}.jsonl")
         assert f"{name}.jsonl: {why}" in error_of("diagnose", tmp_path / "c.json", *one)
 

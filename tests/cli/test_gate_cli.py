@@ -105,7 +105,7 @@ def test_what_is_held_out_from_gate_and_filter_is_new_and_the_rest_is_left_out(f
     assert found["evaluation"]["answerable"]["n"] == 120 - n
     assert "no answerable query is new" in error_of("evaluate", files / "gate.json", judged)
     given = ("evaluate", files / "gate.json", files / "new-judged.jsonl", *sources(files))
-    assert "the gate was calibrated with all of these 60 queries" in error_of(*given)
+    assert "all 60 queries calibrated the gate" in error_of(*given)
 
 
 def test_questions_without_ids_are_known_by_their_texts(files, tmp_path):

@@ -137,7 +137,7 @@ def test_files_may_be_compressed_and_lie_elsewhere(beir, tmp_path_factory):
         ("run.tsv", RUN + "q99\td1\t1\t0.1\n", r"run\.tsv.*'q99'"),
         ("qrels.tsv", QRELS + "q99\td1\t1\n", "qrels.*'q99'"),
         ("run.tsv", RUN + "q1\td1\t5\t0.1\n", r"run\.tsv: query 'q1' retrieves 'd1' twice"),
-        ("run.tsv", "q1\td1\t1\n", r"run\.tsv, line 1: 3 columns; give 4 or 6, without"),
+        ("run.tsv", "q1\td1\t1\n", r"run\.tsv, line 1 has 3 columns; give 4 or 6, without"),
         ("run.tsv", RUN + "q2\td1\tfirst\t0.1\n", r"run\.tsv, line 5: rank is 'first'"),
         ("corpus.jsonl", '{"_id": "d1", "text": "a"}\n{"_id"', r"corpus\.jsonl, line 2: .*JSON"),
         ("corpus.jsonl", '{"_id": "d1", "text": "a"}\n' * 2, "line 2: _id 'd1' occurs twice"),

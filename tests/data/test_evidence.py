@@ -70,7 +70,7 @@ def test_evidence_of_a_source_is_found_in_the_windows_of_it_that_have_a_position
     [two] = by_sentence([judged(("doc", 112, 115), snippets=windows[:2], k=2)], "sentences")
     assert len(two.snippets) == 4
     other = Snippet("Which colour has a zebra?", id="w4", document="doc", position=100)
-    with pytest.raises(ValueError, match=r"'It rains.*' at 100, and 'Which.* one splitter"):
+    with pytest.raises(ValueError, match=r"'It rains.*' at 100, but also 'Which.* one splitter"):
         marks(("doc", 112, 115), snippets=[*windows, other])
     windows[1] = Snippet("Ann did it.", id="w2", document="doc")
     with pytest.raises(ValueError, match="position"):

@@ -29,7 +29,7 @@ def asked(snippets, **fields):
         (TypeError, "text is 5", lambda: Snippet(5)),
         (TypeError, "text is .{60};", lambda: Snippet(["a"] * 99)),
         (TypeError, "query is None", lambda: JudgedQuery(None, ["a"], [True])),
-        (TypeError, "snippets is one str", lambda: JudgedQuery("q", "abc", [True] * 3)),
+        (TypeError, "snippets is a single str", lambda: JudgedQuery("q", "abc", [True] * 3)),
         (ValueError, "1 snippets but 2 judgements", lambda: JudgedQuery("q", ["a"], [1, 0])),
         (ValueError, r"relevant\[1\] is 2", lambda: JudgedQuery("q", ["a", "b"], [1, 2])),
         (ValueError, "scores: the shape is", lambda: ScoredQuery([0.1], [True, False])),

@@ -352,7 +352,7 @@ def test_queries_without_a_finite_threshold_are_noticed(rng):
     assert "33.3 % of the queries keep everything" in by_name(d, "threshold").sentence
     d = diagnose(calibration, of(rng, "A", 30))  # a misspelt group: the filter does nothing
     assert calibration.keeps_all_of(d.evaluation.by_group)
-    assert "too few queries of ('A')" in by_name(d, "threshold").sentence
+    assert "too few calibration queries ('A')" in by_name(d, "threshold").sentence
 
 
 def test_queries_that_may_belong_to_the_calibration_are_noticed(rng):

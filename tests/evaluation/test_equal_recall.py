@@ -114,7 +114,7 @@ def test_the_filter_and_the_best_top_k_are_compared_in_words():
     mixed = [replace(q, hits={"r": hits([1, 0, 2, 3])}) for q in [query] * 25 + [more] * 15]
     told, _ = of(mixed, 0.5)
     assert told.best_top_k.needed == pytest.approx(118, rel=0.15)
-    assert "not significant. To prove one of this size takes about 130 queries." in told.comparison
+    assert "not significant. About 130 queries are needed to prove one of this" in told.comparison
     level, _ = of([*mixed[:1]] * 1001 + [*mixed[-1:]] * 1000, 0.5)
     assert level.best_top_k.needed > 1e5  # a number that is of no use
     assert "To prove" not in level.comparison

@@ -70,7 +70,7 @@ def test_judged_queries_are_scored_as_the_filter_does():
         with pytest.raises((TypeError, ValueError), match=error):
             evaluate(calibration, given)
     unjudged = evaluate(calibration, [replace(query, relevant=[False] * 2) for query in new])
-    assert "No snippet is marked as relevant, so that coverage is unknown" in str(unjudged)
+    assert "No snippet is marked as relevant, so coverage is unknown" in str(unjudged)
 
 
 FAISS, INDEX = (Described(name=f"{f}()", framework=f) for f in ("LangChain", "LlamaIndex"))
@@ -89,7 +89,7 @@ def union(retriever):
         (union(FAISS), union(INDEX), None),
         ({"retriever": INDEX}, union(INDEX), "have retriever HybridRetriever"),
         ({}, {"k": 60}, None),
-        (OF_FIVE, {}, "fewer than 3 snippets for a query, but 5 or more for nearly all that"),
+        (OF_FIVE, {}, "fewer than 3 snippets for a query, but 5 or more for nearly all"),
         ({"snippets": FOUND_BY_TWO}, {}, "judged queries have no hits of 'dense', which the cal"),
     ],
 )
@@ -180,8 +180,8 @@ def test_text_removed_are_those_of_dropped_snippets():
     [
         ([], ValueError, "judged is empty"),
         ([QUERIES[0], JudgedQuery("q", [], [])], TypeError, r"judged\[1\]"),
-        (QUERIES[0], TypeError, "judged is one ScoredQuery"),
-        (JudgedQuery("q", [], []), TypeError, "judged is one JudgedQuery"),
+        (QUERIES[0], TypeError, "judged is a single ScoredQuery"),
+        (JudgedQuery("q", [], []), TypeError, "judged is a single JudgedQuery"),
         ([ScoredQuery([0.1], [True], id="own")], ValueError, "'own'"),
         ([ScoredQuery([0.1], [True], id="twice")] * 2, ValueError, "'twice'"),
     ],

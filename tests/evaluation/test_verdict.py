@@ -208,7 +208,7 @@ def test_after_a_small_calibration_no_number_of_queries_contradicts_5_points_les
     assert beta(109, 12).cdf(0.85) < 0.05  # of 120 queries
     e = evaluate(calibrated(), covered(2000, 1700))
     assert (e.verdict.needed, e.verdict.fails) == (math.inf, False)
-    assert "Too few calibrate to tell, however many new queries are measured" in str(e)
+    assert "The calibration is too small to tell, however many new queries are measured" in str(e)
     assert "Calibrate on more queries." in str(e).replace("\n", " ")
 
 

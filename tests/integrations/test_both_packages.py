@@ -175,7 +175,7 @@ def test_options_of_the_filter_and_another_alpha_can_be_given(of, file):
     assert other.calibration.threshold() < usual.calibration.threshold()
     with pytest.raises(ValueError, match="alpha"):
         opened(of, file, embeddings=of.embeddings(), alpha=1.5)
-    with pytest.raises(TypeError, match="'on_emty' is no option of a filter; give some of on_e"):
+    with pytest.raises(TypeError, match="'on_emty' is not an option of a filter; give some of"):
         opened(of, file, embeddings=of.embeddings(), on_emty="raise")
 
 

@@ -44,7 +44,7 @@ def in_llama_index():
     return llama_index_conformal.judge_retriever(retriever, judged())
 
 
-@pytest.mark.filterwarnings("ignore:.*(drops none|state no document)")
+@pytest.mark.filterwarnings("ignore:.*(drops none|have no document)")
 @pytest.mark.parametrize("gated", [False, True], ids=["alone", "behind a gate"])
 @pytest.mark.parametrize("n", [FEWEST, 2 * FEWEST + 1], ids=["by the prior", "fitted"])
 @pytest.mark.parametrize("retrieved", [in_langchain, in_llama_index])

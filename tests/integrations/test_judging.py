@@ -231,7 +231,7 @@ def test_the_number_of_calls_is_told_before_the_first_and_can_be_refused(
     assert not llm_server.bodies
     package.label_retriever(retriever, ASKED[:2], llm, cache=cache, most_calls=2 * K)
     assert f"2 questions with {2 * K} snippets take {2 * K} calls" in capsys.readouterr().err
-    with pytest.raises(ValueError, match=f"most_calls is {K}.*{2 * K} of them.*allow {4 * K}"):
+    with pytest.raises(ValueError, match=f"most_calls is {K}.*{2 * K} of them.*calls={4 * K}"):
         package.label_retriever(retriever, ASKED[:6], llm, cache=cache, most_calls=K)
     with caplog.at_level(logging.INFO, "conformal_retrievers"):
         package.label_retriever(make(), ASKED[:2], llm, cache=cache, most_calls=0, progress=False)
@@ -272,7 +272,7 @@ def test_sentences_are_labelled_with_one_call_a_snippet(package, make, llm, llm_
         (TypeError, "^questions is .Who", "Who?", {}),
         (TypeError, r"questions\[0\]", [all_judged()[0]], {}),
         (ValueError, r"questions\[1\]", ["Who?", " "], {}),
-        (ValueError, r"questions\[1\] is questions\[0\]", ["\ufeffWho?\n", "Who?\r"], {}),
+        (ValueError, r"questions\[1\] repeats questions\[0\]", ["\ufeffWho?\n", "Who?\r"], {}),
         (TypeError, "cache", ["Who?"], {"cache": "labels.db"}),
         (ValueError, "answers", ["Who?"], {"answers": []}),
         (ValueError, "answers", ["Who?"], {"answers": "A"}),

@@ -220,7 +220,7 @@ async def test_a_plain_vector_store_is_filtered_by_its_own_scores():
     assert plain.vectorstore.store == before
     assert filtered.retriever is plain
     for name, remedy in (("alpha", "configurable_fields"), ("group", "group_of=")):
-        with pytest.warns(UserWarning, match=f"^{name}= is given to the retriever.*{remedy}"):
+        with pytest.warns(UserWarning, match=f"^{name}= went to the retriever.*{remedy}"):
             filtered.invoke(QUERY.query, **{name: 0.2})
 
 

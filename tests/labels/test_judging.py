@@ -176,7 +176,7 @@ def test_the_record_of_queries_without_marks_has_no_audit(begin, out):
     finish(judging, lambda question, given: [True, *given[1:]])
     assert read_labels(out).keys() == {"source", "by", "queries", "unsure", "of", "questions"}
     judging.close()
-    with pytest.raises(ValueError, match="behind number 3 are marked"):
+    with pytest.raises(ValueError, match="after number 3 have marks"):
         begin([*queries(marked=[]), replace(queries(1)[0], query="new", id="new")])
 
 
@@ -200,7 +200,7 @@ def test_the_rate_of_missed_snippets_by_hand(begin, out):
 def test_other_queries_another_person_or_share_are_refused(out):
     Judging(queries(3, 20), out, by="Ann").close()
     for change, match in [
-        ({"queries": queries(2, 20)}, "queries: .*marks.sqlite is for others; .* at its end"),
+        ({"queries": queries(2, 20)}, "queries: .*marks.sqlite was begun with other.* at its end"),
         ({"queries": queries(4, 20)[1:]}, "queries"),
         ({"queries": queries(3, 20, marked=[1])}, "queries"),
         ({"by": "Ben"}, "by"),
@@ -230,7 +230,7 @@ def test_a_file_that_was_edited_is_not_written_over(out):
     Judging(queries(), out).close()
     out.write_text(edited)
     for _ in range(2):  # the journal is given back
-        with pytest.raises(FileExistsError, match="was changed"):
+        with pytest.raises(FileExistsError, match="was edited"):
             Judging(queries(), out)
     assert out.read_text() == edited
 

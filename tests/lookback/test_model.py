@@ -310,7 +310,7 @@ def test_a_prompt_needs_a_question_and_snippets():
         ("Why?", (), "snippets is empty"),
         ("Why?", ("a", " \n"), r"snippets\[1\]"),
         (" ", ("a",), "question"),
-        ("Why?", "abc", "snippets is one str"),
+        ("Why?", "abc", "snippets is a single str"),
     ):
         with pytest.raises((TypeError, ValueError), match=message):
             RagPrompt(question, snippets)

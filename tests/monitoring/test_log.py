@@ -178,10 +178,10 @@ def test_what_others_write_to_the_same_stream_is_skipped_with_a_warning(log, eve
     log.append(event)
     with log.path.open("a") as file:
         file.write('{"event": "other", "k": 3}\n[1]\n{"level": "INFO"}\n')
-    with pytest.warns(UserWarning, match=r"skipped 3 of 4 lines, which are no events: .*line 2;"):
+    with pytest.warns(UserWarning, match=r"skipped 3 of 4 lines, which are not events: .*line 2;"):
         assert len([*read_log(log.path)]) == 1
     log.path.write_text('{"event": "other"}\n')
-    with pytest.raises(ValueError, match="line 1 is no event, and neither is any other line; give"):
+    with pytest.raises(ValueError, match="line 1 is not an event, nor is any other line; give"):
         next(read_log(log.path))
 
 

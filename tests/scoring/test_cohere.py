@@ -123,7 +123,7 @@ class Replying:
 @pytest.mark.parametrize("indices", [[0, 0], [2], [-1], [None]])
 def test_an_index_of_no_document_or_a_repeated_one_is_an_error_that_names_it(indices):
     scorer = CohereScorer(Replying(*((i, {}) for i in indices)), MODEL)
-    match = rf"'cohere\({MODEL}\)' returned the index {indices[-1]}, .* one of 0 to 1, once"
+    match = rf"'cohere\({MODEL}\)' returned the index {indices[-1]}; .* each of 0 to 1 once"
     with pytest.raises(ValueError, match=match):
         scorer.score(QUERY, [Snippet("wine"), Snippet("bread")])
 

@@ -152,7 +152,7 @@ def test_a_score_list_in_the_other_direction_is_turned_round_where_scores_are_on
 def test_a_score_list_in_the_other_direction_is_refused_where_a_threshold_is_on_the_score(higher):
     scores = (0.1, 0.2, 0.5, 0.5, 0.6) if higher else (0.6, 0.5, 0.5, 0.2, 0.1)
     scorer = RetrievalScorer("dense", higher_is_better=higher)
-    words = "'dense' are distances.*is of similarities" if higher else "are similarities.*distances"
+    words = "'dense' are distances.*but similarities" if higher else "are similarities.*distances"
     with pytest.raises(ValueError, match=words):
         scorer.score("q", listed(*scores))
     # A few scores, equal scores, and scores in no order, show no direction.

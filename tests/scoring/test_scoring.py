@@ -317,7 +317,7 @@ def test_only_a_scorer_scores_queries():
         score_queries(LookupScorer({}), "q.jsonl")
     with pytest.raises(TypeError, match="the int 7; give a list of ids"):
         JudgedQuery.from_ids("q", 7)
-    with pytest.raises(TypeError, match="judged is one JudgedQuery"):
+    with pytest.raises(TypeError, match="judged is a single JudgedQuery"):
         score_queries(LookupScorer({}), JudgedQuery("q", [], []))
     with pytest.raises(TypeError, match=r"give its \.judged"):
         score_queries(LookupScorer({}), Labelled((), {}))

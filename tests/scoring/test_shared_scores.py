@@ -69,7 +69,7 @@ async def test_scores_that_a_gate_may_turn_round_are_refused_by_the_filter_behin
     conformal = behind(similarity, QueryZScore(similarity))  # which compares them with each other
     far = [replace(snippet, retrieval_score=0.1 * i) for i, snippet in enumerate(SNIPPETS)]
     given = with_hits(far, "dense")
-    with pytest.raises(ValueError, match="'dense' are distances .*higher_is_better=False"):
+    with pytest.raises(ValueError, match="'dense' are distances, .*higher_is_better=False"):
         conformal("q", given)
     with pytest.raises(ValueError, match="the scores of 'dense' are distances"):
         await conformal.acall("q", given)

@@ -137,7 +137,7 @@ def test_rows_without_a_text_beside_others_are_warned_of():
         ({"score": ["high", 1, 1]}, "row 0: score is 'high'"),
         ({"id": ["a", "a", "7"]}, "row 0: query 'q1': id 'a' occurs twice"),
         ({"text": [None, 7, "x"]}, "row 1: text is 7"),
-        ({"conformal_score": [0.1, 0.2, 0.3]}, "row 0: 'conformal_score' says"),
+        ({"conformal_score": [0.1, 0.2, 0.3]}, "row 0: 'conformal_score' shows"),
         ({"position": [-1, 0, 0]}, "row 0: position is -1"),
     ],
 )

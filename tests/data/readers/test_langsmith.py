@@ -182,7 +182,7 @@ def test_a_chain_around_a_conformal_retriever_is_refused_too(sent, tmp_path):
     [root] = [run for run in runs if run.parent_run_id is None]
     reference = example({"question": "Who?"}, {"documents": ["Ann did."]})
     root.reference_example_id = reference.id
-    with pytest.raises(ValueError, match="'conformal_score' says"):
+    with pytest.raises(ValueError, match="'conformal_score' shows"):
         read(written(tmp_path, *runs, reference))
 
 

@@ -35,7 +35,7 @@ def test_a_set_is_read_from_each_file_that_ragas_writes(name):
 
 
 def test_a_test_set_without_retrieved_contexts_is_for_judge_retriever():
-    with pytest.warns(UserWarning, match=r"2 of 2 .* synthesizer_name .*synthetic"):
+    with pytest.warns(UserWarning, match=r"2 of 2 .* synthesizer_name.*synthetic"):
         both, why = read(FILES / "ragas-testset.jsonl")
     assert both == JudgedQuery(
         "How do both differ?", ["One is tall.", "One is old."], [True, True]

@@ -33,7 +33,7 @@ def test_our_own_files_and_beir_folders_are_read(tmp_path):
         read(folder)
 
 
-@pytest.mark.filterwarnings("ignore:.*questions are an LLM")
+@pytest.mark.filterwarnings("ignore:an LLM wrote")
 def test_a_file_is_recognised_by_its_content_and_not_by_its_name(tmp_path):
     for i, source in enumerate(sorted(FILES.glob("*.[jc]s*"))):
         plain, packed = tmp_path / f"{i}.txt", tmp_path / f"{i}.gz"
@@ -67,7 +67,7 @@ def test_a_frame_of_our_own_may_lack_values_and_a_table_may_have_a_column_of_evi
         ("a,b\n1,2\n", "has the fields a, b"),
         ("Question,ID,label\nWho?,1,1\n", "id for ID, query for Question, relevant for label"),
         ('{"format": "conformal-retrievers/calibration"}', "is a calibration or another file"),
-        ("query,Text,relevant\nq,a,1\n", "line 2: id and text are missing; rename"),
+        ("query,Text,relevant\nq,a,1\n", "line 2: the columns id and text are missing; rename"),
         ("plain text\n", "no records"),
         ("", "no records"),
         ("[1]", "line 1, item 0 is 1; give an object"),
