@@ -224,7 +224,7 @@ MUTANTS = {
     "data/unanswerable.py": [
         ("if relevant or snippet.text in texts", "if relevant", "an equal text stays"),
         ("for side in (query, judged) for", "for side in (query,) for", "a text that was judged"),
-        ("order.append(min(first or left))", "order.append(max(first or left))", "another order"),
+        ("order.append(min([", "order.append(max([", "another order"),
         (
             "fusion(hits) if score == fusion(snippet.hits) else score",
             "score",
@@ -591,8 +591,8 @@ MUTANTS = {
             "a scorer among the retrievers, of which the best counts",
         ),
         (
-            "by_score = np.lexsort((mean, document))",
-            "by_score = layout.order",
+            "mean[np.lexsort((mean, document))]",
+            "mean[layout.order]",
             "features that depend on the order of snippets",
         ),
     ],

@@ -5,7 +5,7 @@
     parquet  `read_parquet` of `--queries` queries with 20 scores, against pyarrow reading them into
              numpy arrays, with the peak memory (resident set size) of each
 
-    python -m benchmarks.reading [--lines 10000] [--queries 1000000] [--before f8a9016]
+    python -m benchmarks.reading [--lines 10000] [--queries 1000000] [--before 79de4d5]
 
 The files of JSON lines have texts of about 600 characters, of which a quarter is not ASCII and a
 third has escapes; texts and the hits of two retrievers; and ids alone. Each timing is the
@@ -43,7 +43,7 @@ def main() -> None:
     )
     parser.add_argument("--lines", type=int, default=10_000)
     parser.add_argument("--queries", type=int, default=1_000_000)
-    parser.add_argument("--before", default="f8a9016", metavar="COMMIT")
+    parser.add_argument("--before", default="79de4d5", metavar="COMMIT")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)
     parser.add_argument("--file", type=Path, help=argparse.SUPPRESS)

@@ -241,9 +241,8 @@ def test_a_retriever_that_finds_nothing_far_more_often_is_warned_of_once(by_grou
     keep = ConformalFilter.of(calibration)
     for bm25 in seldom:  # a warning is an error
         keep("q", found(bm25), "a"), keep("q", [], "a")
-    by_dense = ConformalFilter(
-        RankScorer("dense"), calibrate(queries, RankScorer("dense"), alpha=0.2)
-    )
+    ranks = RankScorer("dense")
+    by_dense = ConformalFilter(ranks, calibrate(queries, ranks, alpha=0.2))
     for failed, n in (["bm25"], 0), ([], not by_group):  # what has failed is told otherwise
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")

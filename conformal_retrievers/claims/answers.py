@@ -133,7 +133,9 @@ def write_answers(answers: Iterable[AnnotatedAnswer], path: str | Path) -> None:
     relevance, which JSON does not have.
     """
     text = ""
-    for answer in all_of(AnnotatedAnswer, answers, "answers"):
+    for place, answer in enumerate(all_of(AnnotatedAnswer, answers, "answers")):
+        if np.isinf(answer.relevance).any():
+            raise ValueError(f"answers[{place}] has an infinite relevance; give a number, or NaN")
         claims = [
             ClaimRow(relevance=None if math.isnan(r) else r, factual=f)
             for r, f in zip(answer.relevance.tolist(), answer.factual, strict=True)

@@ -47,8 +47,9 @@ class ClaimEvaluation:
 
     @property
     def untested(self) -> bool:
-        """Whether no claim of any answer is kept, which tests nothing."""
-        return not self.factuality_if_any.n
+        """Whether no claim is kept, or half of all could not be scored, which tests nothing."""
+        mostly_unscorable = self.verdict is not None and self.verdict.untested
+        return not self.factuality_if_any.n or mostly_unscorable
 
     def __str__(self) -> str:
         enough = "factual" if self.share == 1 else f"at least {self.share:g} factual"
@@ -65,12 +66,9 @@ class ClaimEvaluation:
             rows[f"  {enough} in {'no group' if group is None else group}"] = (
                 f"{factual} of {evaluation.n_answers}, empty {percent(evaluation.empty.estimate)}"
             )
-        lines = [
-            f"Answers: {self.n_answers}, {self.left_out} left out",
-            *labelled(rows, 28),
-        ]
+        lines = [f"Answers: {self.n_answers}, {self.left_out} left out", *labelled(rows, 28)]
         untested = "The guarantee is not tested, because no claim of any answer is kept."
-        lines.append(filled(untested if self.untested else str(self.verdict)))
+        lines.append(filled(str(self.verdict) if self.factuality_if_any.n else untested))
         return "\n".join(lines if self.held_out_verified else [*lines, filled(UNVERIFIED)])
 
 
@@ -114,6 +112,8 @@ def _measured(
     right = kept_factual * share.denominator >= kept * share.numerator
     any_kept, some = kept > 0, factual > 0
     factuality = Share.of_units(right, level)
+    verdict = verdict_on(calibration, factuality, group, tests=tests)
+    unscorable = float(np.isnan(np.concatenate([answer.relevance for answer in answers])).mean())
     return ClaimEvaluation(
         n_answers=len(answers),
         left_out=0,
@@ -122,6 +122,6 @@ def _measured(
         empty=Share.of_units(~any_kept, level),
         kept=Share.of_clusters(kept / claims, np.ones(len(answers)), level),
         kept_factual=Share.of_clusters(kept_factual[some] / factual[some], some[some], level),
-        verdict=verdict_on(calibration, factuality, group, tests=tests),
+        verdict=verdict and replace(verdict, unscorable=unscorable),
         share=float(share),
     )

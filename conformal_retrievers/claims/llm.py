@@ -69,7 +69,7 @@ def _decomposition(answers: Answers) -> Decomposition:
 
 
 def _is_divided(place: int, reply: Reply) -> bool:
-    return _decomposition([reply]).reason is None
+    return bool(_decomposition([reply]).claims)  # none, of an answer with words, is asked again
 
 
 ClaimVerdict = Literal["supported", "unsupported", "contradicted", "irrelevant"]
@@ -107,6 +107,7 @@ def annotate(
     "verdict"}, with a `ClaimVerdict`. `concurrency` is the largest number of requests at a time;
     `cache` is as in `decompose`. Raises ValueError for a blank reference, and as `decompose`.
     """
+    check_query(query)
     if not (reference or "").strip():
         raise ValueError(f"reference is {reference!r:.20}; give the text of a right answer")
     prompt = prompt or Prompt.load("annotate")

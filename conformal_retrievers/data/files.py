@@ -225,8 +225,7 @@ def explain(error: ValidationError) -> str:
 def _explained(error: ErrorDetails) -> str:
     place = visible(".".join(str(part) for part in error["loc"])[:80]) or "the line"
     if error["type"] in ("missing", "missing_argument"):  # the second of a hit, in older pydantic
-        remedy = "; give true or false" if place.endswith("relevant") else ""
-        return f"{place} is missing{remedy}"
+        return f"{place} is missing{'; give true or false' if place.endswith('relevant') else ''}"
     if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"{place} is an unknown field; remove it, or correct its spelling"
     if error["type"] in NO_OBJECT:

@@ -75,9 +75,7 @@ def without_answers(
     while True:
         deep = deeper(more)
         order = _order([*retrieved, *deep])
-        rests = [
-            _lists(q, order, _answers(q, known)) for q, known in zip(deep, judged, strict=True)
-        ]
+        rests = [_lists(q, order, _answers(q, j)) for q, j in zip(deep, judged, strict=True)]
         lacks = [
             max(n - len(rest.get(name, ())) for name, n in own.items())
             for rest, own in zip(rests, lengths, strict=True)
@@ -164,8 +162,7 @@ def _order(queries: Iterable[JudgedQuery]) -> list[str]:
                 before.setdefault(name, set()).update({*names[:i]} - {name})
     order: list[str] = []
     while left := before.keys() - order:
-        first = [name for name in left if before[name].isdisjoint(left)]
-        order.append(min(first or left))
+        order.append(min([name for name in left if before[name].isdisjoint(left)] or left))
     return order
 
 

@@ -128,9 +128,7 @@ def _scores(d: Diagnosis) -> Iterator[Finding]:
     if c is None:
         yield Finding("scores", "notice", say("no scores"))
         return
-    tested = say(
-        "tested", new=counted(c.n_new, "new query"), n_reference=c.n_reference, p=c.p_value
-    )
+    tested = say("tested", new=counted(c.n_new, "new query"), earlier=c.n_reference, p=c.p_value)
     if c.p_value > 1 - d.level:
         sentence = f"{(d.few_scores or say('scores alike'))[:-1]} ({tested})."
         verdict = d.evaluation.verdict

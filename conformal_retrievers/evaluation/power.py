@@ -94,8 +94,7 @@ def n_to_rule_out(target: Fraction, level: float = SIGNIFICANT) -> float:
 
     def likely(m: int) -> bool:
         fewest = m + 1 - np.count_nonzero(_rule_out(m, short, level))
-        fewer = np.append(0.0, tolerance.binomial_cdf(m, float(target)))
-        return bool(1 - fewer[fewest] >= POWER)
+        return bool(1 - np.append(0.0, tolerance.binomial_cdf(m, float(target)))[fewest] >= POWER)
 
     return _first(likely, 0)
 

@@ -39,7 +39,7 @@ class Verdict:
     n: int  # units that were measured: queries or answers, or independent snippets for "snippet"
     needed: float  # how many distinguish the target from 5 points less, see `n_to_tell`
     group: str | None = None
-    unscorable: float = 0.0  # share of all snippets; they are kept, which raises coverage
+    unscorable: float = 0.0  # share of all items, which raises coverage
     group_p_value: float = math.nan  # before the correction
     tests: int = 1  # groups that were tested
     units: str = "queries"
@@ -57,7 +57,7 @@ class Verdict:
 
     @property
     def untested(self) -> bool:
-        """Whether half of the snippets or more could not be scored, which tests nothing."""
+        """Whether half of the items or more could not be scored, which tests nothing."""
         return self.unscorable >= measures.MOSTLY
 
     @property
@@ -95,7 +95,8 @@ class Verdict:
         p_value = f"p = {self.p_value:.2g}"
         if self.tests > 1:
             p_value = f"p = {self.group_p_value:.2g}, {self.p_value:.2g} for {self.tests} groups"
-        unscored = say("unscored", share=percent(self.unscorable), items=self.items)
+        kept = "dropped" if self.items == "claims" else "kept"  # both raise the coverage
+        unscored = say("unscored", share=percent(self.unscorable), items=self.items, kept=kept)
         if self.untested and not self.fails:
             return say("untested", unscored=unscored, seen=seen)
         outcome = "fails" if self.fails else "too few" if self.too_few else "holds"

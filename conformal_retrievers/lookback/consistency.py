@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
-from conformal_retrievers.data.checks import all_of
+from conformal_retrievers.data.checks import all_of, check_type
 from conformal_retrievers.llm.ask import LLM, ask_verdicts
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.prompt import Prompt
@@ -26,6 +26,7 @@ class Response:
     answer: str
 
     def __post_init__(self) -> None:
+        check_type(str, "a text", query=self.query, answer=self.answer)
         object.__setattr__(self, "snippets", tuple(all_of(str, self.snippets, "snippets")))
 
 

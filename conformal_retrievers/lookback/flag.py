@@ -20,7 +20,7 @@ from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.file_schema import details_of
 from conformal_retrievers.calibration.subjects import FLAGS
-from conformal_retrievers.data.checks import all_of
+from conformal_retrievers.data.checks import all_of, check_type
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.text import filled
 from conformal_retrievers.evaluation.share import Share
@@ -47,6 +47,7 @@ class Confidence:
 
 
 WITHOUT_CONFIDENCE = Confidence(math.nan, flagged=True)
+LOADED = 'FactualityClassifier.load("factuality.json")'  # where another thing was given
 
 
 @dataclass(frozen=True)
@@ -60,12 +61,13 @@ class FactualityFlag:
     calibration: Calibration  # of the flag that `calibrate_flag` made
 
     def __post_init__(self) -> None:
+        check_type(FactualityClassifier, LOADED, classifier=self.classifier)
         checks.check_subject(self.calibration, FLAGS)
         checks.check_same_scorer(self.classifier.name, calibrated=self.calibration.scorer)
 
     def __call__(self, ratios: LookbackRatios, group: str | None = None) -> Confidence:
         """Return the confidence in an answer and whether it is flagged, as for an unknown group."""
-        checks.check_type(LookbackRatios, "lookback_ratios(attention)", ratios=ratios)
+        check_type(LookbackRatios, "lookback_ratios(attention)", ratios=ratios)
         c = self.calibration
         c.warn_if_unknown(group, "its answer is flagged")
         [confidence] = self.classifier.predict_proba([ratios])
@@ -125,6 +127,7 @@ def calibrate_flag(
     """
     checks.check_flags(by_group=by_group)
     given = all_of(JudgedRatios, answers, "answers")
+    check_type(FactualityClassifier, LOADED, classifier=classifier)
     check_digests(given, {"fit the classifier": classifier.fitted_on})
     checks.check_unique_ids((answer.id for answer in given), FLAGS.unit)
     confidence = classifier.predict_proba(answer.ratios for answer in given)

@@ -146,8 +146,9 @@ class LocalModel:
         """Return each answer's own tokens and segments, out of those of the batch."""
         read_ones = []
         for i, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
-            segments = [*range(len(prompt.lengths)), means.shape[-1] - 1]
-            own = means[i, : len(answer)][..., segments]
+            own = means[i, : len(answer)][
+                ..., [*range(len(prompt.lengths)), -1]
+            ]  # the last: output
             digest = hashlib.sha256(json.dumps([prompt.ids, answer]).encode()).hexdigest()[:12]
             read_ones.append(SegmentAttention(own, prompt.lengths, self.name, digest))
         return read_ones

@@ -20,6 +20,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from conformal_retrievers.data.checks import check_names, check_texts, check_type
 from conformal_retrievers.lookback.wording import say
 
 Values = NDArray[np.float64]
@@ -128,8 +129,10 @@ class JudgedRatios:
     group: str | None = field(default=None, kw_only=True)  # of the question, known at run time
 
     def __post_init__(self) -> None:
-        if not isinstance(self.consistent, (bool, np.bool_)):
-            raise TypeError(f"consistent is {self.consistent!r}; give True or False")
+        check_type(LookbackRatios, "lookback_ratios(generated.attention)", ratios=self.ratios)
+        check_type((bool, np.bool_), "True or False", consistent=self.consistent)
+        check_texts("an answer", id=self.id)
+        check_names("an answer", group=self.group)
 
 
 def check_digests(answers: Sequence[JudgedRatios], used: Mapping[str, Iterable[str]]) -> None:

@@ -204,9 +204,7 @@ def retrievers_of(scorer: Named) -> tuple[str, ...]:
     >>> retrievers_of(QueryZScore(RankScorer("dense")))
     ('dense',)
     """
-    return tuple(
-        sorted({n for part in with_parts(scorer) for n in getattr(part, "retrievers", ())})
-    )
+    return tuple(sorted({n for p in with_parts(scorer) for n in getattr(p, "retrievers", ())}))
 
 
 def lacks(scorer: Named, query: str, snippets: Retrieved) -> bool:

@@ -110,8 +110,8 @@ def test_the_fit_never_sees_the_calibration_part():
     ]
     again = calibrate([*parts.fit, *others], alpha=0.1)
     assert again.scorer_provenance["score"] == chosen.scorer_provenance["score"]
-    passes = again.choice.passes  # which follows from the threshold
-    assert again.choice == chosen.choice.model_copy(update={"passes": passes})
+    # What passes follows from the threshold.
+    assert again.choice == chosen.choice.model_copy(update={"passes": again.choice.passes})
     assert chosen.ids == {query.id for query in parts.calibration}
     assert not chosen.ids & set(chosen.choice.fit_ids)
 
@@ -390,9 +390,7 @@ def test_the_guarantee_on_snippets_takes_the_only_retrievers_own_score():
     assert calibration.scorer == "retrieval(retriever, higher)"
     assert calibration.n_queries == len(judged)
     assert "does not depend on the query's other snippets" in calibration.statement
-    ranks = [
-        replace(query, snippets=with_hits([s.text for s in query.snippets])) for query in judged
-    ]
+    ranks = [replace(q, snippets=with_hits([s.text for s in q.snippets])) for q in judged]
     for queries, given in ((JUDGED, None), (judged, [ORACLE]), (ranks, None)):
         with pytest.raises(ValueError, match=r"guarantee is 'snippet'.*\['.*give one scorer"):
             calibrate(queries, given, alpha=0.1, guarantee="snippet")

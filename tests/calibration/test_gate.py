@@ -5,6 +5,7 @@ import math
 import re
 from dataclasses import replace
 from fractions import Fraction
+from types import SimpleNamespace
 
 import pytest
 from answerable import drawn
@@ -271,8 +272,10 @@ def test_what_the_gate_learned_from_does_not_calibrate_a_filter():
     known = drawn(40, best=5, n_relevant=1)
     learned = fitted_queries(sources_of(known), [], known, drawn(40, best=0, of="lost", seed=1))
     new = drawn(40, best=5, n_relevant=1, of="new", seed=2)
-    with pytest.raises(ValueError, match="fitted on query"):
-        calibrate_gate([*new, *known], (), learned, alpha=0.1)
+    paid = SimpleNamespace(name="paid", score_query=None, fitted_on=learned.fitted_on)  # not called
+    for scorer in (learned, [paid]):
+        with pytest.raises(ValueError, match="fitted on query"):
+            calibrate_gate([*new, *known], (), scorer, alpha=0.1)
     gate = calibrate_gate(new, (), learned, alpha=0.1)
     scorer = RetrievalScorer("retriever", higher_is_better=True)
     with pytest.raises(ValueError, match="gate was calibrated on 40 queries, and 40 of the 80"):

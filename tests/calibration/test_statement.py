@@ -49,9 +49,8 @@ WORDS = {
 def test_guarantee_and_threshold_come_first(guarantee, count_missed, delta, grouping):
     if delta is not None and guarantee == "snippet":
         return
-    c = two_groups(
-        alpha=0.25, guarantee=guarantee, delta=delta, count_missed=count_missed, **grouping
-    )
+    grouping = {**grouping, "count_missed": count_missed}
+    c = two_groups(alpha=0.25, guarantee=guarantee, delta=delta, **grouping)
     first, second, assumptions, basis, not_covered = lines(c)
     assert "75 %" in first
     for word in WORDS[guarantee]:

@@ -42,14 +42,14 @@ def test_an_undivided_answer_has_no_claims_and_a_reason(reply, reason):
     assert decompose(replying({"claims": [" a ", ""]}), QUERY, "A.").claims == ("a",)
 
 
-BAD = ("overloaded", '{"claims": "a", "verdict": "perhaps", "text": " "}')
+BAD = ("overloaded", '{"claims": "a", "verdict": "perhaps", "text": " "}', '{"claims": [""]}')
 
 
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize(
     "answered",
     [
-        lambda llm, cache: decompose(llm, QUERY, "Ada wrote it.", cache=cache).reason is None,
+        lambda llm, cache: decompose(llm, QUERY, "Ada wrote it.", cache=cache).claims,
         lambda llm, cache: (
             annotate(llm, QUERY, ["a"], reference="a", cache=cache).reasons == (None,)
         ),
@@ -81,9 +81,9 @@ def test_each_claim_is_annotated_by_reference_and_documents(llm, llm_server):
     assert found.usage.requests == 3
     assert sorted(fields_of(body)["claim"] for body in llm_server.bodies) == sorted(claims)
     assert fields_of(llm_server.bodies[0])["documents"] == documents
-    for blank in (" \n", None):
-        with pytest.raises(ValueError, match="reference"):
-            annotate(llm, QUERY, claims, reference=blank)
+    for query, blank in ((QUERY, " \n"), (QUERY, None), (None, "a")):
+        with pytest.raises(ValueError, match="reference is" if query else "query is"):
+            annotate(llm, query, claims, reference=blank)
 
 
 @pytest.mark.parametrize(

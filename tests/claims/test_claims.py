@@ -294,6 +294,13 @@ def test_nothing_is_tested_if_no_claim_is_kept(alpha, options, new):
     assert "nan" not in str(measured)
 
 
+def test_nothing_is_tested_if_half_of_the_claims_have_no_score():
+    measured = evaluate_claims(calibration_of(), [answer([NAN, 0.9], "-+")] * 40)
+    assert (measured.verdict.unscorable, measured.untested, measured.fails) == (0.5, True, False)
+    assert "50.0 % of the claims could not be scored and are dropped" in str(measured.verdict)
+    assert "not tested" in str(measured)
+
+
 def test_answers_that_calibrated_or_occur_twice_are_refused_in_an_evaluation():
     for answers, words in (
         (FIVE, "answer id 'a'"),

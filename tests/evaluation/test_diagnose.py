@@ -59,9 +59,7 @@ def test_the_sweep_is_what_each_alpha_keeps():
     everything, own, half = (d.sweep[i] for i in (7, 9, 19))
     assert (everything.threshold, everything.m1, everything.removal) == (math.inf, 1, 0)
     e = d.evaluation
-    assert (own.m1, own.m2, own.removal) == tuple(
-        share.estimate for share in (e.m1, e.m2, e.removal)
-    )
+    assert [own.m1, own.m2, own.removal] == [s.estimate for s in (e.m1, e.m2, e.removal)]
     assert (own.m1_band, own.coverage) == (d.m1_band, d.coverage)
     assert half.threshold == 0.2
     assert half.coverage.estimate == pytest.approx(1 / 3, abs=1e-15)
@@ -324,8 +322,7 @@ def test_a_group_below_the_target_is_named(rng):
     assert found.severity == "notice"
     assert "'hard'" in found.sentence
     hard = d.evaluation.by_group["hard"].coverage["query-recall"]
-    p_value = 2 * coverage_p_value(d.calibration, hard)  # there are two groups
-    assert f"p = {p_value:.2g} for 2 groups" in found.sentence
+    assert f"p = {2 * coverage_p_value(d.calibration, hard):.2g} for 2 groups" in found.sentence
     assert "group" not in names(diagnose(calibrated(two(), by_group=True), two()))
 
 

@@ -57,9 +57,7 @@ def ranked(queries, retriever="retriever"):
 
 
 def test_the_recall_of_several_retrievers_says_which_relevant_snippets_it_is_of():
-    two = [
-        replace(q, hits={name: hits(range(len(q.scores))) for name in ("a", "b")}) for q in QUERIES
-    ]
+    two = [replace(q, hits=dict.fromkeys("ab", hits(range(len(q.scores))))) for q in QUERIES]
     found, _ = of(two, 0.5)
     note = "known to all retrievers together"
     assert any(note in line for line in found.notes)

@@ -397,11 +397,9 @@ async def test_a_filter_by_metadata_reaches_the_store_and_is_warned_of_unless_ca
         scorer = RankScorer("dense")
     for known, ours in ((calibrated, False), (set_to, True)):
         (judged,) = judge_retriever(known, [QUERY])
-        calibration = calibrate([judged], scorer, alpha=0.5)
+        conformal = ConformalFilter(scorer, calibrate([judged], scorer, alpha=0.5))
         assert ("metadata filter" in str(judged.retriever)) == ours
-        filtered = ConformalRetriever(
-            retriever=calibrated, filter=ConformalFilter(scorer, calibration)
-        )
+        filtered = ConformalRetriever(retriever=calibrated, filter=conformal)
         for options, fits in (({"filter": of("theirs")}, ours), ({}, not ours)):
             with warnings.catch_warnings(record=True) as seen:
                 warnings.simplefilter("always")

@@ -172,8 +172,7 @@ def test_a_document_comes_back_as_itself_with_the_kept_text_ranges_and_best_scor
 )
 def test_the_best_score_of_a_document_is_that_of_a_kept_sentence(text, options, score, p_value):
     [kept] = COMPRESSOR.ask(made(COMPRESSOR, **options), [text])
-    found = kept.metadata["conformal_score"], kept.metadata["conformal_p_value"]
-    assert found == (score, p_value)
+    assert [kept.metadata[f"conformal_{name}"] for name in ("score", "p_value")] == [score, p_value]
 
 
 def test_ranges_have_the_prefix_of_the_user_or_are_left_out():

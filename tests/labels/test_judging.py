@@ -24,9 +24,7 @@ def out(tmp_path):
 def begin(out):
     """A function that begins a judging, which ends with the test."""
     with ExitStack() as ends:
-        yield lambda queries, **options: ends.enter_context(
-            closing(Judging(queries, out, **options))
-        )
+        yield lambda q, **options: ends.enter_context(closing(Judging(q, out, **options)))
 
 
 def number_of(judging, place):

@@ -41,6 +41,10 @@ def test_an_answer_is_consistent_if_the_llm_says_yes(llm, llm_server):
     assert labelled.labels == {**of_llm, "answers": 3, "answers_without_verdict": 1}
 
 
-def test_one_text_is_not_a_tuple_of_snippets():
-    with pytest.raises(TypeError, match="snippets"):
-        Response("Why?", "y", "z")
+def test_snippets_are_a_tuple_of_texts_and_query_and_answer_are_texts():
+    for given, name in (
+        (("Why?", "y", "z"), "snippets"),
+        (("Why?", ("y",), None), "answer is None"),
+    ):
+        with pytest.raises(TypeError, match=name):
+            Response(*given)

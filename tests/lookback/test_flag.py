@@ -134,8 +134,15 @@ def test_a_calibration_of_another_subject_or_classifier_is_refused(flag):
     other = dataclasses.replace(CLASSIFIER, coefficients=np.array([0.0, 2.0, 0.0]))
     with pytest.raises(CalibrationMismatch, match="calibrat"):
         FactualityFlag(other, flag.calibration)
-    with pytest.raises(TypeError, match=r"give lookback_ratios\(attention\)"):
-        flag("attention")
+    for use, remedy in (
+        (lambda: flag("attention"), r"give lookback_ratios\(attention\)"),
+        (lambda: FactualityFlag("fact.json", flag.calibration), "give FactualityClassifier.load"),
+        (lambda: calibrate_flag(ANSWERS, flag, alpha=0.2), "give FactualityClassifier.load"),
+        (lambda: JudgedRatios("attention", True), r"give lookback_ratios\(generated.attention\)"),
+        (lambda: dataclasses.replace(AGAIN, id=3), "id is 3; give a str"),
+    ):
+        with pytest.raises(TypeError, match=remedy):
+            use()
     with pytest.warns(UserWarning, match="alpha is 0.9, the risk"):
         flag_of(ANSWERS, alpha=0.9)
 

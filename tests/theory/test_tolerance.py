@@ -127,17 +127,15 @@ LAWS = {
 def test_if_the_mean_loss_is_alpha_a_bet_is_won_no_more_often_than_its_level(law, n, alpha, delta):
     rng = np.random.default_rng([41, list(LAWS).index(law), n])
     runs = 2000
-    p = np.array(
-        [tolerance.betting_p_value(x, alpha, delta) for x in LAWS[law](rng, alpha, (runs, n))]
-    )
+    losses = LAWS[law](rng, alpha, (runs, n))
+    p = np.array([tolerance.betting_p_value(x, alpha, delta) for x in losses])
     for level in (delta, 0.02, 0.3):  # valid at every level, though tuned to one
         wins = int((p <= level).sum())
         assert binomtest(wins, runs, level, alternative="greater").pvalue > FALSE_ALARM
     # At half the losses it is won often.
-    better = [
-        tolerance.betting_p_value(x / 2, alpha, delta) for x in LAWS[law](rng, alpha, (300, n))
-    ]
-    assert np.mean(np.array(better) <= delta) > 2 * delta
+    halves = LAWS[law](rng, alpha, (300, n)) / 2
+    better = np.array([tolerance.betting_p_value(x, alpha, delta) for x in halves])
+    assert np.mean(better <= delta) > 2 * delta
 
 
 @pytest.mark.parametrize(("alpha", "delta"), [(0.1, 0.1), (0.2, 0.05), (0.05, 0.1), (0.5, 0.01)])

@@ -253,6 +253,7 @@ def _learned(
     checks.check_scorers(scorer)
     scorers = [*(scorer or ())]
     for part in scorers:
+        check_not_fitted_on(part, _all(given, sources))  # before it scores anything
         if not isinstance(part, QueryScorer):
             check_scorer(part)
     fits = {

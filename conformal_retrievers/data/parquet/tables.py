@@ -33,10 +33,7 @@ def _of(fields: Mapping[str, Kind]) -> Any:
 
 HIT = {"retriever": TEXT, "rank": WHOLE, "score": NUMBER}
 EVIDENCE = {"document": TEXT, "start": WHOLE, "end": WHOLE, "text": TEXT}
-LISTS = {  # of a judged query
-    "evidence": _of(EVIDENCE),
-    "relevant_ids": pa.list_(TEXT.type),
-}
+LISTS = {"evidence": _of(EVIDENCE), "relevant_ids": pa.list_(TEXT.type)}  # of a judged query
 OF_JUDGED = ("snippet_id", "text", "document", "position", "retrieval_score")
 
 

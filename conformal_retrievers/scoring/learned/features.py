@@ -181,8 +181,8 @@ def in_documents(mean: Values, layout: Layout, sentences: bool = False) -> list[
     document, sizes = layout.document, layout.sizes
     others = 1.0 if sentences else (1 - sizes / len(mean))[document]
     best = np.minimum.reduceat(mean[layout.order], sizes.cumsum() - sizes)
-    by_score = np.lexsort((mean, document))  # sums of floats depend on the order
-    sums = np.add.reduceat(mean[by_score], sizes.cumsum() - sizes)
+    # By score, because sums of floats depend on the order.
+    sums = np.add.reduceat(mean[np.lexsort((mean, document))], sizes.cumsum() - sizes)
     to_best, to_mean = best[document] - mean, (sums / sizes)[document] - mean
     return [to_best * others, to_mean * others, np.log(sizes[document]) * others]
 

@@ -42,8 +42,7 @@ def feedback(query: str, texts: Sequence[str], scores: Scores) -> Scores:
     row = (keys == 0).cumsum()[words] - 2  # −1 for the query
     term, own = last_equal(keys[words]), np.count_nonzero(row < 0)
     row, word = row[own:], term[own:]
-    pair = last_equal((row * len(term) + word).astype(np.uint64))
-    count = np.bincount(pair)
+    count = np.bincount(last_equal((row * len(term) + word).astype(np.uint64)))
     once = np.flatnonzero(count > 0)
     count, text, word = count[once], row[once], word[once]
     m = np.arange(n + 1)

@@ -26,9 +26,8 @@ def test_our_own_files_and_beir_folders_are_read(tmp_path):
     (folder / "qrels.tsv").write_text("q\td\t2\nq\te\t1\n")
     (folder / "run.tsv").write_text("q\te\t1\t.5\nq\td\t2\t.4\n")
     assert read(folder, "run.tsv") == read_beir(folder, "run.tsv")
-    assert read(folder, "run.tsv", k=1, min_score=2) == read_beir(
-        folder, "run.tsv", k=1, min_score=2
-    )
+    options = {"k": 1, "min_score": 2}
+    assert read(folder, "run.tsv", **options) == read_beir(folder, "run.tsv", **options)
     with pytest.raises(ValueError, match="run=FILE"):
         read(folder)
 
