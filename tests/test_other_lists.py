@@ -171,7 +171,7 @@ def test_scores_beyond_the_calibrated_ones_are_warned_of_once(every, shift, word
         for i, scores in enumerate(numbers(rng, 60)[0]):
             keep("q", [str(score + (shift if i % every == 0 else 0)) for score in scores])
     [said] = [str(warning.message) for warning in caught]
-    assert re.match(rf"the threshold passed {words}.* for \d of the 100 that cal", said)
+    assert re.match(rf"the threshold passed {words}.* for \d of the 100 calibration queries", said)
     assert said.endswith("run conformal-retrievers diagnose CALIBRATION --log LOG")
 
 

@@ -82,7 +82,7 @@ def test_below_20_judged_queries_with_a_relevant_snippet_all_calibrate_the_prior
     learned = ConformalFilter.of(calibration).scorer
     assert learned.coefficients == tuple(prior_of("snippets").of(columns(learned.sources))[0])
     assert (calibration.choice.n_fit, calibration.n_queries) == (0, 19)
-    assert "fitted to none of these queries. That begins at 20 " in calibration.statement
+    assert "fitted to none of these queries. Fitting begins at 20 " in calibration.statement
     assert calibrate(JUDGED[: n + 1], alpha=0.1).choice.n_fit == (n + 1) // 4
 
 
@@ -226,8 +226,8 @@ def test_with_fewer_than_ten_queries_in_the_fit_it_is_told_what_is_kept_of_those
     assert "At the threshold" not in calibrate(JUDGED[:8], alpha=0.1).statement
     scored = score_queries(ConformalFilter.of(alone).scorer, JUDGED[:10])
     assert alone.choice.costs["learned"] == kept(scored, 0.1).mean()
-    assert all("that calibrate, in hindsight, it keeps" in c.statement for c in (alone, few))
-    assert "On these 10, by cross-validation and in hindsight, it keeps" in enough.statement
+    assert all("that calibrate, with the threshold chosen in" in c.statement for c in (alone, few))
+    assert "Cross-validated on these 10, with the threshold chosen in" in enough.statement
 
 
 def ranked(retriever="retriever"):
@@ -249,13 +249,13 @@ def test_the_statement_warns_where_a_top_k_keeps_fewer_by_more_than_the_noise(re
     assert calibration.choice.best == f"top k of {retriever}"
     own = calibration.choice.costs["learned"]
     for text in (
-        f"On these 25, by cross-validation and in hindsight, it keeps {own:.1f} snippets per query "
-        f"at 98 % recall of what was retrieved, and the top k of {retriever} 5.0.",
-        f"The top k of {retriever} keeps fewer there, by more than the noise",
+        f"on these 25, with the threshold chosen in hindsight, it keeps {own:.1f} snippets per "
+        f"query at 98 % recall of what was retrieved, and the top k of {retriever} 5.0.",
+        f"The top k of {retriever} keeps fewer there, by more than chance explains",
     ):
         assert text in calibration.statement
         assert text in calibration.at(0.2).statement  # they were found at 0.02
-    assert "more than the noise" not in calibrate(JUDGED, alpha=0.1).statement
+    assert "more than chance" not in calibrate(JUDGED, alpha=0.1).statement
 
 
 def halved(query):
@@ -286,7 +286,7 @@ def test_the_statement_says_how_many_snippets_pass_the_threshold():
 @pytest.mark.slow
 def test_a_top_k_that_keeps_fewer_on_ten_queries_by_chance_is_rarely_warned_of():
     calibrations = [calibrate(queries(40, seed, strength=0.7), alpha=0.1) for seed in range(20)]
-    assert sum("more than the noise" in one.statement for one in calibrations) <= 2
+    assert sum("more than chance" in one.statement for one in calibrations) <= 2
 
 
 def test_a_top_k_that_cannot_keep_enough_as_its_retriever_returns_too_few_is_left_out():

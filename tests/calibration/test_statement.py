@@ -90,7 +90,7 @@ def test_the_basis_of_three_queries():
 def test_how_far_calibrations_vary_is_stated():
     queries = [relevant(i / 50, id=f"{i}", group="ab"[i % 2]) for i in range(50)]
     calibration = calibration_of([*queries, relevant(id="none", missed=1)], 0.1)
-    assert "at most 1 in 10 covers less than 84.6 %." in calibration.statement  # Beta(46, 5)
+    assert "at most 1 calibration in 10 covers less than 84.6 %." in calibration.statement  # Beta(46, 5)
     assert calibration.statement.split() == str(calibration).split()
     assert max(map(len, str(calibration).splitlines())) <= 80
     for options in ({"delta": 0.1}, {"guarantee": "snippet"}, {"by_group": True}):
@@ -104,8 +104,8 @@ def test_too_few_units_are_stated_with_how_many_more_are_needed(guarantee):
     first, threshold, *_ = lines(calibration_of(alpha=0.05, guarantee=guarantee))
     least = {3: 0.25, 5: 0.1667}[n]
     assert first.startswith(
-        f"Drops nothing yet: it lacks {19 - n} {unit} at alpha = 0.05, and none from alpha = "
-        f"{least:g} on. Once there are enough: keeps "
+        f"Drops nothing yet: it lacks {19 - n} {unit} at alpha = 0.05, and has enough for "
+        f"alpha = {least:g}. Once there are enough: keeps "
     )
     assert "Drops" not in calibration_of(alpha=least, guarantee=guarantee).statement
     assert "none, so every snippet is kept" in threshold
