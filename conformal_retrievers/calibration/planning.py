@@ -139,7 +139,8 @@ def plan(
     9 judged queries before any snippet can be dropped.
     With 50 judged queries, of which 12 fit the score and 38 calibrate, the mean
     coverage of calibrations is about 92.3 % [86.6, 97.1], with 8 in 10 of them
-    inside the brackets. The smallest possible alpha is 0.0196, if all calibrate.
+    inside the brackets. The smallest possible alpha is 0.0196, if all of them
+    calibrate.
     With delta = 0.1, all but 10 % of calibrations cover 90 % or more. It needs 25
     judged queries, and keeps about as much on average as alpha = 0.051 without
     delta.

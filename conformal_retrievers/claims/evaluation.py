@@ -90,7 +90,13 @@ def evaluate_claims(
     if not used:
         raise ValueError(f"none of {len(given)} answers has annotated claims; annotate some")
     whole: ClaimEvaluation = with_groups(calibration, used, partial(_measured, calibration, level))
-    return replace(whole, left_out=len(given) - len(used), held_out_verified=held_out_verified)
+    verdict = whole.verdict and replace(whole.verdict, unscorable=_unscorable(used))
+    whole = replace(whole, verdict=verdict, left_out=len(given) - len(used))
+    return replace(whole, held_out_verified=held_out_verified)
+
+
+def _unscorable(answers: Sequence[AnnotatedAnswer]) -> float:
+    return float(np.isnan(np.concatenate([answer.relevance for answer in answers])).mean())
 
 
 def _measured(
@@ -113,7 +119,6 @@ def _measured(
     any_kept, some = kept > 0, factual > 0
     factuality = Share.of_units(right, level)
     verdict = verdict_on(calibration, factuality, group, tests=tests)
-    unscorable = float(np.isnan(np.concatenate([answer.relevance for answer in answers])).mean())
     return ClaimEvaluation(
         n_answers=len(answers),
         left_out=0,
@@ -122,6 +127,6 @@ def _measured(
         empty=Share.of_units(~any_kept, level),
         kept=Share.of_clusters(kept / claims, np.ones(len(answers)), level),
         kept_factual=Share.of_clusters(kept_factual[some] / factual[some], some[some], level),
-        verdict=verdict and replace(verdict, unscorable=unscorable),
+        verdict=verdict and replace(verdict, unscorable=_unscorable(answers)),
         share=float(share),
     )

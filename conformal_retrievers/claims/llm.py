@@ -69,7 +69,7 @@ def _decomposition(answers: Answers) -> Decomposition:
 
 
 def _is_divided(place: int, reply: Reply) -> bool:
-    return bool(_decomposition([reply]).claims)  # none, of an answer with words, is asked again
+    return _decomposition([reply]).reason is None
 
 
 ClaimVerdict = Literal["supported", "unsupported", "contradicted", "irrelevant"]

@@ -106,8 +106,7 @@ class JudgedQuery:
             raise ValueError(say("not answerable", where=where))
         if self.relevant_ids and self.snippets:
             raise ValueError(say("ids beside snippets", where=where, n=len(self.snippets)))
-        if any(found := [s.hits for s in self.snippets]):
-            checks.check_hits(where, found)
+        checks.check_hits(where, [s.hits for s in self.snippets])
         n = len(self.snippets)
         if n != len(self.relevant):
             raise ValueError(say("judgement each", where=where, n=n, judged=len(self.relevant)))

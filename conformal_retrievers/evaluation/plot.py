@@ -106,8 +106,7 @@ def plot(value: Drawn, *, axes: Any = None) -> Figure:
         side_by_side = figure.subplots(1, len(pictures), squeeze=False)[0]
         for draw, on in zip(pictures, side_by_side, strict=True):
             draw(on)
-        rows = max(len(on.get_yticks()) for on in side_by_side)
-        figure.set_figheight(max(3.4, 1 + 0.28 * rows))
+        figure.set_figheight(max(3.4, 1 + 0.28 * max(len(on.get_yticks()) for on in side_by_side)))
     return figure
 
 

@@ -146,9 +146,8 @@ class LocalModel:
         """Return each answer's own tokens and segments, out of those of the batch."""
         read_ones = []
         for i, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
-            own = means[i, : len(answer)][
-                ..., [*range(len(prompt.lengths)), -1]
-            ]  # the last: output
+            segments = [*range(len(prompt.lengths)), -1]  # the last: output
+            own = means[i, : len(answer)][..., segments]
             digest = hashlib.sha256(json.dumps([prompt.ids, answer]).encode()).hexdigest()[:12]
             read_ones.append(SegmentAttention(own, prompt.lengths, self.name, digest))
         return read_ones

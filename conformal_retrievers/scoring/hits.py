@@ -144,7 +144,7 @@ class RetrievalScorer(Rebuilt):
         return _scores(self, snippets)
 
     def of_columns(self, columns: Columns) -> Scores:
-        """Return the scores (n,); warn if there are none."""
+        """Return the scores (n,), n ≥ 1; warn if there are none."""
         hits = columns[self.retriever]
         if np.isnan(hits.scores[0]) and np.isnan(hits.scores).all():  # the first is quickly seen
             warnings.warn(say("without scores", names=named([self.retriever])), stacklevel=1)

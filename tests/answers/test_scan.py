@@ -294,10 +294,8 @@ def test_what_the_answer_needed_can_be_read_as_judged_queries_that_nobody_judged
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        calibration = calibrate(
-            marked, SCORER, alpha=0.2, labels=scans.labels, on_unscorable="keep"
-        )
-    assert "Nobody judged relevance: relevant is a snippet without which" in calibration.statement
+        made = calibrate(marked, SCORER, alpha=0.2, labels=scans.labels, on_unscorable="keep")
+    assert "Nobody judged relevance: relevant is a snippet without which" in made.statement
 
 
 def test_verdicts_go_to_the_judging_page(tmp_path):

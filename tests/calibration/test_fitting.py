@@ -379,7 +379,7 @@ def test_relevant_snippets_without_hits_beside_others_are_told_from_a_scorer_tha
     pairs = zip(first.snippets, first.relevant, strict=True)
     bare = [replace(snippet, hits=()) if relevant else snippet for snippet, relevant in pairs]
     mixed = [replace(first, snippets=bare), *others]
-    with pytest.raises(ValueError, match="one has none. If a .* do not put a HybridRetriever into"):
+    with pytest.raises(ValueError, match="these have none. .* do not put a HybridRetriever into"):
         calibrate(mixed, alpha=0.1)
     assert calibrate(mixed, alpha=0.1, on_unscorable="keep").threshold() < math.inf
 

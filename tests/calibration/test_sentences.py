@@ -163,10 +163,8 @@ def test_a_single_document_whose_sentences_have_equal_hits_is_not_kept_whole(gua
     for i in range(40):
         query = worded(i, rng)
         first = next(s for s, r in zip(query.snippets, query.relevant, strict=True) if r)
-        evidence = [e for e in query.evidence if e.document == first.id]
-        judged.append(
-            replace(query, snippets=with_hits([first]), relevant=[True], evidence=evidence)
-        )
+        own = [e for e in query.evidence if e.document == first.id]
+        judged.append(replace(query, snippets=with_hits([first]), relevant=[True], evidence=own))
     prune = SentenceFilter.of(calibrate(judged, alpha=0.1, split="sentences", guarantee=guarantee))
     # The one that answers of four, or none: a share alpha may be lost.
     assert all(prune(q.query, q.snippets).m2 <= 0.25 for q in judged)

@@ -298,7 +298,10 @@ def test_nothing_is_tested_if_half_of_the_claims_have_no_score():
     measured = evaluate_claims(calibration_of(), [answer([NAN, 0.9], "-+")] * 40)
     assert (measured.verdict.unscorable, measured.untested, measured.fails) == (0.5, True, False)
     assert "50.0 % of the claims could not be scored and are dropped" in str(measured.verdict)
-    assert "not tested" in str(measured)
+    grouped = [answer([score, 0.9], "-+", group=g) for g, score in (("x", NAN), ("y", 0.1))] * 40
+    measured = evaluate_claims(calibration_of(GROUPED, 0.5, by_group=True), grouped)
+    assert (measured.verdict.unscorable, measured.untested) == (0.25, False)
+    assert measured.by_group["x"].untested
 
 
 def test_answers_that_calibrated_or_occur_twice_are_refused_in_an_evaluation():

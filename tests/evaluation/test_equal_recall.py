@@ -115,7 +115,7 @@ def test_the_filter_and_the_best_top_k_are_compared_in_words():
     assert "not significant. About 130 queries are needed to prove one of this" in told.comparison
     level, _ = of([*mixed[:1]] * 1001 + [*mixed[-1:]] * 1000, 0.5)
     assert level.best_top_k.needed > 1e5  # a number that is of no use
-    assert "To prove" not in level.comparison
+    assert "to prove" not in level.comparison
     even, _ = of([*mixed[:15], *mixed[25:]], 0.5)
     assert "a difference of +0.00 [-0.3" in even.comparison
     assert even.comparison.endswith("which is not significant.")

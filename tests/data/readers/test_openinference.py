@@ -141,10 +141,8 @@ def test_what_a_conformal_postprocessor_kept_is_refused(llama_index_spans, index
 
 def span(i="1", n=2, **attributes):
     documents = {f"retrieval.documents.{j}.document.content": f"text {j}" for j in range(n)}
-    return {
-        "context": {"span_id": i},
-        "attributes": {"input.value": "q", **documents, **attributes},
-    }
+    given = {"input.value": "q", **documents, **attributes}
+    return {"context": {"span_id": i}, "attributes": given}
 
 
 @pytest.mark.parametrize(
