@@ -144,6 +144,8 @@ class Decision:
 class Filtered(Decision):
     """What a filter decided about the n snippets of one query, in the retriever's order.
 
+    `kept` and `dropped` are places in this order.
+
     >>> from conformal_retrievers.data.queries import ScoredQuery
     >>> scored = [ScoredQuery([n], [True]) for n in (1, 2, 3)]
     >>> calibration = Calibration.from_scores(scored, alpha=0.4, scorer="s")

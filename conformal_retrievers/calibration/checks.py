@@ -24,7 +24,10 @@ from conformal_retrievers.scoring.scorer import Scorer
 
 
 class CalibrationMismatch(ValueError):
-    """A calibration was made with another scorer or splitter, or is about another subject."""
+    """A calibration was made with another scorer or splitter, or is about another subject.
+
+    Give the scorer and the splitter of the calibration, or calibrate again.
+    """
 
 
 def warn_if_large(**risks: float | None) -> None:

@@ -39,21 +39,24 @@ __all__ += ["retrieved_in", "with_hits"]
 class JudgedQuery:
     """A query, its retrieved snippets in the retriever's order, and whether each is relevant.
 
-    Its parameters are its fields. Raises ValueError or TypeError, naming the field, if snippets and
-    judgements differ in number, an id occurs twice, a judgement is not true or false, there are
-    more than k snippets (or documents, of sentences), evidence is not a range, relevant ids stand
-    beside snippets, or a query that is not answerable has relevant snippets, missed ones or
-    evidence.
+    Its parameters are its fields. `missed` is how many known relevant snippets were not retrieved,
+    None if that is unknown. `group` is a property of the query that is known at run time, and `k`
+    the number of snippets that the retriever was asked for.
+
+    Raises ValueError or TypeError, naming the field, if snippets and judgements differ in number,
+    an id occurs twice, a judgement is not true or false, there are more than k snippets (or
+    documents, of sentences), evidence is not a range, relevant ids stand beside snippets, or a
+    query that is not answerable has relevant snippets, missed ones or evidence.
     """
 
     query: str
     snippets: tuple[Snippet, ...]
     relevant: tuple[bool, ...]
     id: str | None = None
-    group: str | None = None  # a property of the query that is known at run time
-    missed: int | None = None  # known relevant snippets that were not retrieved; None if unknown
+    group: str | None = None
+    missed: int | None = None
     retriever: Retriever | None = None  # what returned the snippets; judge_retriever fills it in
-    k: int | None = None  # how many snippets it was asked for
+    k: int | None = None
     evidence: tuple[Evidence | Quote, ...] = ()  # where documents answer the query
     split: str | None = None  # what cut the snippets into sentences; None: they are whole
     answerable: bool = True  # False: nothing in the corpus answers it

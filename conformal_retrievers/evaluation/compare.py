@@ -63,6 +63,8 @@ def compare(
 ) -> Differences:
     """Measure one calibration minus another on the same queries, by a paired bootstrap.
 
+    Print the result: each difference with its interval. One that holds 0 shows no difference.
+
     Parameters
     ----------
     one, other

@@ -35,6 +35,8 @@ def diagnose(
 ) -> Diagnosis:
     """Diagnose whether a calibration's guarantee can be trusted for queries that are new to it.
 
+    Print the result: a summary, then findings, each with its severity and what to do.
+
     Parameters
     ----------
     calibration

@@ -37,7 +37,7 @@ def lock_of_process() -> threading.Lock:
 
 @dataclass(frozen=True)
 class Cache:
-    """Replies that were paid for once, in the file at `path`.
+    """Replies of LLMs, in the SQLite file at `path`: a repeated run pays for none twice.
 
     Threads and processes may share it: it has a write-ahead log, and every operation opens it for
     itself. A killed writer loses at most the values that it was writing. While the file cannot be

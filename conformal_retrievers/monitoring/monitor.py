@@ -47,6 +47,10 @@ KIND = Kind("conformal-retrievers/monitor", 2, saved_by="Monitor.save", what="mo
 class Monitor:
     """Watches a stream of queries that are filtered with one calibration.
 
+    `observe` takes the scores of each query, and raises the alarm of drift if queries differ from
+    those of the calibration. `observe_judged` takes some judged ones, and raises the alarm of harm
+    if more is lost than guaranteed. `status` has both.
+
     `level` in (0, 1) bounds the probability of a false alarm, of drift and of harm each, over the
     whole stream. `seed` decides how equal scores are ranked. Threads may share a monitor; processes
     share a filter log, which one monitor reads. A monitor stores a number for each query. Raises
