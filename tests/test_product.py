@@ -80,7 +80,7 @@ OPTIONS = {
     "by_group": (False, True),
     "count_missed": (False, True),
     "sentences": (False, True),
-    "gate": (False, True),
+    "gate": (None, "best", "learned"),
 }
 NAMED = {"sentences": "split", "scorer": "scor"}  # an option, by another word in errors
 
@@ -109,8 +109,8 @@ def test_options_work_together_or_an_error_names_two_of_them(scorer, guarantee, 
         calibration.save(tmp_path / "calibration.json")
         check(tmp_path / "calibration.json", calibration, judged, options)
     # 'snippet' takes a score that compares nothing, no delta and no gate; behind a gate, no delta.
-    snippet = (8, 24) if scorer == "absolute" else (0, 32)
-    assert (worked, refused) == (snippet if guarantee == "snippet" else (24, 8))
+    snippet = (8, 40) if scorer == "absolute" else (0, 48)
+    assert (worked, refused) == (snippet if guarantee == "snippet" else (32, 16))
 
 
 def calibrated_with(scorer, *, sentences, gate, **options):
@@ -118,9 +118,9 @@ def calibrated_with(scorer, *, sentences, gate, **options):
     if sentences:
         fit, judged, unanswered = (by_sentence(q, "sentences") for q in (fit, judged, unanswered))
     if gate:
-        by_scores = BestScore(RetrievalScorer("dense"))
+        by = None if gate == "learned" else BestScore(RetrievalScorer("dense"))
         options["gate"] = calibrate_gate(
-            judged, unanswered, by_scores, alpha=ALPHA / 3, by_group=options["by_group"]
+            judged, unanswered, by, alpha=ALPHA / 3, by_group=options["by_group"]
         )
     return calibrate(judged, SCORERS[scorer](fit), alpha=ALPHA, **options), judged
 
