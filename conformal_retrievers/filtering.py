@@ -4,7 +4,6 @@ import logging
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -192,12 +191,15 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         self, query: str, snippets: Retrieved, group: str | None
     ) -> tuple[Scores, Gated | None]:
         """Return the scores of the snippets, and what the gate decides."""
-        gate = self.gate
-        with nullcontext(snippets) if gate is None else shared(snippets) as given:
-            gated = None if gate is None else gate(query, given, group)
-            if lacks(self.scorer, query, given):  # scores without its hits lose what it alone finds
-                return np.full(len(given), np.nan), gated
-            return self._meant(score_snippets(self.scorer, query, given), given, group), gated
+        if self.gate is None:
+            return self._score(query, snippets, group), None
+        with shared(snippets) as given:
+            return self._score(query, given, group), self.gate(query, given, group)
+
+    def _score(self, query: str, snippets: Retrieved, group: str | None) -> Scores:
+        if lacks(self.scorer, query, snippets):  # scores without its hits lose what it alone finds
+            return np.full(len(snippets), np.nan)
+        return self._meant(score_snippets(self.scorer, query, snippets), snippets, group)
 
     async def _ascored(
         self, query: str, snippets: Retrieved, group: str | None
@@ -206,10 +208,9 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         if self.gate is None:
             return await self._ascore(query, snippets, group), None
         async with ashared(snippets) as given:
-            scores, gated = await at_once(
+            return await at_once(
                 self._ascore(query, given, group), self.gate.acall(query, given, group)
             )
-        return scores, gated
 
     async def _ascore(self, query: str, snippets: Retrieved, group: str | None) -> Scores:
         if lacks(self.scorer, query, snippets):

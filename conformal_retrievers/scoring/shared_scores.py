@@ -59,11 +59,11 @@ def shared_in(judged: Iterable[JudgedQuery]) -> list[JudgedQuery]:
     return queries
 
 
-async def at_once(*calls: Awaitable[Any]) -> list[Any]:
+async def at_once(*calls: Awaitable[Any]) -> tuple[Any, ...]:
     """Return what the calls return, awaited at once; if one fails, the others are stopped."""
     tasks = [asyncio.ensure_future(call) for call in calls]
     try:
-        return await asyncio.gather(*tasks)
+        return tuple(await asyncio.gather(*tasks))
     finally:
         await stop(tasks)
 

@@ -248,11 +248,12 @@ def kept_documents(
 
     In shadow, all documents are kept with their text, and <prefix>kept is whether one would be.
     """
-    places, scores, passages = filtered.kept.tolist(), filtered.scores, tuple[Passage, ...]()
+    places, scores = filtered.kept.tolist(), filtered.scores
+    passages: tuple[Passage, ...] = ()
     if isinstance(filtered, FilteredSentences):
         passages, scores = filtered.passages, _best_of(filtered, len(documents))
         places = [passage.document for passage in passages]
-    keeps = {*places}
+    keeps = places
     if filtered.shadow:
         places, passages = [*range(len(documents))], ()
     kept = [documents[i] for i in places]
@@ -281,8 +282,7 @@ def _add_scores(
     p_values = filtered.calibration.p_values(scores, filtered.group)
     score, p_value = f"{prefix}score", f"{prefix}p_value"
     for known, s, p in zip(metadata, scores.tolist(), p_values.tolist(), strict=True):
-        known |= of_query
-        known[score], known[p_value] = json_number(s), json_number(p)
+        known |= {**of_query, score: json_number(s), p_value: json_number(p)}
 
 
 def _best_of(pruned: FilteredSentences, n: int) -> Scores:
