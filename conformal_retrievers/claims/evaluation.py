@@ -85,17 +85,18 @@ def evaluate_claims(
     given = all_of(AnnotatedAnswer, answers, "answers")
     ids = [answer.id for answer in given]
     check_unique_ids(ids, CLAIMS.unit)
-    held_out_verified = calibration.held_out(ids)
+    verified = calibration.held_out(ids)
     used = [answer for answer in given if answer.factual and answer.annotated]
     if not used:
         raise ValueError(f"none of {len(given)} answers has annotated claims; annotate some")
     whole: ClaimEvaluation = with_groups(calibration, used, partial(_measured, calibration, level))
     verdict = whole.verdict and replace(whole.verdict, unscorable=_unscorable(used))
-    whole = replace(whole, verdict=verdict, left_out=len(given) - len(used))
-    return replace(whole, held_out_verified=held_out_verified)
+    left_out = len(given) - len(used)
+    return replace(whole, verdict=verdict, left_out=left_out, held_out_verified=verified)
 
 
 def _unscorable(answers: Sequence[AnnotatedAnswer]) -> float:
+    """Return the share of the claims of all answers that could not be scored."""
     return float(np.isnan(np.concatenate([answer.relevance for answer in answers])).mean())
 
 

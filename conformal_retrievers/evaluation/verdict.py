@@ -39,7 +39,7 @@ class Verdict:
     n: int  # units that were measured: queries or answers, or independent snippets for "snippet"
     needed: float  # how many distinguish the target from 5 points less, see `n_to_tell`
     group: str | None = None
-    unscorable: float = 0.0  # share of all items, which raises coverage
+    unscorable: float = 0.0  # share of all items; those without a score raise coverage
     group_p_value: float = math.nan  # before the correction
     tests: int = 1  # groups that were tested
     units: str = "queries"

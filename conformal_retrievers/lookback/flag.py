@@ -47,7 +47,7 @@ class Confidence:
 
 
 WITHOUT_CONFIDENCE = Confidence(math.nan, flagged=True)
-LOADED = 'FactualityClassifier.load("factuality.json")'  # where another thing was given
+LOADED = 'FactualityClassifier.load("factuality.json")'  # the remedy in errors
 
 
 @dataclass(frozen=True)

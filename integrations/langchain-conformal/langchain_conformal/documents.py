@@ -253,7 +253,7 @@ def kept_documents(
     if isinstance(filtered, FilteredSentences):
         passages, scores = filtered.passages, _best_of(filtered, len(documents))
         places = [passage.document for passage in passages]
-    keeps = places
+    keeps = {*places}
     if filtered.shadow:
         places, passages = [*range(len(documents))], ()
     kept = [documents[i] for i in places]

@@ -170,7 +170,7 @@ class ConformalPostprocessor(Named, BaseNodePostprocessor):
             outcome.filtered = await keep.acall(query, given)
         return outcome.nodes
 
-    # LlamaIndex's spans read the signature at each call, which Python else makes anew each time.
+    # LlamaIndex's spans read the signature at each call. Without this, Python makes it anew.
     for _method in (_postprocess_nodes, _apostprocess_nodes):
         vars(_method)["__signature__"] = signature(_method)
     del _method
