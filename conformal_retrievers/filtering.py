@@ -208,9 +208,8 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         if self.gate is None:
             return await self._ascore(query, snippets, group), None
         async with ashared(snippets) as given:
-            return await at_once(
-                self._ascore(query, given, group), self.gate.acall(query, given, group)
-            )
+            both = self._ascore(query, given, group), self.gate.acall(query, given, group)
+            return await at_once(*both)
 
     async def _ascore(self, query: str, snippets: Retrieved, group: str | None) -> Scores:
         if lacks(self.scorer, query, snippets):

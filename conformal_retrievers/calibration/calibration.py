@@ -179,9 +179,8 @@ class Calibration(Thresholds):
     @property
     def _fields(self) -> dict[str, Any]:
         without = {"queries"} if self.gate else {"queries", "gate"}
-        return self._record.model_dump(exclude=without) | {
-            "queries": file_schema.Rows(self.queries)
-        }
+        rows = {"queries": file_schema.Rows(self.queries)}
+        return self._record.model_dump(exclude=without) | rows
 
     @cached_property
     def _record(self) -> Record:

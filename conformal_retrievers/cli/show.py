@@ -74,9 +74,7 @@ def facts_of(calibration: Calibration) -> dict[str, Any]:
         facts["gate"] = facts_of(calibration.gate)
     if calibration.subject == QUERIES:
         del facts["details"]
-        facts["silent_on"] = {
-            source.name: _silent_on(source, at) for source in sources_of(calibration)
-        }
+        facts["silent_on"] = {s.name: _silent_on(s, at) for s in sources_of(calibration)}
     return facts
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.data.hits import Hit
+from conformal_retrievers.data.snippets import Snippet
 from conformal_retrievers.data.text import visible
 from conformal_retrievers.data.wording import say
 
@@ -61,6 +62,16 @@ def check_texts(where: str, **values: object) -> None:
             raise ValueError(say("lone surrogate", where=where, name=name, error=error)) from None
 
 
+def check_snippets(where: str, snippets: Iterable[Snippet]) -> None:
+    """Raise as `check_texts` does for the texts, ids and documents of snippets."""
+    given = [text for s in snippets for text in (s.text, s.id, s.document) if text is not None]
+    try:
+        "".join([text for text in given if not str.isascii(text)]).encode()
+    except (TypeError, UnicodeEncodeError):  # it is one of these
+        for i, s in enumerate(snippets):
+            check_texts(f"{where}: snippets[{i}]", text=s.text, id=s.id, document=s.document)
+
+
 def check_names(where: str, **names: object) -> None:
     """Raise as `check_texts` does, and ValueError for a name with a control character."""
     check_texts(where, **names)
@@ -75,12 +86,13 @@ def check_hits(where: str, found: Sequence[Sequence[Hit]]) -> None:
     Raises TypeError for anything but a `Hit`, and as `check_names` does for a retriever's name.
     """
     for i, hits in enumerate(found):
-        if not all(isinstance(hit, Hit) for hit in hits):
-            raise TypeError(say("foreign hits", where=where, i=i, hits=hits))
-        if len({hit.retriever for hit in hits}) < len(hits):
+        for hit in hits:
+            if not isinstance(hit, Hit):
+                raise TypeError(say("foreign hits", where=where, i=i, hits=hits))
+            if not 0 <= hit.rank < 2**53 or hit.rank % 1:
+                raise ValueError(say("wrong rank", where=where, i=i, rank=hit.rank))
+        if len(hits) > 1 and len({hit.retriever for hit in hits}) < len(hits):
             raise ValueError(f"{where}: snippets[{i}]: hits has one retriever twice; remove a hit")
-        for rank in [hit.rank for hit in hits if not 0 <= hit.rank < 2**53 or hit.rank % 1]:
-            raise ValueError(say("wrong rank", where=where, i=i, rank=rank))
     for name in {hit.retriever for hits in found for hit in hits}:
         check_names(where, retriever=name)
 

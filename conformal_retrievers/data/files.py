@@ -106,9 +106,7 @@ def envelope_text(fields: Mapping[str, Any], *, rows: str | None = None) -> str:
     lines = [f"  {_json(name)}: {_json(value)}" for name, value in fields.items() if name != rows]
     lines.append(f'  "sha256": {_json(checksum(fields))}')
     if rows is not None:
-        entries = ",\n".join(
-            f"    {_json(entry)}" for part in _parts(fields[rows]) for entry in part
-        )
+        entries = ",\n".join(f"    {_json(row)}" for part in _parts(fields[rows]) for row in part)
         lines.append(f"  {_json(rows)}: [\n{entries}\n  ]")
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
@@ -225,7 +223,7 @@ def explain(error: ValidationError) -> str:
 def _explained(error: ErrorDetails) -> str:
     place = visible(".".join(str(part) for part in error["loc"])[:80]) or "the line"
     if error["type"] in ("missing", "missing_argument"):  # the second of a hit, in older pydantic
-        return f"{place} is missing{'; give true or false' if place.endswith('relevant') else ''}"
+        return f"{place} is missing"
     if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"{place} is an unknown field; remove it, or correct its spelling"
     if error["type"] in NO_OBJECT:

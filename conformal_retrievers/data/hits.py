@@ -7,7 +7,7 @@ Ranks count from 0, the best. Lists of several retrievers are united by reciproc
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,12 @@ class Hit(NamedTuple):
     rank: Annotated[int, Number]  # its place among what the retriever returned, from 0
     # The retriever's own, on its own scale; None if it has none.
     score: Annotated[float | None, Number] = None
+
+
+# Of a snippet; null in a file is unknown, too.
+Hits: TypeAlias = Annotated[
+    tuple[Hit, ...], BeforeValidator(lambda hits: () if hits is None else hits)
+]
 
 
 class HitColumns(NamedTuple):

@@ -1,18 +1,20 @@
 """Judged queries in files of JSON lines: one query per line, compressed if the name ends in .gz."""
 
+import gc
 import gzip
 import io
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, TypeVar, get_type_hints
+from typing import Any, BinaryIO, TypeVar, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model, field_serializer
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from conformal_retrievers.data import files
-from conformal_retrievers.data.hits import Hit, Number
+from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.wording import say
 
@@ -22,24 +24,12 @@ T = TypeVar("T", bound=BaseModel)
 class Row(BaseModel):
     """A JSON object whose fields are known: an unknown one is more often misspelt than harmless."""
 
-    model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True, allow_inf_nan=False)
-
-
-class SnippetRow(Row):
-    """A snippet of a judged query, and its judgement."""
-
-    text: str
-    relevant: Any  # JudgedQuery checks this, `missed`, `retriever`, `k` and `answerable`
-    id: str | None = None
-    document: str | None = None
-    position: Annotated[int | None, Number] = None
-    retrieval_score: Annotated[float | None, Number] = None
-    hits: tuple[Hit, ...] | None = None  # JudgedQuery checks the ranks
-
-    @field_serializer("hits")
-    def _as_objects(self, hits: tuple[Hit, ...]) -> list[dict[str, Any]]:
-        named = [hit._asdict().items() for hit in hits]
-        return [{name: value for name, value in hit if value is not None} for hit in named]
+    model_config = ConfigDict(
+        extra="forbid",
+        coerce_numbers_to_str=True,
+        allow_inf_nan=False,
+        arbitrary_types_allowed=True,
+    )
 
 
 class EvidenceRow(Row):
@@ -58,19 +48,24 @@ def _row_of(field: Field[Any]) -> Any:
 
 
 TYPES = get_type_hints(JudgedQuery)
-_FIELDS = {
-    f.name: _row_of(f) for f in fields(JudgedQuery) if f.name not in ("relevant", "snippets")
-}
+_FIELDS = {f.name: _row_of(f) for f in fields(JudgedQuery)}
+del _FIELDS["relevant"], _FIELDS["snippets"]  # these are last, with their judgements
 _FIELDS["evidence"] = (tuple[EvidenceRow, ...] | None, ())
 _FIELDS["relevant_ids"] = (tuple[str, ...] | None, ())  # in place of snippets
-_FIELDS["snippets"] = (list[SnippetRow] | None, None)  # required without relevant_ids
+_FIELDS["snippets"] = (list[Snippet] | None, None)  # required without relevant_ids
 # A line of a file: one judged query.
 QueryRow: Any = create_model("QueryRow", __base__=Row, **{"id": _FIELDS["id"], **_FIELDS})
 
 
 def read_jsonl(path: str | Path) -> list[JudgedQuery]:
     """Read judged queries from a file of JSON lines: the list of what `iter_jsonl` yields."""
-    return list(iter_jsonl(path))
+    collects = gc.isenabled()
+    gc.disable()  # it looks for cycles, of which there are none, in all that was read, many times
+    try:
+        return list(iter_jsonl(path))
+    finally:
+        if collects:
+            gc.enable()
 
 
 def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:
@@ -78,43 +73,45 @@ def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:
 
     A line is {"id", "query", "group", "missed", "retriever", "k", "split", "answerable",
     "evidence": [{"document", "start", "end"}], "snippets": [{"id", "text", "relevant", "document",
-    "position", "retrieval_score", "hits": [{"retriever", "rank", "score"}]}]}; "query", "snippets",
-    "text" and "relevant" are required, of a hit all but "score", and all of evidence, where "text"
-    may stand in place of "start" and "end". "missed" is the number of known relevant snippets that
-    were not retrieved: 0 if there are none, absent if that is unknown. "retriever" is a name that
-    its user chose, or {"name", "framework"} as "LangChain" or "LlamaIndex" has it, or, of several
-    at once, {name: {"retriever", "k"}}. "split" names what cut the snippets into sentences.
-    "answerable" is false if nothing in the corpus answers the query. "relevant_ids", or "evidence",
-    stands in place of "snippets" before anything is retrieved, see `JudgedQuery.from_ids`. Ranks
-    count from 0, the best; the order of the snippets is not taken for ranks. Blank lines are
-    skipped. Raises ValueError naming the file, the line and the field.
+    "position", "retrieval_score", "hits": [{"retriever", "rank", "score"}], "embedding"}]};
+    "query", "snippets", "text" and "relevant" are required, of a hit all but "score", and all of
+    evidence, where "text" may stand in place of "start" and "end". "missed" is the number of known
+    relevant snippets that were not retrieved: 0 if there are none, absent if that is unknown.
+    "retriever" is a name that its user chose, or {"name", "framework"} as "LangChain" or
+    "LlamaIndex" has it, or, of several at once, {name: {"retriever", "k"}}. "split" names what cut
+    the snippets into sentences. "answerable" is false if nothing in the corpus answers the query.
+    "relevant_ids", or "evidence", stands in place of "snippets" before anything is retrieved, see
+    `JudgedQuery.from_ids`. Ranks count from 0, the best; the order of the snippets is not taken for
+    ranks. Blank lines are skipped. Raises ValueError naming the file, the line and the field.
     """
     for place, line in placed_lines(path):
         yield judged_query(place, parsed_json(place, line))
 
 
 def judged_query(place: str, value: Any) -> JudgedQuery:
-    """Return the judged query that a JSON value is; raise ValueError, naming its place."""
+    """Return the judged query that a JSON value is; raise ValueError, naming its place.
+
+    The judgements of its snippets are taken apart first: a `Snippet` has none.
+    """
+    rows = value.get("snippets") if isinstance(value, dict) else None
+    relevant: list[Any] = []
+    if isinstance(rows, list):
+        rows = [dict(row) if isinstance(row, dict) else row for row in rows]
+        relevant = [row.pop("relevant", None) for row in rows if isinstance(row, dict)]
+        value = {**value, "snippets": rows}
     row = row_of(place, value, QueryRow)
+    if None in relevant:
+        i = relevant.index(None)
+        raise ValueError(f"{place}: snippets.{i}.relevant is missing; give true or false")
     if row.snippets is None and not (row.relevant_ids or row.evidence):
         what = "snippets, relevant_ids and evidence"
         raise ValueError(f"{place}: {what} are missing or empty; give one")
     given = {name: value for name, value in row if value is not None}  # null is unknown
-    rows = given.pop("snippets", ())
-    given["evidence"] = [
-        tuple(e.model_dump(exclude_none=True).values()) for e in row.evidence or ()
-    ]
+    given["evidence"] = [tuple(v for _, v in e if v is not None) for e in row.evidence or ()]
     try:
-        snippets = tuple(map(snippet_of, rows))
-        return JudgedQuery(snippets=snippets, relevant=[s.relevant for s in rows], **given)
+        return JudgedQuery(relevant=relevant, **{"snippets": (), **given})
     except (TypeError, ValueError) as error:
         raise ValueError(f"{place}: {error}") from None
-
-
-def snippet_of(row: SnippetRow) -> Snippet:
-    """Return the snippet of a row."""
-    fields = row.text, row.id, row.document, row.position, row.retrieval_score
-    return Snippet(*fields, row.hits or ())
 
 
 def write_jsonl(queries: Iterable[JudgedQuery], path: str | Path) -> None:
@@ -131,20 +128,23 @@ def write_jsonl(queries: Iterable[JudgedQuery], path: str | Path) -> None:
 def _line(query: JudgedQuery) -> str:
     given: dict[str, Any] = {field.name: getattr(query, field.name) for field in fields(query)}
     given["evidence"] = [piece._asdict() for piece in query.evidence]
-    marked = zip(query.snippets, given.pop("relevant"), strict=True)
-    of_snippet = [name for name in SnippetRow.model_fields if name != "relevant"]
-    given["snippets"] = [
-        {name: getattr(snippet, name) for name in of_snippet}
-        | {"relevant": mark, "hits": snippet.hits or None}
-        for snippet, mark in marked
+    relevant, names = given.pop("relevant"), [f.name for f in fields(Snippet) if f.compare]
+    given["snippets"] = [{name: getattr(s, name) for name in names} for s in query.snippets]
+    row = row_of(query.name, given, QueryRow)  # of numpy's numbers, Python's
+    line = row.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
+    line["snippets"] = [
+        {"relevant": mark, **written, **({"hits": hits_of(s.hits)} if s.hits else {})}
+        for mark, written, s in zip(relevant, line["snippets"], row.snippets, strict=True)
     ]
     if query.relevant_ids:
-        del given["snippets"]
-    try:
-        row = QueryRow.model_validate(given)
-        return f"{row.model_dump_json(exclude_defaults=True, exclude_none=True)}\n"
-    except ValidationError as error:
-        raise ValueError(f"{query.name}: {files.explain(error)}") from None
+        del line["snippets"]
+    return json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+def hits_of(hits: tuple[Hit, ...]) -> list[dict[str, Any]]:
+    """Return hits as JSON objects."""
+    named = [hit._asdict().items() for hit in hits]
+    return [{name: value for name, value in hit if value is not None} for hit in named]
 
 
 def rows(path: str | Path, model: type[T]) -> Iterator[tuple[str, T]]:
@@ -180,10 +180,12 @@ def placed_lines(path: str | Path) -> Iterator[tuple[str, str]]:
     A place is such as "judged.jsonl, line 3". Raises ValueError, naming the file, if it is not such
     text, and OSError if it cannot be read.
     """
-    with opened(path) as file, io.TextIOWrapper(file, "utf-8-sig") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.isspace():
-                yield f"{path}, line {number}", line
+    with opened(path) as file:
+        parts = (line.splitlines() if b"\r" in line else (line,) for line in file)
+        for number, line in enumerate(chain.from_iterable(parts), start=1):
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            if text.strip():
+                yield f"{path}, line {number}", text
 
 
 @contextmanager

@@ -98,8 +98,7 @@ class JudgedQuery:
             answerable=checks.as_flag(where, "answerable", answerable),
             relevant_ids=checks.as_ids(where, "relevant_ids", relevant_ids),
         )
-        for i, s in enumerate(self.snippets):
-            checks.check_texts(f"{where}: snippets[{i}]", text=s.text, id=s.id, document=s.document)
+        checks.check_snippets(where, self.snippets)
         self._check_together(where)
 
     def _check_together(self, where: str) -> None:

@@ -3,12 +3,12 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar, cast, overload
+from typing import Annotated, Any, Generic, TypeVar, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from conformal_retrievers.data.hits import RETRIEVER, Hit, HitColumns, hit_columns
+from conformal_retrievers.data.hits import RETRIEVER, Hit, HitColumns, Hits, Number, hit_columns
 
 T = TypeVar("T")
 
@@ -25,9 +25,10 @@ class Snippet:
     text: str
     id: str | None = None
     document: str | None = None  # the document that it was cut from
-    position: int | None = None  # its first character in the document
-    retrieval_score: float | None = None  # the retriever's own, on the retriever's own scale
-    hits: tuple[Hit, ...] = ()  # of each retriever that found it; () if that is unknown
+    position: Annotated[int | None, Number] = None  # its first character in the document
+    # The retriever's own, on the retriever's own scale.
+    retrieval_score: Annotated[float | None, Number] = None
+    hits: Hits = ()  # of each retriever that found it; () if that is unknown
     embedding: Sequence[float] | NDArray[np.floating[Any]] | None = field(
         default=None, compare=False, repr=False
     )  # (d,)

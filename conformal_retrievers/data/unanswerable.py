@@ -173,9 +173,8 @@ def _lists(query: JudgedQuery, order: Sequence[str], gone: Collection[int] = ())
         name: {} for name in (*order, *sorted(names)) if name in names
     }
     if not ranked:
-        return {
-            NAMELESS: [(unit, None) for unit in dict.fromkeys(_units(query)) if unit not in gone]
-        }
+        units = dict.fromkeys(_units(query))
+        return {NAMELESS: [(unit, None) for unit in units if unit not in gone]}
     for unit, snippet in zip(_units(query), query.snippets, strict=True):
         for hit in snippet.hits if unit not in gone else ():
             ranked[hit.retriever][unit] = hit

@@ -252,9 +252,7 @@ def _check_new(gate: Gate, queries: Sequence[JudgedQuery]) -> None:
 
 
 def _of_group(kinds: Kinds, group: str | None) -> Kinds:
-    return {
-        name: [pair for pair in pairs if pair[0].group == group] for name, pairs in kinds.items()
-    }
+    return {name: [p for p in pairs if p[0].group == group] for name, pairs in kinds.items()}
 
 
 def _measured(

@@ -265,9 +265,7 @@ def gate_errors(axes: Any, gate: GateEvaluation) -> None:
     axes.plot(curve.alpha, curve.answerable, color=BLUE, label="false silence")
     looks = itertools.cycle(itertools.product(("-.", ":", "-"), (RED, GREEN)))
     for (name, silent), (line, color) in zip(curve.unanswerable.items(), looks, strict=False):
-        axes.plot(
-            curve.alpha, 1 - silent, color=color, linestyle=line, label=f"speaks: {_name(name)}"
-        )
+        axes.plot(curve.alpha, 1 - silent, line, color=color, label=f"speaks: {_name(name)}")
     _finish(axes, gate.alpha, "share of the queries", (0, 1.03))
 
 

@@ -92,10 +92,8 @@ def test_contexts_of_the_same_texts_are_told_apart_by_their_ids():
     scorer = FunctionScorer(lambda question, texts: [9.0, -9.0], "stated")
     ways = {"f": ConformalFilter(scorer, conformal.calibration)}  # which keeps the second
     queries = [replace(new, snippets=twins, relevant=[False] * 2)]
-    found = evaluate_answers(
-        ways, queries, lambda q, s: f"{s[-1].id}" if s else "", chain="last id"
-    )
-    assert found.measures["f"]["unchanged"].tolist() == [1]
+    shown = evaluate_answers(ways, queries, lambda q, s: s[-1].id if s else "", chain="last id")
+    assert shown.measures["f"]["unchanged"].tolist() == [1]
 
 
 def test_a_chain_that_throws_dice_shows_in_the_row_of_all_snippets():

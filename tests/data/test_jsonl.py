@@ -1,5 +1,6 @@
 """Judged queries in files of JSON lines."""
 
+import gc
 import gzip
 import json
 import math
@@ -34,13 +35,15 @@ def test_a_line_needs_only_query_and_text_and_relevant(tmp_path):
     path.write_text(
         '{"query": "q", "snippets": [{"text": "a", "relevant": true}]}\n'
         "\n"
-        '{"id": 7, "query": "r", "snippets": [{"id": 8, "text": "a", "relevant": false}]}\n'
+        '{"id": 7, "query": "r", "snippets": '
+        '[{"id": 8, "text": "a", "relevant": false, "hits": null, "embedding": [0.5, 1]}]}\n'
     )
     first, second = read_jsonl(path)
     assert first == JudgedQuery("q", ["a"], [True])
     assert first.missed is None  # unknown; 0 is known
     assert first.hits == {}  # the order of a file is not taken for ranks
     assert second == JudgedQuery("r", [Snippet("a", id="8")], [False], id="7")
+    assert second.snippets[0].embedding == [0.5, 1]
 
 
 def with_snippet(**fields):
@@ -73,7 +76,7 @@ def with_evidence(**fields):
         (with_hit(rank="0"), r"hits\.0\.rank is '0'; give a number"),
         (with_evidence(end=10**9), "evidence has the range"),
         (with_snippet(hits=[{"retriever": "r"}]), r"hits\.0\.rank is missing"),
-        ('{"query": "q", "snippets": [{}, {}, {}]}', "3 more errors"),
+        ('{"query": "q", "snippets": [{}, {}, {}, {}, {}, {}]}', "3 more errors"),
         ('{"query": "q", "snippets": [], "misssed": 1}', "misssed is an unknown field"),
         ('{"query": "q", "snippets": [], "\\u001b[2J": 1}', r"\\u001b\[2J is an unknown field"),
         ('{"query": "q\\ud800", "snippets": []}', "query (has surrogates|is 'q.ud800')"),
@@ -86,6 +89,7 @@ def test_a_broken_line_is_an_error_that_names_file_line_and_field(tmp_path, line
     with pytest.raises(ValueError, match=field) as error:
         read_jsonl(path)
     assert f"{path}, line 3: " in str(error.value)
+    assert gc.isenabled()
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])

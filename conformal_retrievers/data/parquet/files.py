@@ -142,9 +142,8 @@ def _judged(table: Any) -> list[JudgedQuery]:
         if "evidence" in values:
             parts = ([part.get(name) for name in EVIDENCE] for part in values["evidence"])
             values["evidence"] = [[v for v in part if v is not None] for part in parts]
-        queries.append(
-            JudgedQuery(values.pop("query"), snippets[start:end], marks[start:end], **values)
-        )
+        own = snippets[start:end], marks[start:end]
+        queries.append(JudgedQuery(values.pop("query"), *own, **values))
     return queries
 
 

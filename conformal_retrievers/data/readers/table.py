@@ -99,9 +99,8 @@ def _query(
         if rank is not None:
             if rank % 1 or rank < first or rank in retrieved:
                 raise row.fault("rank", "give whole numbers, each once for a query")
-            snippet = replace(
-                snippet, hits=(Hit(RETRIEVER, int(rank) - first, snippet.retrieval_score),)
-            )
+            hit = Hit(RETRIEVER, int(rank) - first, snippet.retrieval_score)
+            snippet = replace(snippet, hits=(hit,))
         retrieved[i if rank is None else rank] = snippet, relevant
     ordered = [retrieved[place] for place in sorted(retrieved)]
     snippets, marks = [snippet for snippet, _ in ordered], [relevant for _, relevant in ordered]

@@ -59,9 +59,8 @@ class AuditReport:
         rest = weights * part
         missed, relevant = rest * self.audited, self.weights * self.audited
         known = (relevant - missed).sum()
-        ends = cluster_interval(
-            np.bincount(self.queries, missed), np.bincount(self.queries, relevant)
-        )
+        n_missed, n_relevant = (np.bincount(self.queries, w) for w in (missed, relevant))
+        ends = cluster_interval(n_missed, n_relevant)
         misses = binomial_interval(int((part & self.audited).sum()), int(part.sum()))
         low, high = (end * rest.sum() / (end * rest.sum() + known or 1) for end in misses[1:])
         return Interval(ends.estimate, min(ends.low, low), max(ends.high, high))

@@ -211,9 +211,8 @@ def fitted(
             known, table = table_of(sources, scorers, query)
             tables.append(table)
             relevant.append(np.array(query.relevant, dtype=np.bool_)[known])
-    coefficients = most_probable(
-        np.concatenate(tables, axis=1).T, np.concatenate(relevant), mean, sd
-    )
+    table, marks = np.concatenate(tables, axis=1).T, np.concatenate(relevant)
+    coefficients = most_probable(table, marks, mean, sd)
     digests = frozenset(query_digest(query.query) for query in judged)
     return LearnedScorer(tuple(scorers), sources, tuple(coefficients.tolist()), digests, prior.name)
 
