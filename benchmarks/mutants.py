@@ -223,7 +223,7 @@ MUTANTS = {
     ],
     "data/unanswerable.py": [
         ("if relevant or snippet.text in texts", "if relevant", "an equal text stays"),
-        ("for side in (query, judged) for", "for side in (query,) for", "a text that was judged"),
+        ("query.snippets, *judged.snippets", "query.snippets, *query.snippets", "a judged text"),
         ("order.append(min([", "order.append(max([", "another order"),
         (
             "fusion(hits) if score == fusion(snippet.hits) else score",

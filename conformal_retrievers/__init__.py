@@ -10,7 +10,8 @@ from importlib import import_module
 
 from conformal_retrievers.version import __version__
 
-TYPE_CHECKING = False  # importing `typing` takes longest of all that happens here
+# Importing `typing` takes longest of all that happens here; of False, editors complete no name.
+TYPE_CHECKING = bool()  # noqa: UP018
 if TYPE_CHECKING:
     from typing import Any
 

@@ -87,6 +87,8 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         if on_empty not in get_args(OnEmpty):
             raise ValueError(f"on_empty is {on_empty!r:.80}; give one of {get_args(OnEmpty)}")
         checks.check_on_unscorable(on_unscorable, SNIPPETS)
+        if group_of is not None and not callable(group_of):
+            raise TypeError(f"group_of is {group_of!r:.80}; give a function from query to group")
         self.gate = gate_for(calibration, gate, with_parts(scorer))
         self.scorer, self.calibration = scorer, calibration
         self.on_empty, self.on_unscorable, self.group_of = on_empty, on_unscorable, group_of

@@ -197,6 +197,8 @@ async def test_in_shadow_a_filter_decides_as_ever_and_raises_nothing_that_option
             assert decided.characters.tolist() == [len(text) for text in texts]
         assert summary(shadow.decide(called.scores)) == summary(called)
         assert not usual("q", texts).shadow
+    with pytest.raises(TypeError, match="group_of is 'group'; give a function"):
+        filter_of(group_of="group")
     with pytest.raises(TypeError, match="shadow is 'false'; give True or False"):
         filter_of(shadow="false")
 

@@ -24,7 +24,7 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_type
 from conformal_retrievers.calibration.subjects import ANSWERS
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
-from conformal_retrievers.data.text import aligned, filled, shortened
+from conformal_retrievers.data.text import aligned, filled, shortened, shown
 from conformal_retrievers.evaluation.bootstrap import n_to_tell, resampled, spans
 from conformal_retrievers.evaluation.equal_recall import Scale
 from conformal_retrievers.evaluation.share import Share
@@ -95,6 +95,8 @@ class AnswerEvaluation:
         axes.set(xlabel="tokens of context", ylabel=f"{measure} answers, %")
         axes.margins(0.25, 0.15)
         axes.set_xlim(left=0)
+
+    _repr_pretty_ = shown
 
     def __str__(self) -> str:
         """Write the ways as a table, a line each, and their differences to the whole context."""
@@ -192,9 +194,8 @@ def evaluate_answers(
     }
     if same != asked.compared_by:
         same = f"{same} (unchanged) and {asked.compared_by} (right)"
-    return AnswerEvaluation(
-        measures, estimates, verdicts, len(rows), same, level, all(verified), failed
-    )
+    sure = all(verified)
+    return AnswerEvaluation(measures, estimates, verdicts, len(rows), same, level, sure, failed)
 
 
 def _contexts(

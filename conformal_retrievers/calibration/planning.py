@@ -17,7 +17,7 @@ from conformal_retrievers.calibration.fitting import FEWEST, n_that_fit
 from conformal_retrievers.calibration.guarantees import Guarantee, check_guarantee, n_needed
 from conformal_retrievers.calibration.wording import say
 from conformal_retrievers.data.checks import check_count
-from conformal_retrievers.data.text import aligned, filled
+from conformal_retrievers.data.text import aligned, filled, shown
 from conformal_retrievers.theory.intervals import Interval, in_percent, percent
 from conformal_retrievers.theory.ranks import exact_alpha
 from conformal_retrievers.theory.tolerance import tolerance_rank
@@ -100,6 +100,8 @@ class Plan:
                 row.append("keep all" if o.as_alpha is None else f"as alpha = {o.as_alpha:.2g}")
             rows.append(row)
         return "\n".join(aligned(head, rows))
+
+    _repr_pretty_ = shown
 
     def __str__(self) -> str:
         """Write the sentences and the table."""

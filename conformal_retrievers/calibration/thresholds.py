@@ -60,6 +60,7 @@ class Thresholds:
     def __post_init__(self) -> None:
         object.__setattr__(self, "alpha", float(exact_alpha(self.alpha)))
         object.__setattr__(self, "delta", guarantees.check_guarantee(self.guarantee, self.delta))
+        object.__setattr__(self, "guarantee", str.__str__(self.guarantee))  # of an Enum, its value
         object.__setattr__(self, "queries", ScoredQueries.of(self.queries, "queries"))
         name: Any = self.scorer
         if not isinstance(name, str) or not name.isprintable():

@@ -18,7 +18,7 @@ from conformal_retrievers.calibration.subjects import CLAIMS
 from conformal_retrievers.claims.answers import AnnotatedAnswer
 from conformal_retrievers.claims.calibrate import share_of
 from conformal_retrievers.data.checks import all_of
-from conformal_retrievers.data.text import filled, labelled
+from conformal_retrievers.data.text import filled, labelled, shown
 from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.verdict import UNVERIFIED, Verdict, verdict_on, with_groups
 from conformal_retrievers.theory.intervals import check_level, percent
@@ -50,6 +50,8 @@ class ClaimEvaluation:
         """Whether no claim is kept, or half of all could not be scored, which tests nothing."""
         mostly_unscorable = self.verdict is not None and self.verdict.untested
         return not self.factuality_if_any.n or mostly_unscorable
+
+    _repr_pretty_ = shown
 
     def __str__(self) -> str:
         enough = "factual" if self.share == 1 else f"at least {self.share:g} factual"

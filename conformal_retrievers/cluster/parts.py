@@ -82,9 +82,7 @@ def files_in(source: str | Path) -> list[str]:
     if others or not files:
         has = f"has {Path(others[0]).name}" if others else "has no data"
         raise ValueError(f"source {source} {has}; give files that end in {', '.join(ENDINGS)}")
-    return [
-        path if isinstance(fs, LocalFileSystem) else fs.unstrip_protocol(path) for path in files
-    ]
+    return files if isinstance(fs, LocalFileSystem) else [fs.unstrip_protocol(f) for f in files]
 
 
 def surveyed(file: str, per_part: int) -> Survey:

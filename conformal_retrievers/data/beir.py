@@ -200,10 +200,7 @@ def _read_run(folder: Path, run: str | Path, k: int | None) -> Ranked:
         by_query[columns[0]].append((_number(rank, "rank", place), document, value))
     for lines in by_query.values():
         lines.sort(key=lambda line: (line[0], -(line[2] or 0.0)))  # by rank, then by score
-    return {
-        id: [(document, score) for _, document, score in lines[:k]]
-        for id, lines in by_query.items()
-    }
+    return {id: [line[1:] for line in lines[:k]] for id, lines in by_query.items()}
 
 
 def _number(text: str, column: str, place: str) -> float:

@@ -9,13 +9,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformal_retrievers.data.checks import (
-    as_judgement,
-    as_numbers,
-    as_scores,
-    check_shape,
-    check_texts,
-)
+from conformal_retrievers.data import checks
 from conformal_retrievers.data.wording import say
 
 Column = NDArray[np.float64]
@@ -24,7 +18,7 @@ Objects = NDArray[np.object_]
 
 def as_offsets(offsets: ArrayLike) -> NDArray[np.intp]:
     """Return where the snippets of each query begin and where the last ones end, (n + 1,)."""
-    given = as_numbers(offsets, "offsets")
+    given = checks.as_numbers(offsets, "offsets")
     ascending = given.ndim == 1 and len(given) and given.dtype.kind in "iu" and given[0] == 0
     places = given.astype(np.intp) if ascending else given  # before differences: they may be < 0
     if not ascending or (np.diff(places) < 0).any():
@@ -43,7 +37,7 @@ def as_documents(values: ArrayLike | None, size: int) -> NDArray[np.intp] | None
 
 def as_column(name: str, values: ArrayLike, size: int) -> Column:
     """Return one float for each of `size` snippets."""
-    return as_scores(values, name, size) + 0.0  # a copy, without −0
+    return checks.as_scores(values, name, size) + 0.0  # a copy, without −0
 
 
 def _valid(name: str, numbers: Column, valid: NDArray[np.bool_], remedy: str) -> Column:
@@ -64,9 +58,9 @@ def as_tokens(tokens: ArrayLike | None, size: int) -> Column | None:
 def as_judgements(relevant: ArrayLike, size: int) -> NDArray[np.bool_]:
     """Return whether each snippet is relevant."""
     marks = np.asarray(relevant)
-    check_shape("relevant", marks, size, "snippets")
+    checks.check_shape("relevant", marks, size, "snippets")
     for i in np.flatnonzero(~np.isin(marks, (0, 1)))[:1].tolist():
-        as_judgement("scored", i, marks[i])
+        checks.as_judgement("scored", i, marks[i])
     return marks.astype(np.bool_)
 
 
@@ -81,7 +75,7 @@ def as_texts(name: str, values: Iterable[str | None] | None, n: int) -> Objects:
     for i, value in enumerate(given):
         if not isinstance(value, str | None):
             raise TypeError(f"{name}[{i}] is {value!r:.60}; give each as a str, or None")
-    check_texts("scored", **{name: "".join(filter(None, given))})
+    checks.check_texts("scored", **{name: "".join(filter(None, given))})
     texts[:] = given
     return texts
 
@@ -90,7 +84,7 @@ def as_counts(name: str, values: ArrayLike | None, n: int, most: int) -> Column:
     """Return one whole number up to `most` for each of n queries, NaN where it is unknown."""
     if values is None:
         return np.full(n, math.nan)
-    counts = as_scores(values, name, n, "queries")
+    counts = checks.as_scores(values, name, n, "queries")
     whole = np.isnan(counts) | ((counts >= 0) & (counts <= most) & (counts % 1 == 0))
     remedy = f"a whole number from 0 to {most}, or NaN if it is unknown"
     return np.array(_valid(name, counts, whole, remedy))

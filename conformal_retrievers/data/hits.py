@@ -110,6 +110,8 @@ def fuse(lists: Mapping[str, Sequence[tuple[Key, float | None]]]) -> dict[Key, t
     """
     hits: dict[Key, dict[str, Hit]] = {}
     for retriever, items in lists.items():
+        if isinstance(items, Mapping) or any(isinstance(item, str) for item in items):
+            raise TypeError(f"the list of {retriever!r:.60} has no scores; give pairs (id, score)")
         for rank, (key, score) in enumerate(items):
             hits.setdefault(key, {}).setdefault(retriever, Hit(retriever, rank, score))
     fused = {key: tuple(by_retriever.values()) for key, by_retriever in hits.items()}

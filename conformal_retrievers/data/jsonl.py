@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, TypeVar, get_type_hints
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from conformal_retrievers.data import files
+from conformal_retrievers.data.checks import all_of
 from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.wording import say
@@ -120,7 +121,7 @@ def write_jsonl(queries: Iterable[JudgedQuery], path: str | Path) -> None:
     Raises ValueError for a score that is not finite, which JSON does not have, and OSError if the
     file cannot be written. An old file then stays as it was.
     """
-    text = "".join(_line(query) for query in queries).encode("utf-8")
+    text = "".join([_line(query) for query in all_of(JudgedQuery, queries, "queries")]).encode()
     zipped = Path(path).suffix == ".gz"
     files.write_whole(path, gzip.compress(text) if zipped else text, what="judged queries")
 

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike
 from typing import Any
 
 from conformal_retrievers.data.checks import all_of, check_no_table
@@ -28,7 +29,9 @@ def with_questions(
     Raises what `queries_to_judge` raises, TypeError for a mapping or a table, and ValueError
     for a question that occurs twice.
     """
-    if isinstance(judged, str | Mapping | JudgedQuery):  # of a mapping, values would be lost
+    if isinstance(
+        judged, str | Mapping | JudgedQuery | PathLike
+    ):  # of a mapping, values would be lost
         raise TypeError(say("no questions", name=name, judged=judged))
     check_no_table(judged, name)
     if hasattr(judged, "invoke") or hasattr(judged, "retrieve"):

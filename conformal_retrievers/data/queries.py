@@ -22,17 +22,11 @@ from conformal_retrievers.data.hits import Hit, HitColumns
 from conformal_retrievers.data.ranges import Evidence, Quote, as_evidence
 from conformal_retrievers.data.recognition import places_of
 from conformal_retrievers.data.retrieval import Retriever, as_retriever
-from conformal_retrievers.data.snippets import (
-    Retrieved,
-    Snippet,
-    as_snippets,
-    retrieved_in,
-    with_hits,
-)
+from conformal_retrievers.data.snippets import Retrieved, Snippet, as_snippets, source_of, with_hits
 from conformal_retrievers.data.wording import say
 
 __all__ = ["Hit", "JudgedQuery", "ScoredQuery", "Snippet", "as_numbers", "as_scores", "as_snippets"]
-__all__ += ["retrieved_in", "with_hits"]
+__all__ += ["source_of", "with_hits"]
 
 
 @dataclass(frozen=True, init=False)
@@ -121,6 +115,10 @@ class JudgedQuery:
             [(twice, _)] = Counter(ids).most_common(1)
             raise ValueError(say("id twice", where=where, id=twice))
 
+    def __repr__(self) -> str:
+        n = f"{len(self.snippets)} snippets, {sum(self.relevant)} relevant"
+        return f"JudgedQuery({self.query!r:.80}, {n}, id={self.id!r:.80})"
+
     @classmethod
     def from_ids(
         cls,
@@ -189,7 +187,7 @@ class JudgedQuery:
         if self.split is None:
             return None
         numbers: dict[tuple[str | None, str], int] = {}
-        keys = map(retrieved_in, self.snippets)
+        keys = map(source_of, self.snippets)
         return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.intp)
 
     def retrieved_as(

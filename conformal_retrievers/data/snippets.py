@@ -36,6 +36,11 @@ class Snippet:
     def __post_init__(self) -> None:
         if not isinstance(self.text, str):
             raise TypeError(f"text is {self.text!r:.60}; give a str, such as document.page_content")
+        given: tuple[Any, Any] = self.position, self.retrieval_score
+        if isinstance(given[0], str) or isinstance(given[1], str):
+            raise TypeError(f"position, retrieval_score are {given!r:.80}; give numbers, or None")
+        if isinstance(given[0], float):  # as tables have it beside a missing one
+            object.__setattr__(self, "position", as_position(self.position))
 
 
 class column(Generic[T]):  # noqa: N801, it is used as a decorator
@@ -170,7 +175,7 @@ def as_snippets(snippets: Iterable[Snippet | str], name: str = "snippets") -> Re
     """
     if isinstance(snippets, Retrieved):
         return snippets
-    if isinstance(snippets, (str, Snippet)):
+    if isinstance(snippets, (str, Snippet, Mapping)):
         raise TypeError(f"{name} is a single {type(snippets).__name__}; give a list of snippets")
     return Retrieved(tuple([s if isinstance(s, Snippet) else _snippet(s) for s in snippets]))
 
@@ -226,10 +231,10 @@ def with_hits(snippets: Iterable[Snippet | str], retriever: str = RETRIEVER) -> 
     ]
 
 
-def retrieved_in(sentence: Snippet) -> tuple[str | None, str]:
+def source_of(sentence: Snippet) -> tuple[str | None, str]:
     """Return what names the retrieved document of a sentence, see `Sentences.snippets`.
 
-    >>> retrieved_in(Snippet("Ann did.", id="chunk 3:10", document="page", position=510))
+    >>> source_of(Snippet("Ann did.", id="chunk 3:10", document="page", position=510))
     ('page', 'chunk 3')
     """
     return sentence.document, (sentence.id or "").rpartition(":")[0]

@@ -44,6 +44,16 @@ def printable(name: str) -> str:
     return name
 
 
+def shown(value: object, printer: Any, cycle: bool) -> None:
+    """Write a value in a notebook as `print` does: it is IPython's `_repr_pretty_`.
+
+    >>> from types import SimpleNamespace
+    >>> shown("a line", SimpleNamespace(text=print), cycle=False)
+    a line
+    """
+    printer.text(str(value))
+
+
 def number_in(value: Any) -> float:
     """Return a finite number, also one that a text has; NaN for anything else."""
     try:

@@ -136,9 +136,8 @@ def _units(query: JudgedQuery) -> list[int]:
 
 def _answers(query: JudgedQuery, judged: JudgedQuery) -> set[int]:
     """Return the units that are relevant, or have the text of what is relevant, in either."""
-    pairs = [
-        pair for side in (query, judged) for pair in zip(side.snippets, side.relevant, strict=True)
-    ]
+    both = (*query.snippets, *judged.snippets), (*query.relevant, *judged.relevant)
+    pairs = zip(*both, strict=True)
     texts = {snippet.text for snippet, relevant in pairs if relevant and snippet.text.strip()}
     columns = zip(_units(query), query.snippets, query.relevant, strict=True)
     return {unit for unit, snippet, relevant in columns if relevant or snippet.text in texts}

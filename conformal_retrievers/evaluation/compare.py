@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_subject
 from conformal_retrievers.calibration.subjects import RETRIEVED
-from conformal_retrievers.data.text import labelled
+from conformal_retrievers.data.text import labelled, shown
 from conformal_retrievers.evaluation import measures
 from conformal_retrievers.evaluation.bootstrap import n_to_tell, resampled, spans
 from conformal_retrievers.theory.intervals import check_level, in_percent
@@ -48,6 +48,8 @@ class Differences(dict[str, Difference]):
 
     It prints with its interval, and with the number of queries that show a difference of 2 points.
     """
+
+    _repr_pretty_ = shown
 
     def __str__(self) -> str:
         return "\n".join(labelled(self, 24))

@@ -7,7 +7,7 @@ from typing import Literal
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.fitting import SHARE
 from conformal_retrievers.calibration.subjects import ANSWERS
-from conformal_retrievers.data.text import filled
+from conformal_retrievers.data.text import filled, shown
 from conformal_retrievers.evaluation.evaluate import Evaluation
 from conformal_retrievers.evaluation.measures import guaranteed
 from conformal_retrievers.evaluation.power import n_to_rule_out, shortfall
@@ -144,6 +144,8 @@ class Diagnosis:
         )
         confirmed = [f for f in fine if f.name in ("coverage", "scores")]
         return " ".join([self.summary, *(f.sentence for f in problems + confirmed + notices)])
+
+    _repr_pretty_ = shown
 
     def __str__(self) -> str:
         marks = {"problem": "✗", "notice": "!", "fine": "✓"}

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.data.columns import ScoredQueries
-from conformal_retrievers.data.text import aligned, filled
+from conformal_retrievers.data.text import aligned, filled, shown
 from conformal_retrievers.evaluation.baselines import FILTER, FUSION, TOP_K, Way, with_a_setting
 from conformal_retrievers.evaluation.bootstrap import FEWEST, n_to_tell, resampled, spans
 from conformal_retrievers.evaluation.measures import keeps, known_hits
@@ -197,6 +197,8 @@ class EqualRecall:
         takes = measure == "snippets" and row.needed < MANY
         return f"is not significant{'. ' + say('takes', n=row.needed) if takes else ''}"
 
+    _repr_pretty_ = shown
+
     def __str__(self) -> str:
         """Write the table in lines of at most 80 characters."""
         scales = self.scales
@@ -205,9 +207,8 @@ class EqualRecall:
             [[marked(row), *(s.written(row.measured) for s in scales)] for row in self.rows],
         )
         title = f"What reaches the model, per query, at the same {self.recall_is}:"
-        return "\n".join(
-            [title, "", *lines, "", f"{filled(self.comparison)}\n", *map(filled, self.notes)]
-        )
+        notes = filled(self.comparison), "", *map(filled, self.notes)
+        return "\n".join([title, "", *lines, "", *notes])
 
     def head(self, scale: Scale) -> str:
         """Return the head of a measure's column."""

@@ -19,7 +19,7 @@ from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.subjects import ANSWERS, RETRIEVED, Subject
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.queries import ScoredQuery
-from conformal_retrievers.data.text import filled, labelled
+from conformal_retrievers.data.text import filled, labelled, shown
 from conformal_retrievers.evaluation import measures
 from conformal_retrievers.evaluation import verdict as verdicts
 from conformal_retrievers.evaluation.equal_recall import EqualRecall, equal_recall
@@ -124,6 +124,8 @@ class Evaluation:
         }
         return {name: share for name, share in every.items() if share is not None}
 
+    _repr_pretty_ = shown
+
     def __str__(self) -> str:
         """Write the verdict, the ways to choose at equal recall, and the measures."""
         missed = f"{self.n_missed} missed" if self.recall_at_k.n else "number missed unknown"
@@ -217,10 +219,7 @@ def evaluation_of(
     parts = {group: _measured(part, level, calibration) for group, part in members.items()}
     if calibration.by_group:
         tests = verdicts.n_tested(calibration, parts)
-        parts = {
-            group: replace(part, verdict=_verdict(part, group, tests))
-            for group, part in parts.items()
-        }
+        parts = {g: replace(p, verdict=_verdict(p, g, tests)) for g, p in parts.items()}
         worst = verdicts.worst_of(part.verdict for part in parts.values())
         verdict = worst and replace(worst, unscorable=whole.unscorable.estimate)
     else:

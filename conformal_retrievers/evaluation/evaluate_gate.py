@@ -25,7 +25,7 @@ from conformal_retrievers.calibration.gates.false_answers import questions_in
 from conformal_retrievers.calibration.gates.gate import Gate, Gated, check_gate
 from conformal_retrievers.calibration.subjects import QUERIES
 from conformal_retrievers.data.queries import JudgedQuery
-from conformal_retrievers.data.text import WIDTH, aligned, filled, shortened, visible
+from conformal_retrievers.data.text import WIDTH, aligned, filled, shortened, shown, visible
 from conformal_retrievers.evaluation.measures import warn_if_retrieved_otherwise
 from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.verdict import UNVERIFIED, Verdict, verdict_on, worst_of
@@ -135,6 +135,8 @@ class GateEvaluation:
         groups = [(f"  group {name!r}", part.answerable) for name, part in self.by_group.items()]
         sources = [(_row_name(name), kind) for name, kind in self.unanswerable.items()]
         return [("answerable", self.answerable), *groups, *sources]
+
+    _repr_pretty_ = shown
 
     def __str__(self) -> str:
         return "\n\n".join(_written(self))

@@ -159,14 +159,11 @@ def _silence(d: Diagnosis) -> Iterator[Finding]:
     silent, wrongly, gate = d.evaluation.silent, d.evaluation.false_silence, d.calibration.gate
     if gate is None or silent is None or wrongly is None:
         return
-    facts = {
-        "seen": say("silence", silent=silent),
-        "most": percent(exact_alpha(gate.alpha), exact=True),
-    }
+    seen, most = say("silence", silent=silent), percent(exact_alpha(gate.alpha), exact=True)
+    facts = {"seen": seen, "most": most}
     if wrongly.n:
-        passes = Share(
-            1 - wrongly.estimate, 1 - wrongly.high, 1 - wrongly.low, wrongly.n, wrongly.effective_n
-        )
+        low, high = 1 - wrongly.high, 1 - wrongly.low
+        passes = Share(1 - wrongly.estimate, low, high, wrongly.n, wrongly.effective_n)
         verdict = verdicts.verdict_on(gate, passes)
         sentence = say("false silence", wrongly=wrongly, **facts)
         if verdict is not None and verdict.too_few:

@@ -31,6 +31,7 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.scorer import needed_scorers
 from conformal_retrievers.calibration.subjects import at_most
+from conformal_retrievers.data.checks import check_no_table
 from conformal_retrievers.data.column_checks import Objects
 from conformal_retrievers.data.columns import ScoredQueries, places_by_group
 from conformal_retrievers.data.hits import HitColumns
@@ -129,6 +130,7 @@ def warn_if_retrieved_otherwise(queries: Sequence[JudgedQuery], calibration: Cal
 def _scored(given: Iterable[Any], calibration: Calibration) -> Iterable[ScoredQuery]:
     if isinstance(given, ScoredQueries | ScoredQuery):
         return given
+    check_no_table(given, "judged")
     queries: list[Any] = judged_queries(given) if isinstance(given, JudgedQuery) else [*given]
     if not queries or isinstance(queries[0], ScoredQuery):
         return queries

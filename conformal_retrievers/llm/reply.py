@@ -139,9 +139,8 @@ def object_schema(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 # The reasoning comes first, so that the verdict can follow from it.
-VERDICT = object_schema(
-    {"reasoning": {"type": "string"}, "verdict": {"type": "string", "enum": ["yes", "no"]}}
-)
+YES_OR_NO = {"type": "string", "enum": ["yes", "no"]}
+VERDICT = object_schema({"reasoning": {"type": "string"}, "verdict": YES_OR_NO})
 
 
 def verdict_of(answer: Reply | Unanswered) -> bool | str:

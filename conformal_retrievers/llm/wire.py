@@ -278,6 +278,5 @@ def _plain(value: object) -> object:
     fields: Mapping[str, Any] | None = getattr(type(value), "model_fields", None)
     if fields is None:
         raise TypeError(f"a {type(value).__name__} is not JSON")  # its repr may be endless
-    return _plain_parts(
-        {name: getattr(value, name) for name in fields if not _REACHED.fullmatch(name)}
-    )
+    own = {name: getattr(value, name) for name in fields if not _REACHED.fullmatch(name)}
+    return _plain_parts(own)

@@ -135,9 +135,8 @@ class LocalModel:
         positions = (mask.cumsum(1) - 1).clamp(min=0)
         with torch.inference_mode(), recording(self.model, self.name, recorder):
             # Without the head: the logits of a whole prompt are large, and not needed.
-            self.model.base_model(
-                input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False
-            )
+            inputs = {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
+            self.model.base_model(**inputs, use_cache=False)
         return self._attention(recorder.means(self.layers, 1), tokens, given)
 
     def _attention(

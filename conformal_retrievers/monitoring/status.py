@@ -8,6 +8,7 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
+from conformal_retrievers.data.text import shown
 from conformal_retrievers.theory.intervals import percent
 
 CHECKED = ConfigDict(allow_inf_nan=False, extra="forbid", strict=True)  # when a state is loaded
@@ -62,6 +63,8 @@ class Counts:
         return self.lost / self.judged if self.judged else math.nan
 
     def __add__(self, other: Counts) -> Counts:
+        if not isinstance(other, Counts):  # such as a handler's counts, which are by calibration
+            return NotImplemented
         mine, theirs = asdict(self), asdict(other)
         return Counts(**{name: mine[name] + theirs[name] for name in mine})
 
@@ -92,6 +95,8 @@ class MonitorStatus:
     def __bool__(self) -> bool:
         """Whether there was an alarm."""
         return self.drift or self.harm
+
+    _repr_pretty_ = shown
 
     def __str__(self) -> str:
         c = self.counts

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from conformal_retrievers.data.snippets import retrieved_in
+from conformal_retrievers.data.snippets import source_of
 from conformal_retrievers.scoring.reranker import Placed, Reranking
 from conformal_retrievers.scoring.wording import say
 
@@ -41,7 +41,7 @@ class CohereScorer(Reranking):
     def _rerank(self, query: str, snippets: Placed) -> Mapping[int, Any]:
         documents: dict[object, list[tuple[int, str]]] = {}
         for i, snippet in snippets:
-            place = retrieved_in(snippet) if self.spans and snippet.document is not None else i
+            place = source_of(snippet) if self.spans and snippet.document is not None else i
             documents.setdefault(place, []).append((i, snippet.text))
         # The lowest threshold: a calibration takes its place.
         wanted = {"relevant_spans": {"mode": "enabled", "threshold": 0.0}} if self.spans else {}

@@ -128,9 +128,8 @@ class EmbeddingScorer:
 
     def _matrix(self, vectors: Any, width: int | None = None, dtype: Any = None) -> NDArray[Any]:
         """Return n vectors as (n, d); raise ValueError unless they are numbers, d in each."""
-        invalid = (
-            f"embedder {self.name!r} returned vectors that are not lists of numbers of one length"
-        )
+        wrong = "vectors that are not lists of numbers of one length"
+        invalid = f"embedder {self.name!r} returned {wrong}"
         try:
             lists = {*map(type, vectors)} == {list}
             numbers = _packed(vectors) if lists else as_numbers(vectors, "they")

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets, retrieved_in
+from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets, source_of
 from conformal_retrievers.scoring.scorer import Scores
 from conformal_retrievers.scoring.wording import say
 
@@ -48,7 +48,7 @@ class ProvenceScorer:
         for i, snippet in enumerate(given):
             if not texts[i].isspace():
                 alone = snippet.document is None
-                places.setdefault(i if alone else retrieved_in(snippet), []).append(i)
+                places.setdefault(i if alone else source_of(snippet), []).append(i)
         scores = np.full(len(given), np.nan)
         if places:
             context = [[texts[i] for i in of_document] for of_document in places.values()]

@@ -5,15 +5,7 @@ returned stands beside their other columns, in `Retrieved.known`.
 """
 
 import asyncio
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Hashable,
-    Iterable,
-    Iterator,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from copy import copy
 from typing import Any
@@ -76,7 +68,7 @@ async def stop(tasks: Sequence[asyncio.Future[Any]]) -> None:
 
 
 def scored_once(
-    scorer: Hashable, query: str, snippets: Sequence[Snippet], score: Callable[[], Scores]
+    scorer: object, query: str, snippets: Sequence[Snippet], score: Callable[[], Scores]
 ) -> Scores:
     """Return scores by a scorer's name, or other key: of `shared` snippets, those that are known.
 

@@ -3,6 +3,7 @@
 import math
 import pickle
 from dataclasses import replace
+from enum import Enum
 
 import numpy as np
 import pytest
@@ -165,8 +166,10 @@ def judged():
 def test_scores_relative_to_the_query_are_refused_for_single_snippets(judged):
     refused = pytest.raises(ValueError, match="guarantee is 'snippet'")
     for guarantee in OF_QUERIES:
-        calibration = calibrate(judged, Fitted(), alpha=0.2, guarantee=guarantee)
+        of_enum = Enum("G", {"own": guarantee}, type=str).own
+        calibration = calibrate(judged, Fitted(), alpha=0.2, guarantee=of_enum)
         assert calibration.relative_to_query is True
+        assert guarantee in repr(calibration)
         with refused:
             calibration.guaranteeing("snippet")
     unpaid = Fitted()

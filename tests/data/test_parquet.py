@@ -194,6 +194,7 @@ def test_a_wrong_column_is_an_error_that_names_file_and_column(path, changed, fi
     ("changed", "field"),
     [
         ({"text": [[None]]}, "text 0 is missing"),
+        ({"relevant": [True], "rank": [1]}, r"no list; give read\(pandas\.read_parquet\(path\)\)"),
         ({"text": None}, "text 0 is missing"),
         ({"relevant": [[-1]]}, r"relevant\[0\] is .*-1"),
     ],

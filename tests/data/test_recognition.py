@@ -127,9 +127,7 @@ def test_a_value_never_becomes_the_id_that_evidence_names():
 )
 @pytest.mark.parametrize("unmarked", [0, 4])  # queries in which a person took a mark away
 def test_queries_with_nothing_but_relevant_snippets_are_refused(unmarked, use, tmp_path):
-    judged = [
-        JudgedQuery(f"q{i}", [f"doc-{i}", f"other-{i}"], [True, i >= unmarked]) for i in range(9)
-    ]
+    judged = [JudgedQuery(f"q{i}", [f"d{i}", f"no-{i}"], [True, i >= unmarked]) for i in range(9)]
     for queries in (judged, [*judged, JudgedQuery("nothing found", [], [], missed=1)]):
         with pytest.raises(ValueError, match="retrieved yet.*judge_retriever"):
             use(queries, tmp_path / "judged.jsonl")

@@ -15,17 +15,10 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever as LangChainRetriever
 from langchain_core.runnables import ConfigurableField, RunnableLambda
-from llama_index.core import MockEmbedding, VectorStoreIndex
+from llama_index.core import MockEmbedding, VectorStoreIndex, schema
 from llama_index.core.base.base_retriever import BaseRetriever as LlamaIndexRetriever
 from llama_index.core.llms import MockLLM
 from llama_index.core.query_engine import RetrieverQueryEngine
-from llama_index.core.schema import (
-    MetadataMode,
-    NodeRelationship,
-    NodeWithScore,
-    RelatedNodeInfo,
-    TextNode,
-)
 from llama_index.postprocessor import conformal as llama_index_conformal
 from llama_index.retrievers.bm25 import BM25Retriever
 from pydantic import Field
@@ -103,7 +96,7 @@ class ListedNodes(LlamaIndexRetriever):
         self.seen.append((caller.get(), query_bundle.embedding is None))
         query_bundle.embedding = [1.0]  # as a VectorIndexRetriever does
         return [
-            NodeWithScore(node=TextNode(text=text, id_=id), score=score)
+            schema.NodeWithScore(node=schema.TextNode(text=text, id_=id), score=score)
             for id, text, score in listed(self)
         ]
 
@@ -161,7 +154,8 @@ class InLlamaIndex:
         assert await hybrid.aretrieve("q") == nodes
         assert all(node.score == fusion(node.hits) for node in nodes)
         assert all(node.node.metadata == {} for node in nodes)
-        assert all(node.get_content(MetadataMode.LLM) == TEXTS[node.node_id] for node in nodes)
+        shown = [node.get_content(schema.MetadataMode.LLM) for node in nodes]
+        assert shown == [TEXTS[node.node_id] for node in nodes]
         return [(node.node_id, node.hits) for node in nodes]
 
     def filter_once(self, hybrid, conformal_filter):
@@ -413,10 +407,11 @@ async def test_columns_are_those_of_snippets_and_become_them_once_a_scorer_reads
     found, module = framework.retrieve(hybrid_in(framework)), framework.module
     columns_of = getattr(module, "RetrievedDocuments", None) or module.RetrievedNodes
     if framework.package is llama_index_conformal:
+        source, parent = (schema.RelatedNodeInfo(node_id=id) for id in "sp")
         for i, node in enumerate(found):
-            node.node.relationships[NodeRelationship.SOURCE] = RelatedNodeInfo(node_id="s")
+            node.node.relationships[schema.NodeRelationship.SOURCE] = source
             node.node.start_char_idx, node.node.end_char_idx = i, i + 1
-        found[0].node.relationships[NodeRelationship.PARENT] = RelatedNodeInfo(node_id="p")
+        found[0].node.relationships[schema.NodeRelationship.PARENT] = parent
     snippets, dense = module.to_snippets(found), RetrievalScorer("dense")
     # Of LlamaIndex, it would be counted from a parent.
     assert snippets[0].position == (7 if framework.package is langchain_conformal else None)
@@ -505,7 +500,7 @@ def test_another_retriever_or_depth_in_a_hybrid_one_gives_a_warning():
 
 
 def test_another_depth_or_search_mode_of_an_index_gives_a_warning():
-    nodes = [TextNode(text=text, id_=id) for id, text in TEXTS.items()]
+    nodes = [schema.TextNode(text=text, id_=id) for id, text in TEXTS.items()]
     index = VectorStoreIndex(nodes, embed_model=MockEmbedding(2))
 
     def hybrid(k=4, mode="default"):
@@ -529,7 +524,7 @@ def test_nodes_with_hits_survive_copies_pickles_and_json():
 
 def test_a_node_that_came_later_has_no_hits_and_is_kept_as_a_copy():
     nodes = hybrid_in(InLlamaIndex()).retrieve("q")
-    nodes.append(NodeWithScore(node=TextNode(text="later", id_="5")))
+    nodes.append(schema.NodeWithScore(node=schema.TextNode(text="later", id_="5")))
     keep = ConformalPostprocessor(filter=filter_at(RankScorer("bm25"), 0))
     kept = keep.postprocess_nodes(nodes, query_str="q")
     assert kept == [nodes[0], nodes[-1]]

@@ -9,11 +9,7 @@ import warnings
 
 import pytest
 from frameworks import MiniLMEmbeddings, compressing, cosine, filter_at, ids_of, texts_of
-from langchain_classic.retrievers import (
-    ContextualCompressionRetriever,
-    EnsembleRetriever,
-    MultiVectorRetriever,
-)
+from langchain_classic import retrievers as classic
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.load import dumps
@@ -171,7 +167,7 @@ async def test_a_vector_store_tells_its_scores_and_returns_the_same_documents(as
         *((retriever(kind=k), [None] * 3) for k in (WithoutScores, Failing, InWords, Reversed)),
         (Own(vectorstore=store()), [None] * 2),
         (SOME, [None] * 2),
-        (EnsembleRetriever(retrievers=[retriever(), SOME]), [None] * 3),
+        (classic.EnsembleRetriever(retrievers=[retriever(), SOME]), [None] * 3),
     ],
 )
 async def test_other_searches_have_relevance_scores_or_ranks_only(asked, scores):
@@ -448,15 +444,16 @@ async def test_what_is_no_document_counts_as_a_failure_of_its_retriever(found, c
 
 IN_MEMORY = "Normalised(all-MiniLM-L6-v2, similarity)"
 IN_3 = f"{IN_MEMORY}, k = 3"
-ENSEMBLE = EnsembleRetriever(retrievers=[retriever(3), Words()], weights=[0.5, 0.5])
-COMPRESSED = ContextualCompressionRetriever(base_retriever=retriever(3), base_compressor=Reranker())
+ENSEMBLE = classic.EnsembleRetriever(retrievers=[retriever(3), Words()], weights=[0.5, 0.5])
+PARTS = {"base_retriever": retriever(3), "base_compressor": Reranker()}
+COMPRESSED = classic.ContextualCompressionRetriever(**PARTS)
 
 
 class Sparse(Normalised):
     embeddings = property(lambda self: 1 / 0)  # as Qdrant's raises without dense vectors
 
 
-PARENTS = MultiVectorRetriever(vectorstore=store(Sparse), docstore=InMemoryStore())
+PARENTS = classic.MultiVectorRetriever(vectorstore=store(Sparse), docstore=InMemoryStore())
 
 
 @pytest.mark.parametrize(

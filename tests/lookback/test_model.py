@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 import torch
+import transformers as hf
 from tiny_models import (
     ARCHITECTURES,
     PROMPTS,
@@ -19,13 +20,6 @@ from tiny_models import (
 )
 from tokenizers import AddedToken, Regex, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
-from transformers import (
-    BertConfig,
-    BertLMHeadModel,
-    GenerationConfig,
-    RobertaConfig,
-    RobertaForCausalLM,
-)
 
 from conformal_retrievers.lookback.attention import Recorder
 from conformal_retrievers.lookback.model import LocalModel
@@ -276,7 +270,7 @@ def test_a_prompt_fits_up_to_the_last_token():
 def test_models_whose_ratios_would_be_wrong_are_refused():
     for model, message in (
         (tiny("mistral", sliding_window=64), "config.sliding_window is 64"),
-        (RobertaForCausalLM(RobertaConfig(**SHAPE, is_decoder=True)), "positions"),
+        (hf.RobertaForCausalLM(hf.RobertaConfig(**SHAPE, is_decoder=True)), "positions"),
     ):
         with pytest.raises(ValueError, match=f"model 'refused' .*{message}"):
             LocalModel(model, bpe_tokenizer(), name="refused")
@@ -285,7 +279,7 @@ def test_models_whose_ratios_would_be_wrong_are_refused():
 
 
 def test_models_whose_attention_is_not_plain_and_causal_are_not_read():
-    bert = BertLMHeadModel(BertConfig(**SHAPE, pad_token_id=0)).eval()
+    bert = hf.BertLMHeadModel(hf.BertConfig(**SHAPE, pad_token_id=0)).eval()
     shared, training = local("llama"), local("llama")
     shared.model.model.layers[2].self_attn.layer_idx = 1
     training.model.train()
@@ -363,13 +357,13 @@ def test_answers_that_do_not_fit_prompts_or_model_are_refused(answers, message):
 def test_settings_that_read_several_tokens_or_sequences_per_call_are_refused(model, settings):
     """In `generation`, and in the model's own settings."""
     with pytest.raises(ValueError, match="generation"):
-        model.generate(PROMPTS[:1], max_new_tokens=3, generation=GenerationConfig(**settings))
+        model.generate(PROMPTS[:1], max_new_tokens=3, generation=hf.GenerationConfig(**settings))
     model.model.generation_config.update(**settings)
     with pytest.raises(ValueError, match="generation"):
         model.generate(PROMPTS[:1], max_new_tokens=3)
 
 
-@pytest.mark.parametrize("generation", [None, GenerationConfig(do_sample=True, temperature=2.0)])
+@pytest.mark.parametrize("generation", [None, hf.GenerationConfig(do_sample=True, temperature=2.0)])
 def test_answers_are_recorded_when_sampled_and_whatever_the_models_own_cache(model, generation):
     """A static cache has room for keys that do not exist yet."""
     model.model.generation_config.cache_implementation = "static"

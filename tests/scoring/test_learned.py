@@ -145,8 +145,8 @@ def test_a_first_line_and_a_title_have_their_own_shares_of_the_query():
 def test_feedback_is_weighed_by_the_mean_z_score_and_is_one_itself():
     texts = ["a red wine", "red and white", "white bread", "a loaf of bread", "q red"]
     found = by_name(Sources((), ("s",), "none"), [[0.0, 1, 3, 2, 9]], [Snippet(t) for t in texts])
-    mean = found["scorer's z-score by s"] / 2  # with the stems, which are 0 here
-    own = -feedback("q", texts, mean)
+    # Half: the mean with the stems, which are 0 here.
+    own = -feedback("q", texts, found["scorer's z-score by s"] / 2)
     same(found, {"feedback": (own - own.mean()) / own.std()})
 
 

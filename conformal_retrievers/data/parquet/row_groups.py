@@ -76,7 +76,9 @@ def row_groups(
         ):
             names = file.schema_arrow.names
             given = [column for column in names if not column.startswith("__index_level_")]
+            flat = {f.name for f in file.schema_arrow if not pa.types.is_nested(f.type)}
             for wrong, why in (
+                ([*flat & {"relevant"}], "no list; give read(pandas.read_parquet(path))"),
                 ([c for c in given if c not in known], "unknown; drop it, or correct its name"),
                 ([c for c in given if given.count(c) > 1], "there twice; drop one"),
                 ([c for c in needed if c not in given], f"missing beside {', '.join(given):.200}"),

@@ -153,6 +153,8 @@ def records_of(source: Any) -> list[Record]:
         alone = isinstance(source, Mapping) or not isinstance(source, Iterable)
         items = [source] if alone else source
         if of_table:  # of polars, or of pandas
+            if hasattr(source, "reset_index"):  # of pandas, whose index may hold the ids
+                source = source.reset_index([*{*source.index.names} - {None, *source}])
             rows = getattr(source, "to_dicts", None)
             items = rows() if callable(rows) else source.to_dict("records")
         place, where = "row {}" if of_table else "records[{}]", f"the {type(source).__name__}"

@@ -23,7 +23,7 @@ class AnswerInput(TypedDict):
     group: NotRequired[str]
 
 
-def answer_filter_runnable(answer_filter: AnswerFilter) -> Runnable[AnswerInput, AIMessage]:
+def answer_filter_runnable(answer_filter: AnswerFilter) -> Runnable[Any, AIMessage]:
     """Return a Runnable from {"question", "context", "answer"} to the filtered answer.
 
     Put it after the model of a chain, and `RunnablePassthrough.assign(answer=prompt | chat)` before

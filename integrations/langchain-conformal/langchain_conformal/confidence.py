@@ -29,7 +29,7 @@ def confidence_runnable(
     max_new_tokens: int,
     generation: Any = None,
     prompt: Callable[[str, tuple[str, ...]], RagPrompt] = RagPrompt,
-) -> Runnable[QuestionInput, AIMessage]:
+) -> Runnable[Any, AIMessage]:
     """Return a Runnable from {"question", "context"} to an answer with its confidence.
 
     response_metadata["factuality"] of the message has "confidence" (None for an answer without a

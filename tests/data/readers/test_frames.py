@@ -37,6 +37,7 @@ def frame(rows=ROWS, columns=COLUMNS):
 
 def test_a_frame_in_long_form_is_read_as_the_files_that_pandas_writes_of_it(tmp_path):
     assert read(frame()) == read_frame(frame()) == EXPECTED
+    assert read(frame().set_index("query_id", drop=False).set_index("id", append=True)) == EXPECTED
     frame().to_csv(tmp_path / "rows.csv", index=False)
     frame().to_csv(tmp_path / "rows.csv.gz", index=False)
     frame().to_csv(tmp_path / "rows.tsv", index=False, sep="\t")
