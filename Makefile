@@ -50,12 +50,14 @@ coverage: .venv/dev ## every test, and the share of the lines and branches that 
 	.venv/bin/pytest -n 2 --cov --cov-report=term-missing:skip-covered
 
 release: .venv/dev ## the wheels and sdists in dist/, checked and tried in an environment of their own
+	@version=v$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' conformal_retrievers/version.py); \
+	[ "$${GITHUB_REF_NAME:-$$version}" = $$version ] || { echo "version.py has $$version, and the tag is $$GITHUB_REF_NAME"; exit 1; }
 	rm -rf dist && for folder in . integrations/*/; do .venv/bin/python -m build --outdir dist $$folder || exit 1; done
 	.venv/bin/twine check --strict dist/*
 	@set -e; env=$$(mktemp -d); trap 'rm -rf $$env' EXIT; root=$$PWD; .venv/bin/python -m venv $$env; \
-	$$env/bin/pip install --quiet -c constraints.txt "$$(ls $$root/dist/conformal_retrievers-*.whl)[cli,text]" \
-		$$root/dist/langchain_conformal-*.whl $$root/dist/llama_index_postprocessor_conformal-*.whl; \
-	cd $$env; PATH=$$env/bin:$$PATH; conformal-retrievers demo; python $$root/tests/installed.py $$root/README.md
+	$$env/bin/pip install --quiet -c constraints.txt "$$(ls "$$root"/dist/conformal_retrievers-*.whl)[cli,text]" \
+		"$$root"/dist/langchain_conformal-*.whl "$$root"/dist/llama_index_postprocessor_conformal-*.whl; \
+	cd $$env; PATH=$$env/bin:$$PATH; conformal-retrievers demo; python "$$root/tests/installed.py" "$$root/README.md"
 
 test-matrix: matrix-oldest-oldest matrix-oldest-newest matrix-newest-oldest matrix-newest-newest matrix-edge-newest ## both frameworks, oldest and newest
 

@@ -2,12 +2,16 @@
 
 import sys
 from contextlib import suppress
+from io import TextIOWrapper
 
 from conformal_retrievers.extras import require
 
 
 def main() -> None:
     """Run the command line, or say what to install for it."""
+    for stream in (sys.stdout, sys.stderr):  # Windows has another encoding for a pipe, without ≤
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="replace")
     try:
         require("cli", "typer", "rich")
         from conformal_retrievers.cli import app

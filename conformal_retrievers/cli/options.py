@@ -59,9 +59,8 @@ Retrieved = Annotated[Path, path("RETRIEVED")]
 OptionalJudged = Annotated[Path | None, path("JUDGED")]
 Answers = Annotated[Path, path("ANSWERS", dir_okay=False)]
 Alpha = Annotated[float, option("--alpha", "RATE", parser=passes(exact_alpha))]
-OtherAlpha = Annotated[
-    float | None, option("--alpha of another", "RATE", parser=passes(exact_alpha))
-]
+_OF_ANOTHER = option("--alpha of another", "RATE", parser=passes(exact_alpha))
+OtherAlpha = Annotated[float | None, _OF_ANOTHER]
 Delta = Annotated[float | None, option("--delta", "SHARE", parser=passes(check_delta))]
 Guarantee = Annotated[guarantees.Guarantee, option("--guarantee", "NAME")]
 ByGroup = Annotated[bool, flag("--by-group")]

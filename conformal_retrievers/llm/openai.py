@@ -59,7 +59,7 @@ def openai_llm(
     openai.OpenAIError
         When the model is asked, for a wrong key or an unknown model.
     """
-    require("llm", "openai")
+    require("llm", "httpx", "openai")
     from httpx import Response
     from openai import APIConnectionError, OpenAI, OpenAIError
 
@@ -75,10 +75,8 @@ def openai_llm(
     background_loop()  # now, before several threads ask
 
     def body(request: Request) -> dict[str, Any]:
-        messages = [
-            {"role": "system", "content": request.system},
-            {"role": "user", "content": request.user},
-        ]
+        system, user = request.system, request.user
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
         options = {"temperature": 0, **wire.openai_options(request), **fields}
         given = {name: value for name, value in options.items() if value is not None}
         return {"model": model, "messages": messages, **given}

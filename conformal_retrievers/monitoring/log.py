@@ -56,6 +56,7 @@ class FilterLog:
         line = text.encode("utf-8", "backslashreplace") + b"\n"
         # A FIFO without a reader raises OSError at once, instead of stopping the caller.
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NONBLOCK", 0)
+        flags |= getattr(os, "O_BINARY", 0)  # on Windows, where a line would end in two bytes
         file = os.open(self.path, flags, 0o644)
         try:
             if not stat.S_ISREG(os.fstat(file).st_mode):

@@ -41,9 +41,8 @@ def check_probability(name: str, value: float, meaning: str) -> float:
         as_share = f", for {value:g} % give {value / 100:g}" if 1 <= value < 100 else ""
         if name == "alpha" and 50 < value < 100:
             as_share = f", to keep {value:g} % give {1 - value / 100:.3g}"
-        raise ValueError(
-            f"{name} is {value!r:.80}; give {meaning} strictly between 0 and 1{as_share}"
-        )
+        remedy = f"give {meaning} strictly between 0 and 1{as_share}"
+        raise ValueError(f"{name} is {value!r:.80}; {remedy}")
     return float(str(value))  # as written, at any precision
 
 

@@ -480,6 +480,12 @@ def test_control_characters_of_files_are_printed_visibly(files, tmp_path):
     assert r"\u001b[2J" in error_of("evaluate", out, tmp_path / "bad.jsonl")
 
 
+def test_a_pipe_of_another_encoding_gets_every_character(files):
+    command = [sys.executable, "-m", "conformal_retrievers", "show", "plain.json"]
+    env = {**os.environ, "PYTHONIOENCODING": "cp1252"}
+    assert "score ≤ " in subprocess.check_output(command, cwd=files, env=env).decode()
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["show", "plain.json"], ["plan", "--json"]])
 def test_a_full_device_is_an_error_on_one_line(arguments, files):
     arguments += ["--alpha", "0.1"] if arguments[0] == "plan" else []
@@ -546,6 +552,8 @@ def test_bad_data_gives_one_line_with_file_and_field(line, field, files, tmp_pat
 
 
 def test_a_broken_calibration_and_a_missing_folder_are_named(files, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert "is a pipe; write it to a file" in error_of("calibrate", tmp_path / "pipe", "--alpha=.1")
     (tmp_path / "bad.json").write_text("{")
     assert "bad.json" in error_of("show", tmp_path / "bad.json")
     command = ("calibrate", files / "judged.jsonl", "--alpha", "0.1")

@@ -137,6 +137,8 @@ def takes_runs(path: str | Path) -> bool:
 
 
 def _is_parquet(path: str | Path) -> bool:
+    if Path(path).is_fifo():  # it can be read once, and this would be the first time
+        raise ValueError(f"{path} is a pipe; write it to a file, and give that")
     try:
         with open(path, "rb") as file:
             return file.read(4) == b"PAR1"

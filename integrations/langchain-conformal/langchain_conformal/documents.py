@@ -108,10 +108,8 @@ def hits_of(documents: Sequence[Document]) -> list[tuple[Hit, ...]]:
     known = _known(documents)
     if not any(known):
         return [(Hit(RETRIEVER, i, score),) for i, score in enumerate(scores_of(documents))]
-    return [
-        tuple([_hit(name, *at) for name, at in (hits or {}).items() if at is not None])
-        for hits in known
-    ]
+    pairs = [(hits or {}).items() for hits in known]
+    return [tuple([_hit(name, *at) for name, at in own if at is not None]) for own in pairs]
 
 
 def _hit(name: str, rank: float, score: float | None) -> Hit:

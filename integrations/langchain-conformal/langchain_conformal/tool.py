@@ -11,6 +11,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, StructuredTool
 
 from conformal_retrievers.data.copies import folded
+from conformal_retrievers.extras import absent
 from conformal_retrievers.results import Filtered, check_more, tool_description, tool_text
 from langchain_conformal.events import FilterRun
 from langchain_conformal.retriever import ConformalRetriever
@@ -79,7 +80,9 @@ def search_tool(
         For a `more_alpha` that is not smaller than the filter's alpha, or not greater than that of
         a gate in the calibration.
     """
-    from langgraph.prebuilt import InjectedState  # an agent needs it, and a filter does not
+    if absent("langgraph"):  # an agent needs it, and a filter does not
+        raise ModuleNotFoundError("langgraph is not installed. Type: pip install langgraph")
+    from langgraph.prebuilt import InjectedState
 
     if not isinstance(filtered, ConformalRetriever):
         raise TypeError(f"filtered is a {type(filtered).__name__}; give a ConformalRetriever")
