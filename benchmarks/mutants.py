@@ -223,10 +223,10 @@ MUTANTS = {
     ],
     "data/unanswerable.py": [
         ("if relevant or snippet.text in texts", "if relevant", "an equal text stays"),
-        ("query.snippets, *judged.snippets", "query.snippets, *query.snippets", "a judged text"),
+        ("relevant, *judged.relevant", "relevant, *[False for _ in judged.relevant]", "a text"),
         ("order.append(min([", "order.append(max([", "another order"),
         (
-            "fusion(hits) if score == fusion(snippet.hits) else score",
+            "fusion(hits) if fused else snippet.retrieval_score",
             "score",
             "the fusion of ranks that are gone",
         ),

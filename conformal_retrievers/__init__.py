@@ -10,7 +10,8 @@ from importlib import import_module
 
 from conformal_retrievers.version import __version__
 
-# Importing `typing` takes longest of all that happens here; of False, editors complete no name.
+# False, but not to an editor: it completes names that it believes are imported. To import `typing`
+# for its constant would take longest of all that happens here.
 TYPE_CHECKING = bool()  # noqa: UP018
 if TYPE_CHECKING:
     from typing import Any

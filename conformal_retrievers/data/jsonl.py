@@ -25,12 +25,7 @@ T = TypeVar("T", bound=BaseModel)
 class Row(BaseModel):
     """A JSON object whose fields are known: an unknown one is more often misspelt than harmless."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        coerce_numbers_to_str=True,
-        allow_inf_nan=False,
-        arbitrary_types_allowed=True,
-    )
+    model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True, allow_inf_nan=False)
 
 
 class EvidenceRow(Row):
@@ -74,16 +69,16 @@ def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:
 
     A line is {"id", "query", "group", "missed", "retriever", "k", "split", "answerable",
     "evidence": [{"document", "start", "end"}], "snippets": [{"id", "text", "relevant", "document",
-    "position", "retrieval_score", "hits": [{"retriever", "rank", "score"}], "embedding"}]};
-    "query", "snippets", "text" and "relevant" are required, of a hit all but "score", and all of
-    evidence, where "text" may stand in place of "start" and "end". "missed" is the number of known
-    relevant snippets that were not retrieved: 0 if there are none, absent if that is unknown.
-    "retriever" is a name that its user chose, or {"name", "framework"} as "LangChain" or
-    "LlamaIndex" has it, or, of several at once, {name: {"retriever", "k"}}. "split" names what cut
-    the snippets into sentences. "answerable" is false if nothing in the corpus answers the query.
-    "relevant_ids", or "evidence", stands in place of "snippets" before anything is retrieved, see
-    `JudgedQuery.from_ids`. Ranks count from 0, the best; the order of the snippets is not taken for
-    ranks. Blank lines are skipped. Raises ValueError naming the file, the line and the field.
+    "position", "retrieval_score", "hits": [{"retriever", "rank", "score"}]}]}; "query", "snippets",
+    "text" and "relevant" are required, of a hit all but "score", and all of evidence, where "text"
+    may stand in place of "start" and "end". "missed" is the number of known relevant snippets that
+    were not retrieved: 0 if there are none, absent if that is unknown. "retriever" is a name that
+    its user chose, or {"name", "framework"} as "LangChain" or "LlamaIndex" has it, or, of several
+    at once, {name: {"retriever", "k"}}. "split" names what cut the snippets into sentences.
+    "answerable" is false if nothing in the corpus answers the query. "relevant_ids", or "evidence",
+    stands in place of "snippets" before anything is retrieved, see `JudgedQuery.from_ids`. Ranks
+    count from 0, the best; the order of the snippets is not taken for ranks. Blank lines are
+    skipped. Raises ValueError naming the file, the line and the field.
     """
     for place, line in placed_lines(path):
         yield judged_query(place, parsed_json(place, line))
@@ -98,11 +93,11 @@ def judged_query(place: str, value: Any) -> JudgedQuery:
     relevant: list[Any] = []
     if isinstance(rows, list):
         rows = [dict(row) if isinstance(row, dict) else row for row in rows]
-        relevant = [row.pop("relevant", None) for row in rows if isinstance(row, dict)]
+        relevant = [row.pop("relevant", MISSING) for row in rows if isinstance(row, dict)]
         value = {**value, "snippets": rows}
     row = row_of(place, value, QueryRow)
-    if None in relevant:
-        i = relevant.index(None)
+    if MISSING in relevant:
+        i = relevant.index(MISSING)
         raise ValueError(f"{place}: snippets.{i}.relevant is missing; give true or false")
     if row.snippets is None and not (row.relevant_ids or row.evidence):
         what = "snippets, relevant_ids and evidence"

@@ -41,6 +41,9 @@ class JudgedQuery:
     an id occurs twice, a judgement is not true or false, there are more than k snippets (or
     documents, of sentences), evidence is not a range, relevant ids stand beside snippets, or a
     query that is not answerable has relevant snippets, missed ones or evidence.
+
+    >>> JudgedQuery("Who?", ["Ann did.", "It was."], [True, False], id="q1")
+    JudgedQuery('Who?', 2 snippets, 1 relevant, id='q1')
     """
 
     query: str

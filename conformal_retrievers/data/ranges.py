@@ -51,7 +51,6 @@ def as_evidence(where: str, given: Any) -> Evidence | Quote:
     Raises TypeError or ValueError unless it is a range, or a text that is not blank.
     """
     kinds = [*map(type, given)] if isinstance(given, (tuple, list)) else []
-    kinds = [str if issubclass(kind, str) else kind for kind in kinds]  # such as numpy's
     whole = [kind for kind in kinds[1:] if issubclass(kind, (int, np.integer))]
     if kinds == [str, str] and given[1].strip():
         return Quote(*given)

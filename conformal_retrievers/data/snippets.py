@@ -7,10 +7,15 @@ from typing import Annotated, Any, Generic, TypeVar, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import PlainValidator
 
 from conformal_retrievers.data.hits import RETRIEVER, Hit, HitColumns, Hits, Number, hit_columns
 
 T = TypeVar("T")
+
+
+def _not_in_files(vector: object) -> object:
+    raise ValueError("remove it, since files hold no embeddings")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +25,9 @@ class Snippet:
     `document` names the document that it was cut from, and `position` is its first character there.
     `retrieval_score` is the retriever's own score, on its own scale. `hits` are the rank and score
     of each retriever that found it. Only `text` is needed; a score may read the others.
+
+    >>> [Snippet("a", position=start).position for start in (12.0, float("nan"), -1)]  # of a table
+    [12, None, None]
     """
 
     text: str
@@ -29,18 +37,20 @@ class Snippet:
     # The retriever's own, on the retriever's own scale.
     retrieval_score: Annotated[float | None, Number] = None
     hits: Hits = ()  # of each retriever that found it; () if that is unknown
-    embedding: Sequence[float] | NDArray[np.floating[Any]] | None = field(
-        default=None, compare=False, repr=False
-    )  # (d,)
+    embedding: Annotated[
+        Sequence[float] | NDArray[np.floating[Any]] | None, PlainValidator(_not_in_files)
+    ] = field(default=None, compare=False, repr=False)  # (d,)
 
     def __post_init__(self) -> None:
         if not isinstance(self.text, str):
             raise TypeError(f"text is {self.text!r:.60}; give a str, such as document.page_content")
-        given: tuple[Any, Any] = self.position, self.retrieval_score
-        if isinstance(given[0], str) or isinstance(given[1], str):
-            raise TypeError(f"position, retrieval_score are {given!r:.80}; give numbers, or None")
-        if isinstance(given[0], float):  # as tables have it beside a missing one
-            object.__setattr__(self, "position", as_position(self.position))
+        start: Any = self.position
+        score: Any = self.retrieval_score
+        if isinstance(start, str) or isinstance(score, str):
+            given = f"position is {start!r:.40} and retrieval_score {score!r:.40}"
+            raise TypeError(f"{given}; give numbers, or None")
+        if start is not None and not (type(start) is int and start >= 0):  # of a table, of numpy
+            object.__setattr__(self, "position", as_position(start))
 
 
 class column(Generic[T]):  # noqa: N801, it is used as a decorator

@@ -207,7 +207,6 @@ def _cut(query: JudgedQuery, lists: Lists, depths: Mapping[str, int]) -> JudgedQ
 
 def _with_hits(snippet: Snippet, hits: tuple[Hit, ...]) -> Snippet:
     """Return the snippet with other hits; a score that is their fusion is that of the new ones."""
-    score = snippet.retrieval_score
-    return replace(
-        snippet, hits=hits, retrieval_score=fusion(hits) if score == fusion(snippet.hits) else score
-    )
+    fused = snippet.retrieval_score == fusion(snippet.hits)
+    score = fusion(hits) if fused else snippet.retrieval_score
+    return replace(snippet, hits=hits, retrieval_score=score)

@@ -23,6 +23,12 @@ class Counts:
 
     Counts of several processes are added, in any order: `sum(counts, Counts())` equals the counts
     of one process that filters all queries, up to 2**27 of them.
+
+    >>> sum([Counts(queries=1), Counts(queries=2)], Counts()).queries
+    3
+    >>> Counts() + {"a checksum": Counts()}
+    Traceback (most recent call last):
+    TypeError: unsupported operand type(s) for +: 'Counts' and 'dict'
     """
 
     __pydantic_config__ = CHECKED

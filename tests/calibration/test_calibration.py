@@ -169,7 +169,7 @@ def test_scores_relative_to_the_query_are_refused_for_single_snippets(judged):
         of_enum = Enum("G", {"own": guarantee}, type=str).own
         calibration = calibrate(judged, Fitted(), alpha=0.2, guarantee=of_enum)
         assert calibration.relative_to_query is True
-        assert guarantee in repr(calibration)
+        assert f"{guarantee!r}, alpha" in repr(calibration)
         with refused:
             calibration.guaranteeing("snippet")
     unpaid = Fitted()

@@ -24,7 +24,7 @@ def test_judged_queries_are_read_as_they_were_written(tmp_path):
         {"retriever": "dense", "rank": 0, "score": 1 / 3},
         {"retriever": "Café", "rank": 41},
     ]
-    assert "hits" not in first["snippets"][0]
+    assert not {"hits", "embedding"} & first["snippets"][2].keys()
     assert nothing == {"query": "nothing retrieved", "snippets": []}
     assert not unanswerable["answerable"]
     assert by_ids == {"query": "by ids", "relevant_ids": ["a", "ü"]}
@@ -36,14 +36,13 @@ def test_a_line_needs_only_query_and_text_and_relevant(tmp_path):
         '{"query": "q", "snippets": [{"text": "a", "relevant": true}]}\n'
         "\n"
         '{"id": 7, "query": "r", "snippets": '
-        '[{"id": 8, "text": "a", "relevant": false, "hits": null, "embedding": [0.5, 1]}]}\n'
+        '[{"id": 8, "text": "a", "relevant": false, "hits": null}]}\n'
     )
     first, second = read_jsonl(path)
     assert first == JudgedQuery("q", ["a"], [True])
     assert first.missed is None  # unknown; 0 is known
     assert first.hits == {}  # the order of a file is not taken for ranks
     assert second == JudgedQuery("r", [Snippet("a", id="8")], [False], id="7")
-    assert second.snippets[0].embedding == [0.5, 1]
 
 
 def with_snippet(**fields):
@@ -71,12 +70,15 @@ def with_evidence(**fields):
         ('{"snippets": []}', "query is missing"),
         ('{"query" : "p", "query": "q", "snippets": []}', "'query' occurs"),
         ('{"query": "q", "snippets": [{"relevant": true}]}', r"snippets\.0\.text is missing"),
+        (with_snippet(embedding=[0.5]), r"embedding is \[0.5\]; remove it, since files hold no"),
+        (with_snippet(relevant=None), r"relevant\[0\] is None; give true or false"),
         (with_snippet(retrieval_score=math.nan), r"snippets\.0\.retrieval_score is nan"),
         (with_snippet(retrieval_score=7).replace("7", "1e999"), "retrieval_score is inf"),
         (with_hit(rank="0"), r"hits\.0\.rank is '0'; give a number"),
         (with_evidence(end=10**9), "evidence has the range"),
         (with_snippet(hits=[{"retriever": "r"}]), r"hits\.0\.rank is missing"),
         ('{"query": "q", "snippets": [{}, {}, {}, {}, {}, {}]}', "3 more errors"),
+        ('{"query": "q", "snippets": [7, {"text": "t"}]}', r"snippets\.0 is 7; give a JSON object"),
         ('{"query": "q", "snippets": [], "misssed": 1}', "misssed is an unknown field"),
         ('{"query": "q", "snippets": [], "\\u001b[2J": 1}', r"\\u001b\[2J is an unknown field"),
         ('{"query": "q\\ud800", "snippets": []}', "query (has surrogates|is 'q.ud800')"),

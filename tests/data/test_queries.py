@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conformal_retrievers.data import Hit, JudgedQuery, ScoredQuery, Snippet, by_sentence, fuse
+from conformal_retrievers.data import Hit, JudgedQuery, ScoredQuery, Snippet, by_sentence
 
 # --- values ---------------------------------------------------------------------------------------
 
@@ -28,10 +28,9 @@ def asked(snippets, **fields):
     [
         (TypeError, "text is 5", lambda: Snippet(5)),
         (TypeError, "text is .{60};", lambda: Snippet(["a"] * 99)),
-        (TypeError, r"score are \('7', None\); give num", lambda: Snippet("a", None, None, "7")),
+        (TypeError, "position is '7' and", lambda: Snippet("a", position="7")),
+        (TypeError, "retrieval_score '0.5'; give", lambda: Snippet("a", retrieval_score="0.5")),
         (TypeError, "snippets is a single dict", lambda: JudgedQuery("q", {"a": "text"}, [True])),
-        (TypeError, "'bm25' has no scores", lambda: fuse({"bm25": {"d1": 9.1, "d2": 3.0}})),
-        (TypeError, "'bm25' has no scores", lambda: fuse({"bm25": ["d1", "d2"]})),
         (TypeError, "query is None", lambda: JudgedQuery(None, ["a"], [True])),
         (TypeError, "snippets is a single str", lambda: JudgedQuery("q", "abc", [True] * 3)),
         (ValueError, "1 snippets but 2 judgements", lambda: JudgedQuery("q", ["a"], [1, 0])),
@@ -56,12 +55,6 @@ def asked(snippets, **fields):
 def test_a_wrong_value_is_an_error_that_names_the_field(error, field, make):
     with pytest.raises(error, match=field):
         make()
-
-
-def test_a_position_beside_a_missing_one_in_a_table_is_whole_or_unknown():
-    assert Snippet("a", position=12.0) == Snippet("a", position=12)
-    assert Snippet("a", position=np.nan).position is None
-    assert f"{asked(['a', 'b'], id='q7')}" == "JudgedQuery('q', 2 snippets, 2 relevant, id='q7')"
 
 
 @pytest.mark.parametrize("number", [-1, 1.5, True, "2", 10**13])

@@ -108,9 +108,8 @@ def rerank_events(
         }
         started = _notify(callbacks.on_event_start, payload)
     if listened:
-        dispatcher.event(
-            ReRankStartEvent(query=query, nodes=nodes, top_n=len(nodes), model_name=scorer)
-        )
+        about: Any = {"query": query, "nodes": nodes, "top_n": len(nodes), "model_name": scorer}
+        dispatcher.event(ReRankStartEvent(**about))
     try:
         yield outcome
         outcome.nodes = kept(nodes, outcome.filtered)
