@@ -34,8 +34,7 @@ def test_queries_and_snippets_are_counted(guarantee, count_missed, n_queries, n_
     assert calibration.n_units == {None: n_snippets if guarantee == "snippet" else n_queries}
     assert (calibration.n_relevant, calibration.n_missed) == (5, 2 + 0 + 1 + 4)
     assert calibration.n_without_relevant == 1
-    assert calibration.ids == set("abcde")
-    assert calibration.n_without_id == 0
+    assert (calibration.ids, calibration.n_without_id) == (set("abcde"), 0)
 
 
 def test_ids_prove_that_queries_are_new_to_a_calibration_whose_queries_all_have_one():

@@ -122,8 +122,7 @@ def test_a_filter_calibrated_behind_the_gate_keeps_no_more_than_one_at_alpha_les
 def test_one_file_holds_filter_and_gate(tmp_path):
     BEHIND.save(tmp_path / "both.json")
     loaded = Calibration.load(tmp_path / "both.json")
-    assert loaded == BEHIND
-    assert loaded.gate == GATE.calibration
+    assert (loaded, loaded.gate) == (BEHIND, GATE.calibration)
     opened = ConformalFilter.of(loaded, [LAST, FIRST])
     assert opened.gate.scorer is FIRST
     silenced = opened(*SILENCED)

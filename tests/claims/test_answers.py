@@ -154,8 +154,7 @@ async def test_an_answer_is_divided_filtered_and_stated_again(llm, llm_server):
         "undivided": None,
     }
     again = await AnswerFilter(by_hand([]), llm).acall("q", filtered.answer, ["d"])
-    assert again.details == filtered.details
-    assert again.text == filtered.text
+    assert (again.details, again.text) == (filtered.details, filtered.text)
 
 
 async def test_a_merged_text_is_outside_the_guarantee_and_nothing_is_not_merged(llm, llm_server):

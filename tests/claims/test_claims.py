@@ -202,8 +202,7 @@ def test_the_filter_keeps_claims_above_the_threshold_and_no_others():
     assert filtered.kept.tolist() == [1]
     assert filtered.dropped.tolist() == [0, 2, 3]
     assert filtered.unscorable.tolist() == [2]
-    assert filtered.kept_claims == ("good",)
-    assert filtered.threshold == 0.5
+    assert (filtered.kept_claims, filtered.threshold) == (("good",), 0.5)
     assert filtered.p_values[:2].tolist() == [5 / 6, 1 / 6]
     assert conformal("q", ["low", "blank"], []).kept_claims == ()  # not the best instead
 

@@ -48,8 +48,7 @@ def test_a_blank_document_is_one_range(text):
 
 def test_no_documents_have_no_sentences():
     sentences = cut([], "sentences")
-    assert sentences.snippets == ()
-    assert sentences.document_of.shape == (0,)
+    assert (sentences.snippets, sentences.document_of.shape) == ((), (0,))
     assert passages(sentences, []) == []
     assert with_neighbours(sentences, [], 1).tolist() == []
 

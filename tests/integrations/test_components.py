@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import pickle
+from threading import get_ident
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ from pydantic import ValidationError
 
 from conformal_retrievers import Calibration, ConformalFilter, ScoredQuery, Snippet
 from conformal_retrievers.data.hits import RETRIEVER, Hit
-from conformal_retrievers.scoring import RetrievalScorer, score_snippets
+from conformal_retrievers.scoring import FunctionScorer, RetrievalScorer, score_snippets
 from langchain_conformal import ConformalCompressor, ConformalRetriever
 from llama_index.postprocessor.conformal import ConformalPostprocessor, as_scorer, embedding_scorer
 from llama_index.postprocessor.conformal.nodes import to_snippets
@@ -70,6 +71,14 @@ async def both(made, given, query="q"):
     kept = made.postprocess_nodes(given, query_str=query)
     assert await made.apostprocess_nodes(given, query_str=query) == kept
     return kept
+
+
+@each_component
+async def test_an_asynchronous_call_scores_in_a_thread(of):
+    at_work = []
+    scorer = FunctionScorer(lambda _, texts: at_work.append(get_ident()) or [0.0] * len(texts), "s")
+    await of.aask(of.made(TEXTS, filter=filter_at(scorer)), TEXTS)
+    assert {*at_work} - {get_ident()}
 
 
 KEEP_DOCUMENTS = COMPRESSOR.made(TEXTS, filter=filter_at(LOOKUP))

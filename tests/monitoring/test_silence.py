@@ -101,8 +101,7 @@ def test_a_saved_monitor_continues_unchanged(filtering, tmp_path):
         for monitor in (whole, first):
             monitor.observe(one.scores, silenced=one.silenced)
             monitor.observe_judged(judged)
-    assert first.status == whole.status
-    assert first._state == whole._state
+    assert (first.status, first._state) == (whole.status, whole._state)
     assert first._ordered == whole._ordered
 
 

@@ -228,8 +228,7 @@ def test_it_is_made_again_bit_for_bit_from_its_provenance():
     learned = fit(ANSWERABLE, UNANSWERABLE, [LENGTH, LONGEST])
     stored = json.loads(json.dumps(learned.provenance))
     again = query_scorer_of(stored, [LONGEST, LENGTH])
-    assert again == learned
-    assert again.name == learned.name
+    assert (again, again.name) == (learned, learned.name)
     assert needs(stored) == ["length", "longest"]
     assert scoring.retrievers_of(learned) == ("bm25", "dense")
     for asked in ANSWERABLE:
