@@ -3,6 +3,7 @@
 import math
 from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import drawn
 import numpy as np
@@ -111,9 +112,7 @@ def test_judged_queries_whose_score_the_file_does_not_hold_are_to_be_scored():
 def test_a_query_without_retrieved_snippets_counts_in_m1_and_recall():
     nothing, all_kept = ScoredQuery([], [], missed=1), replace(QUERIES[1], scores=[0.2, 0.1])
     e = evaluate(calibrated(), [nothing, all_kept])
-    assert e.m1.estimate == 0.5
-    assert e.recall_at_k.estimate == 0.5
-    assert e.m2.estimate == 1
+    assert [share.estimate for share in (e.m1, e.recall_at_k, e.m2)] == [0.5, 0.5, 1]
 
 
 def test_shares_of_whole_queries_have_wilsons_interval():
@@ -180,6 +179,7 @@ def test_text_removed_are_those_of_dropped_snippets():
     [
         ([], ValueError, "judged is empty"),
         ([QUERIES[0], JudgedQuery("q", [], [])], TypeError, r"judged\[1\]"),
+        (SimpleNamespace(columns=["question"]), TypeError, r"judged is a table; give read\(table"),
         (QUERIES[0], TypeError, "judged is a single ScoredQuery"),
         (JudgedQuery("q", [], []), TypeError, "judged is a single JudgedQuery"),
         ([ScoredQuery([0.1], [True], id="own")], ValueError, "'own'"),
