@@ -261,6 +261,5 @@ def check_derived(where: str, stored: Record, derived: Record) -> None:
             value, follows = value.scores.tolist(), follows.scores.tolist()
         if value == follows or (name in ROUNDED and math.isclose(value, follows, rel_tol=1e-3)):
             continue
-        raise ValueError(
-            say("does not follow", where=where, name=name, value=value, follows=follows)
-        )
+        facts = {"name": name, "value": value, "follows": follows}
+        raise ValueError(say("does not follow", where=where, **facts))

@@ -219,8 +219,8 @@ def _removal(d: Diagnosis) -> Iterator[Finding]:
         return sum(at) / e.n_queries
 
     if keep_all := share_at(math.inf):
-        names = shortened(", ".join(repr(g) for g in parts if c.threshold(g) == math.inf), 80)
-        sentence = say("groups keep all", share=percent(keep_all), groups=names)
+        names = ", ".join(repr(g or "no group") for g in parts if c.threshold(g) == math.inf)
+        sentence = say("groups keep all", share=percent(keep_all), groups=shortened(names, 80))
         yield Finding("threshold", "notice", sentence)
     if keep_none := share_at(-math.inf):
         some = f" in {percent(keep_none)} of the queries, by their group" if c.by_group else ""

@@ -250,11 +250,12 @@ def threshold_over_alpha(axes: Any, calibration: Calibration) -> None:
     """Draw the threshold at each alpha, of each group; where it is infinite, nothing is drawn."""
     alphas = alphas_of(calibration)
     at = [calibration.thresholds_at(alpha) for alpha in alphas]
-    for group, look in zip(calibration.n_units, itertools.cycle(["-", "--", "-.", ":"])):
+    looks = zip(itertools.cycle(["-", "--", "-.", ":"]), itertools.cycle([BLUE, RED, GREEN]))
+    for group, (look, color) in zip(calibration.n_units, looks, strict=False):
         name = None if group is None else _name(str(group))
         limits = np.array([thresholds[group] for thresholds in at])
         finite = np.where(np.isfinite(limits), limits, np.nan)
-        axes.plot(alphas, finite, look, color=BLUE, label=name)
+        axes.plot(alphas, finite, look, color=color, label=name)
     _finish(axes, calibration.alpha, "threshold")
 
 
@@ -263,7 +264,7 @@ def gate_errors(axes: Any, gate: GateEvaluation) -> None:
     curve = gate.curve
     axes.plot(curve.alpha, curve.alpha, color=GREY, linestyle="--", label="false silence, at most")
     axes.plot(curve.alpha, curve.answerable, color=BLUE, label="false silence")
-    looks = itertools.cycle(itertools.product(("-.", ":", "-"), (RED, GREEN)))
+    looks = zip(itertools.cycle(("-.", ":", "-")), itertools.cycle((RED, GREEN)), strict=False)
     for (name, silent), (line, color) in zip(curve.unanswerable.items(), looks, strict=False):
         axes.plot(curve.alpha, 1 - silent, line, color=color, label=f"speaks: {_name(name)}")
     _finish(axes, gate.alpha, "share of the queries", (0, 1.03))
@@ -292,8 +293,9 @@ def _finish(axes: Any, own: float, ylabel: str, ylim: Any = None) -> None:
 
 
 def _legend(axes: Any) -> None:
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2)
+    if labels := axes.get_legend_handles_labels()[1]:
+        columns = 1 if max(map(len, labels)) > 24 else 2
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, borderaxespad=0.2)
 
 
 def _name(text: str) -> str:

@@ -69,9 +69,8 @@ def exact_share(share: float) -> Fraction:
     """
     _check_number("share", share)
     if not 0 < share <= 1:
-        raise ValueError(
-            f"share is {share!r:.80}; give a number above 0 and at most 1, such as 0.9"
-        )
+        remedy = "give a number above 0 and at most 1, such as 0.9"
+        raise ValueError(f"share is {share!r:.80}; {remedy}")
     return Fraction(str(share))
 
 

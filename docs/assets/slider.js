@@ -34,7 +34,7 @@
     <path class="axis" d="M0 0V100H400"/><polyline class="kept" points="${curve("kept")}"/>
     <polyline class="dropped" points="${curve("removed")}"/><line class="now" y1="0" y2="100"/></svg>
     <p><span class="kept">relevant snippets kept</span>
-    <span class="dropped">all snippets dropped</span> over α, 0 to 100 %</p>`;
+    <span class="dropped">all snippets dropped</span> 0 to 100 %, over α from 0.01 to 0.5</p>`;
   const now = chart.querySelector(".now");
 
   const draw = () => {

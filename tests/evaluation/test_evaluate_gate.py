@@ -103,11 +103,11 @@ def test_the_first_lines_say_whether_the_gate_separates_here():
     assert "False silence: 25.0 % [0.6, 80.6] of the answerable queries" in said
     assert "at most 20 % is guaranteed" in said
     removed, other = "66.7 % [9.4, 99.2] of 'removed'", "100.0 % [15.8, 100.0] of 'other'."
-    assert f"At 20 % false silence it is silent on {removed} and {other}" in said
+    assert f"At its α of 20 % it is silent on {removed} and {other}" in said
     near = [unanswerable(f"near{i}", score) for i, score in enumerate([0.1] * 8)]
     assert "Not separable" not in str(evaluate_gate(GATE, ANSWERABLE, near[:3]))  # 70.8 may be it
     said = " ".join(str(evaluate_gate(GATE, ANSWERABLE, near)).split())
-    assert "Not separable here: at 20 % false silence it is silent on 0.0 % [0.0, 36.9] of" in said
+    assert "Not separable here: at its α of 20 % it is silent on 0.0 % [0.0, 36.9] of" in said
     assert "[0.0, 36.9] of the unanswerable." in said
     assert "is unknown: none were given" in " ".join(str(evaluate_gate(GATE, ANSWERABLE)).split())
 
