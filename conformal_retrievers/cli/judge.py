@@ -50,6 +50,6 @@ def _say_what_is_written(judging: Judging) -> None:
     written, unsure = judging.n_done - len(judging.unsure), len(judging.unsure)
     say(f"{written} of {len(judging.queries)} questions are judged.")
     if unsure:
-        say(f"Beside these, {unsure} left out as unsure, since a snippet is marked so.")
+        say(f"Left out as unsure, since a snippet is marked so: {unsure}.")
     if written:
         say(f"Calibrate with: conformal-retrievers calibrate {judging.out} --alpha 0.1")

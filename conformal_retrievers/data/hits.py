@@ -109,13 +109,13 @@ def fuse(lists: Mapping[str, Sequence[tuple[Key, float | None]]]) -> dict[Key, t
     ['b', 'a']
     >>> fuse({"bm25": {"b": 7.0, "a": 3.0}})  # nor a list of ids
     Traceback (most recent call last):
-    TypeError: the list of 'bm25' has no scores; give (id, score)
+    TypeError: the list of 'bm25' has no pairs; give (id, score)
     """
     hits: dict[Key, dict[str, Hit]] = {}
     for retriever, items in lists.items():
         for rank, item in enumerate(items):
-            if isinstance(item, str):  # such as the ids of a run
-                raise TypeError(f"the list of {retriever!r:.60} has no scores; give (id, score)")
+            if isinstance(items, Mapping) or isinstance(item, str):
+                raise TypeError(f"the list of {retriever!r:.60} has no pairs; give (id, score)")
             key, score = item
             hits.setdefault(key, {}).setdefault(retriever, Hit(retriever, rank, score))
     fused = {key: tuple(by_retriever.values()) for key, by_retriever in hits.items()}

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from os import PathLike
 from typing import Any
 
 from conformal_retrievers.data.checks import all_of, check_no_table
@@ -29,11 +29,12 @@ def with_questions(
     Raises what `queries_to_judge` raises, TypeError for a mapping or a table, and ValueError
     for a question that occurs twice.
 
+    >>> from pathlib import Path
     >>> with_questions(Path("questions.txt"))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     TypeError: judged is ...Path('questions.txt'); give a list of questions, or of judged...
     """
-    if isinstance(judged, str | Mapping | JudgedQuery | Path):  # a mapping would lose its values
+    if isinstance(judged, str | Mapping | JudgedQuery | PathLike):  # a mapping loses values
         raise TypeError(say("no questions", name=name, judged=judged))
     check_no_table(judged, name)
     if hasattr(judged, "invoke") or hasattr(judged, "retrieve"):

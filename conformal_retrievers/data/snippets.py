@@ -221,10 +221,10 @@ def as_position(start: object) -> int | None:
 
     A splitter that does not find the text again writes −1, and some stores return floats.
 
-    >>> [as_position(start) for start in (12, 12.0, -1, 12.5, True, None)]
-    [12, 12, None, None, None, None]
+    >>> [as_position(start) for start in (12, 12.0, np.float32(12), -1, 12.5, True, None)]
+    [12, 12, 12, None, None, None, None]
     """
-    if isinstance(start, bool) or not isinstance(start, (int, float, np.integer)):
+    if isinstance(start, bool) or not isinstance(start, (int, float, np.integer, np.floating)):
         return None
     return int(start) if start >= 0 and start % 1 == 0 else None
 

@@ -219,7 +219,7 @@ def _removal(d: Diagnosis) -> Iterator[Finding]:
         return sum(at) / e.n_queries
 
     if keep_all := share_at(math.inf):
-        names = ", ".join(repr(g or "no group") for g in parts if c.threshold(g) == math.inf)
+        names = ", ".join(repr(g) if g else "no group" for g in parts if c.threshold(g) == math.inf)
         sentence = say("groups keep all", share=percent(keep_all), groups=shortened(names, 80))
         yield Finding("threshold", "notice", sentence)
     if keep_none := share_at(-math.inf):
