@@ -103,7 +103,8 @@ def fuse(lists: Mapping[str, Sequence[tuple[Key, float | None]]]) -> dict[Key, t
     """Return the hits of each item in the retrievers' lists, in the order of fusion.
 
     Lists have keys and scores, best first. An item that a retriever returns twice has its first
-    place there. Ties go by the retrievers' order, then by rank.
+    place there. Ties go by the retrievers' order, then by rank. Raises TypeError for ids without
+    scores, and for a mapping from ids to scores: give its items, best first.
 
     >>> list(fuse({"dense": [("a", 0.9), ("b", 0.8)], "bm25": [("b", 7.0)]}))
     ['b', 'a']

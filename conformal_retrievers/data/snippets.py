@@ -24,7 +24,9 @@ class Snippet:
 
     `document` names the document that it was cut from, and `position` is its first character there.
     `retrieval_score` is the retriever's own score, on its own scale. `hits` are the rank and score
-    of each retriever that found it. Only `text` is needed; a score may read the others.
+    of each retriever that found it. Only `text` is needed; a score may read the others. A position
+    that is no whole number, or below 0, is unknown. Raises TypeError for a `text` that is no str,
+    and for a position or a score that is one.
 
     >>> [Snippet("a", position=start).position for start in (12.0, float("nan"), -1)]  # of a table
     [12, None, None]
