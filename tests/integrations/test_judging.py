@@ -188,7 +188,8 @@ def test_sentences_with_some_of_the_evidence_are_relevant(package, make):
             here = range(sentence.position, sentence.position + len(sentence.text))
             assert pages()[sentence.document][here.start : here.stop] == sentence.text
             shared = {*here} & {*range(300, 420)} if sentence.document == query.id else set()
-            assert relevant == any(shared)
+            visible = [i for i in shared if not pages()[query.id][i].isspace()]
+            assert relevant == (len(visible) >= 3)
             left -= shared
         left = {i for i in left if not pages()[query.id][i].isspace()}
         assert query.missed == (len(left) > 3)  # most of it was retrieved, or it counts as missed
@@ -206,6 +207,7 @@ def llm(llm_server):
 
 
 @each_package
+@pytest.mark.filterwarnings("ignore:.*near copies")  # some Pythons have such docstrings
 def test_questions_become_judged_queries_with_hits_that_calibrate(package, make, llm, llm_server):
     labelled = package.label_retriever(make(), ASKED, llm, progress=False)
     assert len(llm_server.bodies) == len(ASKED) * K

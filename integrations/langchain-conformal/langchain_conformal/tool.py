@@ -89,12 +89,13 @@ def search_tool(
     check_more(filtered._filter().calibration, more_alpha)
     fields = {field: getattr(filtered, field) for field in ConformalRetriever.model_fields}
     both = _WithMore(**fields, more_alpha=more_alpha)
-    of_run = Annotated[list[BaseMessage] | None, InjectedState("messages")]
+    # Without None, which Python 3.10 would put around the annotation.
+    of_run = Annotated[Sequence[BaseMessage], InjectedState("messages")]
 
-    def earlier(question: str, messages: Sequence[BaseMessage] | None) -> list[Document] | None:
+    def earlier(question: str, messages: Sequence[BaseMessage]) -> list[Document] | None:
         """Return what the last result for the question has left, None before the first."""
         asked = folded(question)
-        for message in reversed(messages or ()):
+        for message in reversed(messages):
             if isinstance(message, HumanMessage):  # the model may not see what came before it
                 break
             if isinstance(message, ToolMessage) and message.name == name:
@@ -109,11 +110,11 @@ def search_tool(
         text = tool_text([document.page_content for document in kept], bool(more), again)
         return text, {"question": question, "documents": [*kept], "more": more}
 
-    def search(question: str, config: RunnableConfig, messages: of_run = None) -> Answer:
+    def search(question: str, config: RunnableConfig, messages: of_run = ()) -> Answer:
         more = earlier(question, messages)
         return answer(question, both.invoke(question, config) if more is None else more)
 
-    async def asearch(question: str, config: RunnableConfig, messages: of_run = None) -> Answer:
+    async def asearch(question: str, config: RunnableConfig, messages: of_run = ()) -> Answer:
         more = earlier(question, messages)
         return answer(question, await both.ainvoke(question, config) if more is None else more)
 
