@@ -47,7 +47,8 @@ def write_whole(
         if target.exists() and not target.is_file():
             raise OSError(None, "it is a folder, or no regular file")
         _remove_left_over(target.parent)
-        handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+        mode = 0o600 if target.exists() else 0o666  # the old one may be private
+        handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(content) if isinstance(content, bytes) else content(file)

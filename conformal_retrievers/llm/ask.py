@@ -216,6 +216,8 @@ class _Run:
 
     def finished(self) -> list[Reply | Unanswered]:
         """Return the answers; log the failed ones, which a filter only sees as unscorable."""
+        if None in self.answers and not self.give_up:
+            return self.answers  # it was cancelled, and nobody reads them
         left = Unanswered(f"not asked: {ENOUGH} requests in a row found no connection")
         self.answers = [left if answer is None else answer for answer in self.answers]
         asked = [(i, self.answers[i]) for i in self.missing]

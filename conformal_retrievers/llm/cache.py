@@ -1,6 +1,7 @@
 """A cache of an LLM's replies in one SQLite file.
 
-Each is stored under a SHA-256 of model and request; the file contains no queries and no snippets.
+Each is stored under a SHA-256 of model and request. The file has no queries and no snippets, but a
+reply may quote them.
 """
 
 import hashlib

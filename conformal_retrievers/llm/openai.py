@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from conformal_retrievers.extras import require
@@ -72,6 +72,7 @@ def openai_llm(
         raise ValueError(text) from error
     with client:
         settings = str(client.base_url), client.api_key, timeout, max_retries
+        address = client.base_url.copy_with(userinfo=b"", query=None)
     background_loop()  # now, before several threads ask
 
     def body(request: Request) -> dict[str, Any]:
@@ -86,7 +87,7 @@ def openai_llm(
         try:
             response = await client.post(PATH, cast_to=Response, body=body(request))
         except APIConnectionError as error:  # which names no address
-            error.args = (f"{error} The server's address is {settings[0]}",)
+            error.args = (f"{error} The server's address is {address}",)
             raise
         return _reply(response.content)
 
@@ -112,7 +113,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=background_loop.cache_clear)  # a fork lacks it
 
 
-@cache
+@lru_cache(64)  # keys may change hourly
 def _client(loop: object, base_url: str, key: str, timeout: float, max_retries: int) -> Any:
     """Return the client, with connections of this loop, of all models with these settings."""
     import anyio

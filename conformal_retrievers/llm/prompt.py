@@ -99,7 +99,7 @@ def _fields(text: str) -> frozenset[str]:
 # of everything with that form: a name without white space, between signs or not; and characters
 # that are read but not seen.
 _ESCAPED = re.compile(
-    r"[<>&]|\[(?=\s*[^]\w\s[\"\\']{0,3}[A-Za-z_][^]\s]*\s*\])" f"|[{UNSEEN}{VARIATIONS}]"
+    r"[<>&]|\[(?=\s*[^]\w\s[\"\\']{0,3}[A-Za-z_][^]\s]{0,99}\s*\])" f"|[{UNSEEN}{VARIATIONS}]"
 )
 _STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')  # in JSON; the brackets of lists are outside
 

@@ -230,7 +230,10 @@ def name_of(
 # Fields that state how a model is reached, and keys. They do not change an answer.
 _REACHED = re.compile(
     "(openai_)?(api_key|api_base|organization)|openai_proxy|base_url|api_version|azure_endpoint"
-    "|(request_)?timeout|max_retries|default_headers|http_socket_options"
+    "|(request_)?timeout|max_retries|http_socket_options"
+    "|.*(headers|(default|extra)_query|secret|password|credential|authorization|(api|access)[-_]?key).*"
+    "|(.*_)?token",
+    re.IGNORECASE,
 )
 
 # Nor do fields that state which model it is, or who listens. `temperature` has its own place.
@@ -248,13 +251,13 @@ def settings_of(model: object, *, without: Container[str] = ()) -> dict[str, Any
 
     They are the pydantic fields that JSON can hold, with sets as sorted lists and pydantic models
     as dicts, except those that are known to change no answer and those in `without`. Clients,
-    functions and other objects are left out.
+    functions and other objects are left out, as is what the framework itself does not store.
     """
     fields: Mapping[str, Any] = getattr(type(model), "model_fields", {})
     given = {
         name: value
         for name, field in fields.items()
-        if not (name in without or _REACHED.fullmatch(name) or _NO_SETTING.fullmatch(name))
+        if not (name in without or field.exclude or _NO_SETTING.fullmatch(name))
         and (value := getattr(model, name, None)) not in ({}, [], "")
         and value != field.get_default(call_default_factory=True)
     }
@@ -262,13 +265,18 @@ def settings_of(model: object, *, without: Container[str] = ()) -> dict[str, Any
 
 
 def _plain_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts that JSON can hold, as it holds them, without those that are None."""
-    plain = {}
+    """Return the parts that JSON can hold, as it holds them, without None, keys and addresses."""
+    plain: dict[str, Any] = {}
     for name, part in parts.items():
         if part is not None:
             with suppress(TypeError, ValueError):
-                plain[name] = json.loads(json.dumps(part, sort_keys=True, default=_plain))
+                text = json.dumps({name: part}, sort_keys=True, default=_plain)
+                plain |= json.loads(text, object_hook=_without_keys)
     return plain
+
+
+def _without_keys(part: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in part.items() if not _REACHED.fullmatch(k) and v != {}}
 
 
 def _plain(value: object) -> object:

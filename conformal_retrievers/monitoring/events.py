@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from typing_extensions import Self
 
 from conformal_retrievers.calibration.gates.gate import Gated, GateDecision
 from conformal_retrievers.data.files import explain
@@ -146,6 +147,14 @@ class _Event(BaseModel):
     kept: list[Count]
     group: str | None = None
     query: str | None = None
+    characters: list[Count] | None = None
+
+    @model_validator(mode="after")
+    def _has_what_it_kept(self) -> Self:
+        sizes = range(self.k) if self.characters is None else self.characters
+        if len(sizes) != self.k or max(self.kept, default=-1) >= self.k:
+            raise ValueError(f"kept or characters is not of {self.k} items, which is k")
+        return self
 
 
 class _Gate(BaseModel):
@@ -165,7 +174,6 @@ class _SnippetsEvent(_Event):
     gate: _Gate | None = None
     failed_retrievers: list[str] = []
     shadow: bool = False
-    characters: list[Count] | None = None
 
 
 class _ClaimsEvent(_Event):

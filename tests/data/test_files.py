@@ -156,7 +156,12 @@ def test_a_link_stays_a_link_and_a_file_keeps_its_mode(tmp_path):
     target.write_bytes(b"old")
     target.chmod(0o640)
     link.symlink_to(target)
-    files.write_whole(link, b"new", what="thing")
+
+    def write(file):
+        assert os.fstat(file.fileno()).st_mode & 0o077 == 0  # as long as it is not that file
+        file.write(b"new")
+
+    files.write_whole(link, write, what="thing")
     assert link.is_symlink()
     assert target.read_bytes() == b"new"
     assert target.stat().st_mode & 0o777 == 0o640

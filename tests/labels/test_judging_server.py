@@ -101,6 +101,7 @@ def test_a_forwarded_port_and_the_pages_own_origin_are_allowed(url):
         (400, {"body": "[" * 100_000, "headers": {"Content-Type": "application/json"}}),
         (415, {"body": "{}", "headers": {"Content-Type": "text/plain"}}),
         (413, {"fields": MARKS, "headers": {"Content-Length": str(LONGEST + 1)}}),
+        (413, {"fields": MARKS, "headers": {"Content-Length": "9" * 5000}}),
         (501, {"method": "OPTIONS"}),
     ],
 )

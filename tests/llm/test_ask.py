@@ -122,7 +122,8 @@ class Held:
 
     async def give_up(self):
         """Ask for what is held, and cancel that while its thread is at work."""
-        call = asyncio.create_task(aask(self.llm, [Request("s", "held")], concurrency=1))
+        requests = [Request("s", "held"), *REQUESTS[:2]]  # of which only the first is asked
+        call = asyncio.create_task(aask(self.llm, requests, concurrency=1))
         assert await asyncio.to_thread(self.begun.wait, 30)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):

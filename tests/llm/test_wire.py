@@ -150,7 +150,9 @@ class Model(pydantic.BaseModel):
     grammar: Grammar | None = None
     banned: set[str] = set()
     bias: dict[int, float] = {}
+    more: dict = {}
     key: pydantic.SecretStr | None = None
+    aws_secret: str = pydantic.Field("", exclude=True)
     client: object = None
 
 
@@ -163,7 +165,12 @@ class Model(pydantic.BaseModel):
             {"grammar": Grammar(strict=True, api_key="secret", client=object())},
             {"grammar": {"rules": ["a"], "strict": True}},
         ),
-        ({"key": pydantic.SecretStr("secret"), "client": object()}, {}),
+        ({"key": pydantic.SecretStr("secret"), "client": object(), "aws_secret": "secret"}, {}),
+        (
+            {"more": {"extra_headers": {"a": "b"}, "with": [{"X-API-Key": "c", "max_tokens": 5}]}},
+            {"more": {"with": [{"max_tokens": 5}]}},
+        ),
+        ({"more": {"client_kwargs": {"headers": {"Authorization": "secret"}}}}, {}),
         ({}, {}),
     ],
 )

@@ -269,6 +269,8 @@ def test_a_file_of_other_lines_is_not_a_log(tmp_path, line):
         ({"alpha": []}, "alpha"),
         ({"alpha": "0.1"}, "alpha"),
         ({"kept": ["0"]}, "kept"),
+        ({"kept": [4]}, "kept or characters is not of 4 items, which is k"),
+        ({"characters": [9, 9]}, "kept or characters is not of 4 items"),
         ({"gate": {**GATE, "decision": "mute"}}, r"gate\.decision"),
         ({"gate": {**GATE, "score": "high"}}, r"gate\.score"),
     ],

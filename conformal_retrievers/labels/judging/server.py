@@ -116,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
         number, length = self._number(), self.headers.get("Content-Length", "")
         if self.headers.get_content_type() != "application/json" or not length.isdecimal():
             raise _Refused(415, "the body is not JSON of a stated length")
-        if int(length) > LONGEST:
+        if len(length) > 9 or int(length) > LONGEST:
             raise _Refused(413, "the body is too long")
         body = self.rfile.read(int(length))
         try:
