@@ -55,8 +55,7 @@ class ClaimFilter:
 
     def __post_init__(self) -> None:
         checks.check_subject(self.calibration, CLAIMS)
-        needed = "an object with a name and relevance(query, claims, documents)"
-        needed += ", such as ClaimRelevance(embedding)"
+        needed = "a name and relevance(query, claims, documents), as ClaimRelevance(embedding) has"
         checks.check_type(ClaimScorer, needed, scorer=self.scorer)
         checks.check_same_scorer(self.scorer.name, calibrated=self.calibration.scorer)
 

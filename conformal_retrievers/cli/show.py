@@ -36,19 +36,12 @@ def show(calibration: options.CalibrationFile, as_json: options.Json = False) ->
     rule = shown.subject.says("rule", threshold="the threshold", scorer=shown.scorer)
     say(f"\nThresholds by alpha: {rule}.\n")
     rows = facts["thresholds"]
-    print_table(
-        ["", *next(iter(rows.values()))],
-        ([g or f"all {shown.subject.units}", *map(_cell, rows[g].values())] for g in rows),
-    )
+    cells = ([g or f"all {shown.subject.units}", *map(_cell, rows[g].values())] for g in rows)
+    print_table(["", *next(iter(rows.values()))], cells)
     if sources := facts.get("silent_on"):
         say("\nSilent on unanswerable queries by alpha, in %:\n")
-        print_table(
-            ["", *next(iter(sources.values()))["silent"]],
-            (
-                [visible(n), *map(_share, source["silent"].values())]
-                for n, source in sources.items()
-            ),
-        )
+        cells = ([visible(n), *map(_share, s["silent"].values())] for n, s in sources.items())
+        print_table(["", *next(iter(sources.values()))["silent"]], cells)
 
 
 def facts_of(calibration: Calibration) -> dict[str, Any]:

@@ -112,9 +112,7 @@ def judged_without_answers(
     queries = queries_to_judge(judged)
     retrieved = judge(retriever, queries)
     if deeper is None:
-        return without_answers(
-            queries, retrieved, lambda more: judge(deepened(retriever, more), queries)
-        )
+        return without_answers(queries, retrieved, lambda n: judge(deepened(retriever, n), queries))
     deep = judge(deeper, queries)
     return without_answers(queries, retrieved, lambda more: deep)
 

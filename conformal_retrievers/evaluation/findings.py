@@ -95,18 +95,17 @@ def _missing(d: Diagnosis) -> Iterator[Finding]:
         yield Finding("recall", "notice", say("recall unknown"))
     elif e.n_missed:
         sentence = say("missing", recall=e.recall_at_k, end_to_end=end_to_end)
-        if end_to_end.high < d.target:
-            yield Finding("missing", "notice", f"{sentence} {say('deeper')}")
-        else:
-            yield Finding("missing", "fine", sentence)
+        severity: Severity = "notice" if end_to_end.high < d.target else "fine"
+        advice = f" {say('deeper')}" if severity == "notice" else ""
+        yield Finding("missing", severity, sentence + advice)
 
 
 def _irrelevant(d: Diagnosis) -> Iterator[Finding]:
     e = d.evaluation
     if e.precision.n:
         severity: Severity = "notice" if e.only_irrelevant > MANY_IRRELEVANT else "fine"
-        share, only = percent(1 - e.precision.estimate), percent(e.only_irrelevant)
-        yield Finding("irrelevant", severity, say("irrelevant", share=share, only=only))
+        facts = {"share": percent(1 - e.precision.estimate), "only": percent(e.only_irrelevant)}
+        yield Finding("irrelevant", severity, say("irrelevant", **facts))
 
 
 def _groups(d: Diagnosis) -> Iterator[Finding]:
@@ -114,10 +113,9 @@ def _groups(d: Diagnosis) -> Iterator[Finding]:
     for name, verdict in e.groups_below.items():
         n = _measured(e.by_group[name], c)
         sentence = say("group", name=name, verdict=verdict, n=n, target=target)
-        if c.by_group:
-            yield Finding("group", "problem", sentence)
-        else:
-            yield Finding("group", "notice", f"{sentence} {verdicts.COVER_EACH}")
+        severity: Severity = "problem" if c.by_group else "notice"
+        advice = "" if c.by_group else f" {verdicts.COVER_EACH}"
+        yield Finding("group", severity, sentence + advice)
 
 
 # --- what the scores show -------------------------------------------------------------------------
@@ -156,16 +154,15 @@ def _empty(d: Diagnosis) -> Iterator[Finding]:
 
 
 def _silence(d: Diagnosis) -> Iterator[Finding]:
-    silent, wrongly, gate = d.evaluation.silent, d.evaluation.false_silence, d.calibration.gate
-    if gate is None or silent is None or wrongly is None:
+    silent, lost, gate = d.evaluation.silent, d.evaluation.false_silence, d.calibration.gate
+    if gate is None or silent is None or lost is None:
         return
     seen, most = say("silence", silent=silent), percent(exact_alpha(gate.alpha), exact=True)
     facts = {"seen": seen, "most": most}
-    if wrongly.n:
-        low, high = 1 - wrongly.high, 1 - wrongly.low
-        passes = Share(1 - wrongly.estimate, low, high, wrongly.n, wrongly.effective_n)
+    if lost.n:
+        passes = Share(1 - lost.estimate, 1 - lost.high, 1 - lost.low, lost.n, lost.effective_n)
         verdict = verdicts.verdict_on(gate, passes)
-        sentence = say("false silence", wrongly=wrongly, **facts)
+        sentence = say("false silence", wrongly=lost, **facts)
         if verdict is not None and verdict.too_few:
             yield Finding("silence", "notice", f"{sentence}. {verdict.shortage}")
         elif verdict is None or verdict.p_value > 1 - d.level:

@@ -117,6 +117,5 @@ def as_data(value: object) -> str:
     def escape(found: re.Match[str]) -> str:
         return json.dumps(found[0])[1:-1] if ord(found[0]) > 0x7F else f"\\u{ord(found[0]):04x}"
 
-    return _STRING.sub(
-        lambda string: _ESCAPED.sub(escape, string[0]), json.dumps(value, ensure_ascii=False)
-    )
+    text = json.dumps(value, ensure_ascii=False)
+    return _STRING.sub(lambda string: _ESCAPED.sub(escape, string[0]), text)

@@ -24,7 +24,6 @@ from conformal_retrievers.theory.intervals import percent
 logger = logging.getLogger("conformal_retrievers")
 
 Queries = Literal["hashed", "text", "none"]
-SHOWN = 5  # lines that are no events
 LAST = 10**5  # number of a rotated file: what is higher is a date, at least of a month
 
 
@@ -163,7 +162,7 @@ def read_log(path: str | Path, *, event: str = EVENT) -> Iterator[dict[str, Any]
     """
     if event not in (EVENT, CLAIMS_EVENT):
         raise ValueError(f"event is {event!r:.60}; give {EVENT!r} or {CLAIMS_EVENT!r}")
-    good, n_bad, bad = 0, 0, []
+    good, n_bad, first = 0, 0, []
     with ExitStack() as stack:
         for file, opened in [(f, stack.enter_context(_open(f))) for f in _files(Path(path))]:
             for number, line in enumerate(_lines(file, opened), start=1):
@@ -176,16 +175,16 @@ def read_log(path: str | Path, *, event: str = EVENT) -> Iterator[dict[str, Any]
                     row = None
                 if (checked := check_event(row, where)) is None:
                     n_bad += 1
-                    bad += [where] if n_bad <= SHOWN else []  # most lines may be of others
+                    first += [where] * (n_bad <= 5)  # most lines may be of others
                     continue
                 good += 1
                 if checked["event"] == event:
                     yield checked
-    if bad and not good:
-        raise ValueError(f"{bad[0]} is not an event, nor is any other line; give a filter log")
-    if bad:
+    if first and not good:
+        raise ValueError(f"{first[0]} is not an event, nor is any other line; give a filter log")
+    if first:
         text = f"skipped {n_bad} of {good + n_bad} lines, which are not events: "
-        warnings.warn(text + "; ".join(bad), UserWarning, stacklevel=2)
+        warnings.warn(text + "; ".join(first), UserWarning, stacklevel=2)
 
 
 def _files(path: Path) -> list[Path]:

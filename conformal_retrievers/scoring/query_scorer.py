@@ -133,15 +133,13 @@ class CombinedQueryScorer(ABC):
 
 
 def _of_part(part: Any, query: str, snippets: Sequence[Snippet]) -> Any:
-    if hasattr(part, "score_query"):
-        return score_query(part, query, snippets)
-    return score_snippets(part, query, snippets)
+    score: Any = score_query if hasattr(part, "score_query") else score_snippets
+    return score(part, query, snippets)
 
 
 async def _aof_part(part: Any, query: str, snippets: Sequence[Snippet]) -> Any:
-    if hasattr(part, "score_query"):
-        return await ascore_query(part, query, snippets)
-    return await ascore_snippets(part, query, snippets)
+    ascore: Any = ascore_query if hasattr(part, "score_query") else ascore_snippets
+    return await ascore(part, query, snippets)
 
 
 @dataclass(frozen=True)

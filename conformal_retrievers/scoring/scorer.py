@@ -223,12 +223,10 @@ async def ascore_snippets(scorer: Scorer, query: str, snippets: Sequence[Snippet
     """
     if not snippets or hasattr(scorer, "of_columns"):
         return score_snippets(scorer, query, snippets)
-    return await ascored_once(
-        scorer.name, query, snippets, lambda: _ascored(scorer, query, snippets)
-    )
+    return await ascored_once(scorer.name, query, snippets, lambda: _ask(scorer, query, snippets))
 
 
-async def _ascored(scorer: Scorer, query: str, snippets: Sequence[Snippet]) -> Scores:
+async def _ask(scorer: Scorer, query: str, snippets: Sequence[Snippet]) -> Scores:
     if hasattr(scorer, "ascore"):
         scores = await scorer.ascore(query, snippets)
     else:

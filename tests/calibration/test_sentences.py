@@ -68,12 +68,10 @@ def test_the_statement_speaks_of_sentences_and_names_the_splitter():
 
 
 def test_judgements_of_whole_snippets_and_mixtures_are_refused():
-    whole = [replace(query, evidence=()) for query in JUDGED]
     with pytest.raises(ValueError, match=r"evidence.*label_by_answer.*label_by_llm"):
-        calibrated(whole)
-    mixed = [*by_sentence(JUDGED[:2], "sentences"), *JUDGED[2:]]
+        calibrated([replace(query, evidence=()) for query in JUDGED])
     with pytest.raises(ValueError, match="split"):
-        calibrated(mixed, split=None)
+        calibrated([*by_sentence(JUDGED[:2], "sentences"), *JUDGED[2:]], split=None)
     with pytest.raises(ValueError, match="split"):
         calibrated(by_sentence(JUDGED, "sentences"), split=by_line)
     scored = [ScoredQuery([1.0], [True]), ScoredQuery([1.0], [True], split=NAME)]

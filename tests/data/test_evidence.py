@@ -121,9 +121,8 @@ def test_judgements_of_whole_snippets_and_ranges_outside_their_text_are_refused(
     for fields in ({}, {"missed": 1}):
         with pytest.raises(ValueError, match=r"evidence.*label_by_answer.*label_by_llm"):
             marks(**fields)
-    none = JudgedQuery("Who?", [TEXT], [False], missed=1)
     with pytest.raises(ValueError, match="evidence"):
-        by_sentence([none], "sentences")
+        by_sentence([JudgedQuery("Who?", [TEXT], [False], missed=1)], "sentences")
     for start, end in ((30, 35), (34, 50), (9, 10)):
         with pytest.raises(ValueError, match="evidence"):
             marks(("a", start, end))
@@ -173,9 +172,8 @@ def test_evidence_of_documents_that_no_query_retrieved_is_warned_of():
         by_sentence([of(*known, *unknown)], "sentences")
     with pytest.raises(ValueError, match=r"evidence names 10 of 10 .*'b0'"):
         by_sentence([of(*unknown, ("b9", 0, 5))], "sentences")
-    nothing = JudgedQuery("Who?", [], [], evidence=[*known, *unknown])
     with pytest.warns(UserWarning, match="10 of 10"):  # a calibration tells that there is none
-        by_sentence([nothing], "sentences")
+        by_sentence([JudgedQuery("Who?", [], [], evidence=[*known, *unknown])], "sentences")
 
 
 @pytest.mark.parametrize("id", [None, "own id of the store"])

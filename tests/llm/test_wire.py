@@ -166,11 +166,8 @@ class Model(pydantic.BaseModel):
             {"grammar": {"rules": ["a"], "strict": True}},
         ),
         ({"key": pydantic.SecretStr("secret"), "client": object(), "aws_secret": "secret"}, {}),
-        (
-            {"more": {"extra_headers": {"a": "b"}, "with": [{"X-API-Key": "c", "max_tokens": 5}]}},
-            {"more": {"with": [{"max_tokens": 5}]}},
-        ),
-        ({"more": {"client_kwargs": {"headers": {"Authorization": "secret"}}}}, {}),
+        ({"more": {"headers": {}, "n": [{"X-API-Key": 2, "m": 5}]}}, {"more": {"n": [{"m": 5}]}}),
+        ({"more": {"kwargs": {"headers": {"a": 1}}, "max_tokens": 5}}, {"more": {"max_tokens": 5}}),
         ({}, {}),
     ],
 )

@@ -233,6 +233,5 @@ KEPT = {"page_content": "x", "metadata": {"conformal_score": 0.1}}
     ],
 )
 def test_a_broken_example_is_refused_with_line_and_field(inputs, outputs, message, tmp_path):
-    path = written(tmp_path, example(inputs, outputs))
     with pytest.raises(ValueError, match=f"line 1.*{message}"):
-        read(path)
+        read(written(tmp_path, example(inputs, outputs)))

@@ -93,9 +93,8 @@ def test_ids_that_repeat_are_those_of_documents():
     ],
 )
 def test_what_cannot_be_judged_is_refused_with_line_and_field(sample, message, tmp_path):
-    path = written(tmp_path, {"user_input": "q", **sample})
     with pytest.raises(ValueError, match=message):
-        read(path)
+        read(written(tmp_path, {"user_input": "q", **sample}))
 
 
 def test_either_all_samples_have_retrieved_contexts_or_none(tmp_path):
