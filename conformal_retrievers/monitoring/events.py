@@ -153,7 +153,7 @@ class _Event(BaseModel):
     def _has_what_it_kept(self) -> Self:
         sizes = range(self.k) if self.characters is None else self.characters
         if len(sizes) != self.k or max(self.kept, default=-1) >= self.k:
-            raise ValueError(f"kept or characters is not of {self.k} items, which is k")
+            raise ValueError(f"kept or characters does not fit k, which is {self.k}")
         return self
 
 
