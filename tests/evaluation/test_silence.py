@@ -64,8 +64,7 @@ def test_what_the_gate_silences_is_dropped_as_the_filter_drops_it(gate, calibrat
     assert e.silent.estimate == np.mean([one.silenced for one in found])
     assert e.m1.estimate == np.mean([one.m1 for one in found])
     assert e.m2.estimate == pytest.approx(np.mean([one.m2 for one in found]))
-    assert "silent" in str(e)
-    assert "nan" not in str(e)
+    assert ("silent" in str(e), "nan" in str(e)) == (True, False)
 
 
 def test_it_is_dropped_at_an_infinite_threshold_too(gate, calibration):

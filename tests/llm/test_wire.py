@@ -152,7 +152,7 @@ class Model(pydantic.BaseModel):
     bias: dict[int, float] = {}
     more: dict = {}
     key: pydantic.SecretStr | None = None
-    aws_secret: str = pydantic.Field("", exclude=True)
+    account: str = pydantic.Field("", exclude=True)
     client: object = None
 
 
@@ -165,9 +165,9 @@ class Model(pydantic.BaseModel):
             {"grammar": Grammar(strict=True, api_key="secret", client=object())},
             {"grammar": {"rules": ["a"], "strict": True}},
         ),
-        ({"key": pydantic.SecretStr("secret"), "client": object(), "aws_secret": "secret"}, {}),
+        ({"key": pydantic.SecretStr("secret"), "client": object(), "account": "mine"}, {}),
         ({"more": {"headers": {}, "n": [{"X-API-Key": 2, "m": 5}]}}, {"more": {"n": [{"m": 5}]}}),
-        ({"more": {"kwargs": {"headers": {"a": 1}}, "max_tokens": 5}}, {"more": {"max_tokens": 5}}),
+        ({"more": {"kwargs": {"headers": {}, "a_token": 1}, "tokens": 5}}, {"more": {"tokens": 5}}),
         ({}, {}),
     ],
 )
