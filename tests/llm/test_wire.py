@@ -167,7 +167,7 @@ class Model(pydantic.BaseModel):
         ),
         ({"key": pydantic.SecretStr("secret"), "client": object(), "account": "mine"}, {}),
         ({"more": {"headers": {}, "n": [{"X-API-Key": 2, "m": 5}]}}, {"more": {"n": [{"m": 5}]}}),
-        ({"more": {"kwargs": {"headers": {}, "a_token": 1}, "tokens": 5}}, {"more": {"tokens": 5}}),
+        ({"more": {"k": {"headers": {1: 1}, "a_token": 1}, "tokens": 5}}, {"more": {"tokens": 5}}),
         ({}, {}),
     ],
 )
