@@ -188,7 +188,7 @@ os._exit(0)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_fork_asks_while_threads_of_its_parent_ask(llm_server, tmp_path):
     llm_server.latency = 0.02
-    command = [sys.executable, "-c", BUSY_FORK, llm_server.url, str(tmp_path / "c.db")]
+    command = [sys.executable, "-Wignore", "-c", BUSY_FORK, llm_server.url, str(tmp_path / "c.db")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stderr) == (0, "")
 
