@@ -504,7 +504,11 @@ MUTANTS = {
         ),
     ],
     "llm/openai.py": [
-        ("@lru_cache(64)  # keys may change hourly\ndef _client(", "def _client(", "a connection for each request"),
+        (
+            "@lru_cache(64)  # keys may change hourly\ndef _client(",
+            "def _client(",
+            "a connection for each request",
+        ),
         (
             "with anyio.fail_after(timeout):",
             "with anyio.fail_after(None):",

@@ -74,7 +74,7 @@ def lists(query):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("error:.*fewer snippets", "ignore:Relevance scores must be")
+@pytest.mark.filterwarnings("error:.*fewer snippets", "ignore:Relevance", "ignore:.*nowhere in")
 @EACH
 def test_nothing_but_the_texts_tells_that_relevant_ones_were_taken_out(make):
     queries, retriever = halves()[0][:15], make()
