@@ -48,8 +48,7 @@ class ClaimEvaluation:
     @property
     def untested(self) -> bool:
         """Whether no claim is kept, or half of all could not be scored, which tests nothing."""
-        mostly_unscorable = self.verdict is not None and self.verdict.untested
-        return not self.factuality_if_any.n or mostly_unscorable
+        return not self.factuality_if_any.n or (self.verdict is not None and self.verdict.untested)
 
     _repr_pretty_ = shown
 

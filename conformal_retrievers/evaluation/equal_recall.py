@@ -298,8 +298,7 @@ def at_recall(
     table = np.concatenate([(known > 0)[:, None], np.ones((len(known), 1)), *passed], axis=1)
     # The same resamples for each way.
     sums = np.concatenate([table.sum(axis=0)[None], resampled(table, RESAMPLES)])
-    ends = [1, 2, *range(2 + n, sums.shape[1], n)]
-    n_known, n_all, shares, *costs = np.split(sums, ends, axis=1)
+    n_known, n_all, shares, *costs = np.split(sums, [1, 2, *range(2 + n, sums.shape[1], n)], axis=1)
     with np.errstate(invalid="ignore"):  # 0 / 0 is nan: a resample without a relevant snippet
         recall, costs = shares / n_known, [cost / n_all for cost in costs]
     if n == 1 or target is None:

@@ -172,8 +172,7 @@ def _silence(d: Diagnosis) -> Iterator[Finding]:
             yield Finding("silence", "problem", f"{sentence}. {chance}.")
     elif silent.low > (likely := 1 - _least_passing(gate)):
         facts["unanswerable"] = percent((silent.low - likely) / (1 - likely))
-        sentence = say("much silence", likely=percent(likely), **facts)
-        yield Finding("silence", "notice", sentence)
+        yield Finding("silence", "notice", say("much silence", likely=percent(likely), **facts))
     else:
         yield Finding("silence", "fine", say("little silence", **facts))
 
@@ -187,11 +186,8 @@ def _least_passing(gate: Calibration) -> float:
 def _m1(d: Diagnosis) -> Iterator[Finding]:
     e, target = d.evaluation, percent(d.target, exact=True)
     m1 = e.m1.estimate
-    outside, band = False, ""
-    if d.m1_band is not None:
-        low, high = d.m1_band
-        outside = not low <= m1 <= high
-        band = f"; {say('m1 band', ends=in_percent(low, high))}"
+    outside = d.m1_band is not None and not d.m1_band[0] <= m1 <= d.m1_band[1]
+    band = f"; {say('m1 band', ends=in_percent(*d.m1_band))}" if d.m1_band else ""
     meaning = say("m1 not judged", target=target)
     if d.judged:
         relevant, only = percent(m1 - e.only_irrelevant), percent(e.only_irrelevant)

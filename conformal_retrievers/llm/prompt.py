@@ -96,8 +96,8 @@ def _fields(text: str) -> frozenset[str]:
 
 
 # Escaped are tags and entities; the bracket of [INST], [/INST], [control_8], [|user|], [@BOS@] and
-# of everything with that form: a name without white space, between signs or not; and characters
-# that are read but not seen.
+# of everything with that form: a name of up to 100 characters without white space, between signs
+# or not; and characters that are read but not seen.
 _ESCAPED = re.compile(
     r"[<>&]|\[(?=\s*[^]\w\s[\"\\']{0,3}[A-Za-z_][^]\s]{0,99}\s*\])" f"|[{UNSEEN}{VARIATIONS}]"
 )

@@ -222,19 +222,26 @@ def name_of(
     """
     if model is None or options not in (None, openai_options):
         raise ValueError(say("no name"))
-    parts = f" {json.dumps(settings, sort_keys=True)}" if settings else ""
+    shown = json.dumps(_without_secrets(settings), sort_keys=True)
+    parts = f" {shown}" if shown != "{}" else ""
     warmth = "" if temperature == 0 else f", temperature={temperature}"
     return f"{model}{parts}{warmth}{', as text' if options is None else ''}"
 
 
-# Fields that state how a model is reached, and keys. They do not change an answer.
+# Fields that state how a model is reached. They do not change an answer.
 _REACHED = re.compile(
-    "(openai_)?(api_key|api_base|organization)|openai_proxy|base_url|api_version|azure_endpoint"
-    "|(request_)?timeout|max_retries|http_socket_options"
-    "|.*(headers|(default|extra)_query|secret|password|credential|authorization|(api|access)[-_]?key).*"
-    "|(.*_)?token",
+    "(openai_)?(api_base|organization)|base_url|api_version|azure_endpoint|(request_)?timeout"
+    "|max_retries|http_socket_options"
+)
+
+# Names, at any depth, of what says who asks, and where. `eos_token` and its like are none.
+_SECRET = re.compile(
+    ".*(headers|(default|extra)_query|secret|password|credential|authorization|cookie|prox(y|ies)"
+    "|(api|access|subscription)[-_]?key).*|key|base_url|api_base"
+    "|(.*(access|auth|api|session|refresh|bearer|azure_ad|hf)[-_]?)?token",
     re.IGNORECASE,
 )
+_DATA = {"properties", "logit_bias"}  # have keys that name nothing of the kind
 
 # Nor do fields that state which model it is, or who listens. `temperature` has its own place.
 _NO_SETTING = re.compile(
@@ -244,6 +251,14 @@ _NO_SETTING = re.compile(
     "|is_function_calling_model|allow_parallel_tool_calls|tokenizer|tiktoken_model_name"
     "|reuse_client"
 )
+
+
+def _without_secrets(part: Any) -> Any:
+    """Return a part of settings without secrets, and without what has nothing else."""
+    if not isinstance(part, Mapping):
+        return [*map(_without_secrets, part)] if isinstance(part, list | tuple) else part
+    kept = {k: v if k in _DATA else _without_secrets(v) for k, v in part.items()}
+    return {k: v for k, v in kept.items() if not _SECRET.fullmatch(str(k)) and (v or not part[k])}
 
 
 def settings_of(model: object, *, without: Container[str] = ()) -> dict[str, Any]:
@@ -258,6 +273,7 @@ def settings_of(model: object, *, without: Container[str] = ()) -> dict[str, Any
         name: value
         for name, field in fields.items()
         if not (name in without or field.exclude or _NO_SETTING.fullmatch(name))
+        and not _REACHED.fullmatch(name)
         and (value := getattr(model, name, None)) not in ({}, [], "")
         and value != field.get_default(call_default_factory=True)
     }
@@ -265,18 +281,13 @@ def settings_of(model: object, *, without: Container[str] = ()) -> dict[str, Any
 
 
 def _plain_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts that JSON can hold, as it holds them, without None, keys and addresses."""
-    plain: dict[str, Any] = {}
+    """Return the parts that JSON can hold, as it holds them, without those that are None."""
+    plain = {}
     for name, part in parts.items():
         if part is not None:
             with suppress(TypeError, ValueError):
-                text = json.dumps({name: part}, sort_keys=True, default=_plain)
-                plain |= json.loads(text, object_hook=_without_keys)
+                plain[name] = json.loads(json.dumps(part, sort_keys=True, default=_plain))
     return plain
-
-
-def _without_keys(part: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in part.items() if not _REACHED.fullmatch(k) and v != {}}
 
 
 def _plain(value: object) -> object:
@@ -286,5 +297,4 @@ def _plain(value: object) -> object:
     fields: Mapping[str, Any] | None = getattr(type(value), "model_fields", None)
     if fields is None:
         raise TypeError(f"a {type(value).__name__} is not JSON")  # its repr may be endless
-    own = {name: getattr(value, name) for name in fields if not _REACHED.fullmatch(name)}
-    return _plain_parts(own)
+    return _plain_parts({n: getattr(value, n) for n, field in fields.items() if not field.exclude})

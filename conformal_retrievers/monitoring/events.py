@@ -1,4 +1,4 @@
-"""Events: what a filter decided, as plain JSON values without any snippet's text.
+"""Events: what a filter decided, as plain JSON values without the text of what it filtered.
 
 `claims/answer_filter.py` makes the events of answers' claims.
 """
@@ -147,13 +147,13 @@ class _Event(BaseModel):
     kept: list[Count]
     group: str | None = None
     query: str | None = None
-    characters: list[Count] | None = None
 
     @model_validator(mode="after")
-    def _has_what_it_kept(self) -> Self:
-        sizes = range(self.k) if self.characters is None else self.characters
-        if len(sizes) != self.k or max(self.kept, default=-1) >= self.k:
-            raise ValueError(f"kept or characters does not fit k, which is {self.k}")
+    def _fits(self) -> Self:
+        lists = {name: getattr(self, name, None) for name in ("scores", "relevance", "characters")}
+        wrong = [name for name, of_k in lists.items() if of_k is not None and len(of_k) != self.k]
+        if wrong or max(self.kept, default=-1) >= self.k:
+            raise ValueError(f"{(*wrong, 'kept')[0]} does not fit k, which is {self.k}")
         return self
 
 
@@ -174,6 +174,7 @@ class _SnippetsEvent(_Event):
     gate: _Gate | None = None
     failed_retrievers: list[str] = []
     shadow: bool = False
+    characters: list[Count] | None = None
 
 
 class _ClaimsEvent(_Event):

@@ -203,12 +203,13 @@ def score_snippets(scorer: Scorer, query: str, snippets: Sequence[Snippet]) -> S
     """
     if not (n := len(snippets)):
         return np.empty(0)
-    name = f"scores of {scorer.name!r}"
+
+    def score() -> Scores:
+        return as_scores(scorer.score(query, snippets), f"scores of {scorer.name!r}", n)
+
     if hasattr(scorer, "of_columns"):  # not by its name: one of two may turn the scores round
-        return as_scores(scorer.score(query, snippets), name, n)
-    return scored_once(
-        scorer.name, query, snippets, lambda: as_scores(scorer.score(query, snippets), name, n)
-    )
+        return score()
+    return scored_once(scorer.name, query, snippets, score)
 
 
 async def ascore_snippets(scorer: Scorer, query: str, snippets: Sequence[Snippet]) -> Scores:

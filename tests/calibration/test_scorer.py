@@ -59,6 +59,5 @@ def test_a_calibration_without_provenance_needs_its_scorer():
 
 
 def test_a_scorer_that_is_not_needed_is_named_with_what_to_do():
-    calibration = calibrate(JUDGED, RankScorer("dense"), alpha=0.4)
     with pytest.raises(CalibrationMismatch, match="no model.*length.*leave it out"):
-        ConformalFilter.of(calibration, LENGTH)
+        ConformalFilter.of(calibrate(JUDGED, RankScorer("dense"), alpha=0.4), LENGTH)

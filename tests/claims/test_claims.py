@@ -234,9 +234,8 @@ def test_the_group_of_a_query_is_given_or_computed_from_its_text():
 
 
 def test_a_filter_refuses_another_scorer_and_arguments_of_another_type():
-    of_another = calibrate_claims(FIVE, alpha=0.4, scorer="other")
     with pytest.raises(CalibrationMismatch, match="'other'.*'lookup'"):
-        ClaimFilter(LookupScorer({}), of_another)
+        ClaimFilter(LookupScorer({}), calibrate_claims(FIVE, alpha=0.4, scorer="other"))
     conformal = ClaimFilter(LookupScorer({}), calibration_of())
     for make, message in (
         (lambda: ClaimFilter(print, calibration_of()), "scorer"),

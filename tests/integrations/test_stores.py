@@ -148,9 +148,8 @@ def test_scores_have_the_stated_direction_and_ids_are_recognised(asked):
     scores = [score for _, score in pairs]
     falls = (asked.framework, asked.name) not in DISTANCES
     assert scores == sorted(scores, reverse=falls)
-    wrong = RetrievalScorer(higher_is_better=not falls)
     with pytest.raises(ValueError, match="by the order of its list"):
-        calibrate(asked.judged(queries), wrong, alpha=ALPHA)
+        calibrate(asked.judged(queries), RetrievalScorer(higher_is_better=not falls), alpha=ALPHA)
 
 
 NO_IDS = {("langchain", "qdrant"): "_id", ("langchain", "milvus"): "pk"}  # of documents: the key

@@ -1,6 +1,7 @@
 """The wire formats of LLM servers, and the names of frameworks' models."""
 
 import enum
+import json
 import urllib.error
 from types import SimpleNamespace
 
@@ -166,13 +167,15 @@ class Model(pydantic.BaseModel):
             {"grammar": {"rules": ["a"], "strict": True}},
         ),
         ({"key": pydantic.SecretStr("secret"), "client": object(), "account": "mine"}, {}),
-        ({"more": {"headers": {}, "n": [{"X-API-Key": 2, "m": 5}]}}, {"more": {"n": [{"m": 5}]}}),
-        ({"more": {"k": {"headers": {1: 1}, "a_token": 1}, "tokens": 5}}, {"more": {"tokens": 5}}),
+        ({"more": {"headers": {1: 1}, "o": {}, "n": [{"KEY": 2}]}}, {"more": {"n": [{}], "o": {}}}),
+        ({"more": {"logit_bias": {"key": 1}}}, {"more": {"logit_bias": {"key": 1}}}),
+        ({"more": {"k": {"headers": {1: 1}, "apitoken": 1}, "tokens": 5}}, {"more": {"tokens": 5}}),
         ({}, {}),
     ],
 )
-def test_settings_are_plain_json_without_keys(given, settings):
-    assert wire.settings_of(Model(**given)) == settings
+def test_the_name_has_settings_as_plain_json_without_keys(given, settings):
+    name = wire.name_of("m", temperature=0, settings=wire.settings_of(Model(**given)))
+    assert name == (f"m {json.dumps(settings)}" if settings else "m")
 
 
 def test_a_model_in_a_folder_is_named_by_its_weights_wherever_it_is(tmp_path):

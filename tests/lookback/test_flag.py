@@ -128,9 +128,8 @@ def test_an_id_identifies_one_answer(flag):
 
 
 def test_a_calibration_of_another_subject_or_classifier_is_refused(flag):
-    of_snippets = calibrated([0.1] * 9, 0.2, CLASSIFIER.name)
     with pytest.raises(CalibrationMismatch, match="snippets"):
-        FactualityFlag(CLASSIFIER, of_snippets)
+        FactualityFlag(CLASSIFIER, calibrated([0.1] * 9, 0.2, CLASSIFIER.name))
     other = dataclasses.replace(CLASSIFIER, coefficients=np.array([0.0, 2.0, 0.0]))
     with pytest.raises(CalibrationMismatch, match="calibrat"):
         FactualityFlag(other, flag.calibration)

@@ -36,9 +36,8 @@ async def test_the_score_is_one_minus_the_servers_verdict_in_one_call(llm_server
     first, second = llm_server.bodies  # one for each way of asking
     assert first == second
     assert ("0.5 if" in str(first)) is (by == "rating")  # of the prompt for a rating
-    fields = fields_of(first)
     numbered = [{"number": i, "text": text} for i, text in enumerate(HALF, start=1)]
-    assert fields == {"query": QUERY, "snippets": numbered}
+    assert fields_of(first) == {"query": QUERY, "snippets": numbered}
 
 
 @pytest.mark.parametrize(

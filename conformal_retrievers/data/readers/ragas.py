@@ -39,8 +39,7 @@ def read_ragas(source: Any) -> list[JudgedQuery]:
         warn(say("questions of an LLM", n=by_llm, total=len(records)))
     retrieved = [query.missed is not None for query in queries]
     if any(retrieved) and not all(retrieved):
-        record = records[retrieved.index(False)]
-        raise record.fault("retrieved_contexts", say("contexts of some"))
+        raise records[retrieved.index(False)].fault("retrieved_contexts", say("contexts of some"))
     if any(retrieved) and not any(any(query.relevant) for query in queries):
         raise ValueError(say("no context is a reference", record=records[0], n=len(queries)))
     warn_of_missed(queries)

@@ -41,9 +41,8 @@ class Journal:
         self.path = path
         with ExitStack() as undo:
             try:
-                self._file = sqlite3.connect(
-                    path, timeout=0.2, isolation_level=None, check_same_thread=False
-                )
+                own: Any = {"isolation_level": None, "check_same_thread": False}
+                self._file = sqlite3.connect(path, timeout=0.2, **own)
                 undo.callback(self.close)
                 self._file.execute("PRAGMA locking_mode = EXCLUSIVE")
                 self._file.execute("PRAGMA synchronous = EXTRA")

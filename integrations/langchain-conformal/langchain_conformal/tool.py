@@ -89,13 +89,13 @@ def search_tool(
     check_more(filtered._filter().calibration, more_alpha)
     fields = {field: getattr(filtered, field) for field in ConformalRetriever.model_fields}
     both = _WithMore(**fields, more_alpha=more_alpha)
-    # Without None, which Python 3.10 would put around the annotation.
-    of_run = Annotated[Sequence[BaseMessage], InjectedState("messages")]
+    # A state may have None, but for a default of None Python 3.10 hides the annotation.
+    of_run = Annotated[Any, InjectedState("messages")]
 
-    def earlier(question: str, messages: Sequence[BaseMessage]) -> list[Document] | None:
+    def earlier(question: str, messages: Sequence[BaseMessage] | None) -> list[Document] | None:
         """Return what the last result for the question has left, None before the first."""
         asked = folded(question)
-        for message in reversed(messages):
+        for message in reversed(messages or ()):
             if isinstance(message, HumanMessage):  # the model may not see what came before it
                 break
             if isinstance(message, ToolMessage) and message.name == name:
