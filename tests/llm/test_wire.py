@@ -143,7 +143,7 @@ class Grammar(pydantic.BaseModel):
     rules: set[str] = {"a"}
     strict: bool = False
     api_key: str = ""
-    client: object = None
+    account: str = pydantic.Field("", exclude=True)
 
 
 class Model(pydantic.BaseModel):
@@ -163,7 +163,7 @@ class Model(pydantic.BaseModel):
         ({"banned": {"b", "a", "c"}}, {"banned": ["a", "b", "c"]}),
         ({"bias": {7: 1.0}}, {"bias": {"7": 1.0}}),
         (
-            {"grammar": Grammar(strict=True, api_key="secret", client=object())},
+            {"grammar": Grammar(strict=True, api_key="secret", account="mine")},
             {"grammar": {"rules": ["a"], "strict": True}},
         ),
         ({"key": pydantic.SecretStr("secret"), "client": object(), "account": "mine"}, {}),
