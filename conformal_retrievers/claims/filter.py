@@ -55,7 +55,7 @@ class ClaimFilter:
 
     def __post_init__(self) -> None:
         checks.check_subject(self.calibration, CLAIMS)
-        needed = "a name and relevance(query, claims, documents), as ClaimRelevance(embedding) has"
+        needed = "an object with a name and relevance(query, claims, documents): ClaimRelevance(…)"
         checks.check_type(ClaimScorer, needed, scorer=self.scorer)
         checks.check_same_scorer(self.scorer.name, calibrated=self.calibration.scorer)
 

@@ -234,15 +234,6 @@ _REACHED = re.compile(
     "|max_retries|http_socket_options"
 )
 
-# Names, at any depth, of what says who asks, and where. `eos_token` and its like are none.
-_SECRET = re.compile(
-    ".*(headers|(default|extra)_query|secret|password|credential|authorization|cookie|prox(y|ies)"
-    "|(api|access|subscription)[-_]?key).*|key|base_url|api_base"
-    "|(.*(access|auth|api|session|refresh|bearer|azure_ad|hf)[-_]?)?token",
-    re.IGNORECASE,
-)
-_DATA = {"properties", "logit_bias"}  # have keys that name nothing of the kind
-
 # Nor do fields that state which model it is, or who listens. `temperature` has its own place.
 _NO_SETTING = re.compile(
     "model|model_name|deployment_name|temperature|name|class_name|cache|verbose|tags|metadata"
@@ -251,6 +242,15 @@ _NO_SETTING = re.compile(
     "|is_function_calling_model|allow_parallel_tool_calls|tokenizer|tiktoken_model_name"
     "|reuse_client"
 )
+
+# Names, at any depth, of what says who asks, and where. `eos_token` and its like are none.
+_SECRET = re.compile(
+    ".*(headers|(default|extra)_query|secret|password|credential|authorization|cookie|prox(y|ies)"
+    "|(api|access|subscription)[-_]?key).*|key|base_url|api_base"
+    "|(.*(access|auth|api|session|refresh|bearer|azure_ad|hf)[-_]?)?token",
+    re.IGNORECASE,
+)
+_DATA = {"properties", "logit_bias"}  # have keys that name nothing of the kind
 
 
 def _without_secrets(part: Any) -> Any:
@@ -297,4 +297,5 @@ def _plain(value: object) -> object:
     fields: Mapping[str, Any] | None = getattr(type(value), "model_fields", None)
     if fields is None:
         raise TypeError(f"a {type(value).__name__} is not JSON")  # its repr may be endless
-    return _plain_parts({n: getattr(value, n) for n, field in fields.items() if not field.exclude})
+    own = [n for n, field in fields.items() if not (field.exclude or _REACHED.fullmatch(n))]
+    return _plain_parts({name: getattr(value, name) for name in own})

@@ -142,7 +142,7 @@ def test_the_name_of_a_model_has_its_temperature_settings_and_options():
 class Grammar(pydantic.BaseModel):
     rules: set[str] = {"a"}
     strict: bool = False
-    api_key: str = ""
+    max_retries: int = 1
     account: str = pydantic.Field("", exclude=True)
 
 
@@ -163,12 +163,12 @@ class Model(pydantic.BaseModel):
         ({"banned": {"b", "a", "c"}}, {"banned": ["a", "b", "c"]}),
         ({"bias": {7: 1.0}}, {"bias": {"7": 1.0}}),
         (
-            {"grammar": Grammar(strict=True, api_key="secret", account="mine")},
+            {"grammar": Grammar(strict=True, max_retries=9, account="mine")},
             {"grammar": {"rules": ["a"], "strict": True}},
         ),
         ({"key": pydantic.SecretStr("secret"), "client": object(), "account": "mine"}, {}),
         ({"more": {"headers": {1: 1}, "o": {}, "n": [{"KEY": 2}]}}, {"more": {"n": [{}], "o": {}}}),
-        ({"more": {"logit_bias": {"key": 1}}}, {"more": {"logit_bias": {"key": 1}}}),
+        ({"more": {"logit_bias": {"key": 1}, "api_key": 1}}, {"more": {"logit_bias": {"key": 1}}}),
         ({"more": {"k": {"headers": {1: 1}, "apitoken": 1}, "tokens": 5}}, {"more": {"tokens": 5}}),
         ({}, {}),
     ],
