@@ -8,7 +8,7 @@ n + 1 queries at most (n + 1) α_gate are silent, so some threshold reaches ever
 """
 
 from collections.abc import Sequence
-from math import floor
+from math import ceil, floor
 from typing import Any
 
 from conformal_retrievers.calibration.checks import CalibrationMismatch
@@ -53,9 +53,12 @@ def check_same_queries(
     parts = [(silent[g], members.get(g, 0)) for g in silent]
     if not by_group:
         parts = [(sum(silent.values()), len(answerable))]
-    if others or any(lost > (n + 1) * exact_alpha(alpha) for lost, n in parts if n):
-        facts = {"same": len(answerable) - len(others), "n": len(answerable)}
+    facts = {"same": len(answerable) - len(others), "n": len(answerable), "alpha": alpha}
+    if others:
         raise ValueError(f"{say('other queries', gate=gate, **facts)}. {say('apart')}")
+    if any(lost > (n + 1) * exact_alpha(alpha) for lost, n in parts if n):
+        nearest = max(ceil(1000 * lost / (n + 1)) for lost, n in parts if n) / 1000
+        raise ValueError(say("fewer behind", gate=gate, nearest=nearest, **facts))
 
 
 def answerable_in(gate: Any) -> frozenset[str]:
