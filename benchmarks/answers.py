@@ -69,6 +69,7 @@ from conformal_retrievers.answers import (
     same_text,
     scan_answers,
 )
+from conformal_retrievers.data.files import write_whole
 from conformal_retrievers.llm import Prompt, openai_llm
 from conformal_retrievers.scoring import FunctionScorer
 
@@ -124,9 +125,9 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    with gzip.GzipFile(path, "wb", mtime=0) as file:  # the same bytes for the same replies
-        for row in rows:
-            file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+    lines = (json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
+    content = gzip.compress(b"".join(lines), mtime=0)  # the same bytes for the same replies
+    write_whole(path, content, what="the replies")  # a run that is killed leaves the old ones
 
 
 def collect(arguments: argparse.Namespace) -> None:
@@ -137,8 +138,9 @@ def collect(arguments: argparse.Namespace) -> None:
     prompt = Prompt.load("answer")
     if arguments.set == "pubmedqa":
         prompt = Prompt(DECISION, prompt.user)
-    llm = openai_llm(arguments.model, base_url=arguments.base_url, timeout=900)
-    chain = plain_chain(llm, prompt, MAX_TOKENS)
+    limit = {"max_tokens": MAX_TOKENS}
+    llm = openai_llm(arguments.model, base_url=arguments.base_url, fields=limit, timeout=900)
+    chain = plain_chain(llm, prompt)
     for query, dense, fields in questions(arguments.data, arguments.set, arguments.cache):
         if (arguments.set, name, query.id) in known:
             continue

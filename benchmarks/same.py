@@ -84,7 +84,7 @@ def collect(base_url: str, model: str) -> None:
                 continue
             try:
                 verdict = same(pair["question"], pair["answer"], pair["other"])
-            except RuntimeError:
+            except (RuntimeError, ValueError):  # ValueError for a reply without a verdict
                 verdict = None
             file.write(json.dumps({**pair, "same": verdict}, ensure_ascii=False) + "\n")
             file.flush()
