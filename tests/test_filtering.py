@@ -230,9 +230,7 @@ TO_DEPTH_2 = ConformalFilter(Recorder(), calibration_at(retrieval={"k": 2}))
         (filter_of(), [["best", "best"], TWICE[:2]], TWICE, "an id occurs twice"),
     ],
 )
-async def test_what_is_unlike_the_calibration_is_kept_and_warned_of_once(
-    keep, usual, unusual, told
-):
+async def test_what_is_unlike_the_calibration_is_kept_and_warned_of(keep, usual, unusual, told):
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("default")  # as Python shows them: each text and place once
         for texts in usual:

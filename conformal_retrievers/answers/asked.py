@@ -200,13 +200,13 @@ class Asked:
         An LLM that compares answers is asked about each, with the one from all snippets and with
         each reference.
         """
-        every: list[Sequence[Snippet]] = [query.snippets for query in self.queries]
-        every += [context for of_question in contexts for context in of_question]
-        most = 1 + max(map(len, self.references), default=0)
-        calls = len(every) * (1 + most * isinstance(self.same, llm_same))
-        less = ", less those in the cache" if self.cache else ""
-        facts = {"n": len(self.queries), "calls": calls, "tokens": int(sum(map(tokens_of, every)))}
-        announce(say("most calls", name=self.name, less=less, **facts), self.progress)
+        pairs = zip(self.queries, contexts, strict=True)
+        every = [context for query, given in pairs for context in (query.snippets, *given)]
+        calls, tokens = len(every), int(sum(map(tokens_of, every)))
+        compared = calls * (1 + max(map(len, self.references), default=0))
+        verdicts = f" and {compared:,} of {self.compared_by}" * isinstance(self.same, llm_same)
+        facts = {"n": len(self.queries), "calls": calls, "tokens": tokens}
+        announce(say("most calls", name=self.name + verdicts, **facts), self.progress)
 
 
 def tokens_of(snippets: Sequence[Snippet]) -> float:

@@ -85,8 +85,9 @@ class Scans:
     def judged(self) -> tuple[JudgedQuery, ...]:
         """The questions, with the snippets without which the answer changed as relevant ones.
 
-        They are for reading, with `labels` that say what they are. A snippet that says the same as
-        another one is not among them, so do not calibrate a filter by relevance on them.
+        They are for reading: `write_labelled(scans.judged, scans.labels, path)` writes them, marked
+        as what they are. A snippet that says the same as another one is not among them, so do not
+        calibrate a filter by relevance on them.
         """
         return tuple(
             replace(scan.query, relevant=scan.lost, missed=None, evidence=(), answerable=True)

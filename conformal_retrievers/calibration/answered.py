@@ -44,8 +44,7 @@ def why_none(c: Thresholds, group: str | None) -> str:
 def basis(c: Thresholds) -> Iterator[str]:
     """Yield the chain, how many questions need all snippets or none, and which were left out."""
     d = details_of(c)
-    yield f"{c.n_queries} of {d.n_questions} questions calibrate."
-    yield f"The chain is {visible(d.chain)}."
+    yield f"{c.n_queries} of {d.n_questions} questions calibrate. The chain is {visible(d.chain)}."
     used = "These count as lost." if d.count_wrong else "These are not used."
     counts = {
         "needing all": d.n_needing_all,
@@ -56,6 +55,8 @@ def basis(c: Thresholds) -> Iterator[str]:
     for name, n in counts.items():
         if n:
             yield say(name, share=f"{n} of {d.n_questions} questions", used=used)
+    if d.n_needing_all > c.alpha * c.n_queries:
+        yield say("mostly all")
     if d.n_needing_none > d.n_questions / 2:
         yield say("mostly none")
     if d.failed:

@@ -171,6 +171,8 @@ def _kept(c: Thresholds, made: Choice) -> Iterator[str]:
         yield say("no top k", names=" or ".join(made.unreached).replace("top k of ", ""))
     if made.best != "learned":
         yield say("top k is better", best=made.best)
+    elif made.costs["learned"] > min(tops.values(), default=math.inf):
+        yield say("top k is not surely better")
     for name, added in made.adds.items():
         yield say("scorer adds", name=name, added=added)
 

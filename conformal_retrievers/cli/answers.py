@@ -1,6 +1,5 @@
 """`conformal-retrievers answers`: questions and a model's answers become a calibration file."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -42,7 +41,7 @@ def answers(
         expected=None if expected is None else references_in(expected),
         same=llm_same(model) if by_llm else None,
         cache=replies,
-        progress=sys.stderr.isatty(),
+        progress=True,  # says how many calls it takes, also where no terminal shows the bar
     )
     save(calibration, out, as_json)
 

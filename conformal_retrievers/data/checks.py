@@ -106,6 +106,8 @@ def as_judgement(where: str, i: int, value: object) -> bool:
 
 def as_judgements(where: str, values: Iterable[object]) -> tuple[bool, ...]:
     """Return judgements as `as_judgement` returns one."""
+    if not isinstance(values, Iterable):
+        raise TypeError(f"{where}: relevant is {values!r:.60}; give a list, as of [True, False]")
     judgements = tuple(values)
     if {*map(type, judgements)} <= {bool}:
         return judgements  # type: ignore[return-value]

@@ -227,7 +227,7 @@ def _remedy(
     if not shares.get(field):
         if key is None and unknown[0][0] == "id" and not fields.get("id"):
             return "What was retrieved has no ids: give the store documents with ids"
-        return "No field of what was retrieved has them. A store that was filled anew has new ids"
+        return say("in no field")
     # The documents' own ids, unless these were looked at: then it is a field of the metadata.
     own = field == "id" and (key is not None or unknown[0][0] != "id")
     other = "leave key out" if own else f"give key={field!r}"

@@ -109,7 +109,7 @@ def failure(query: str, error: Exception) -> RuntimeError:
 
 
 def answers(
-    outcomes: Mapping[str, T | BaseException], on_error: OnError, logged: set[object]
+    outcomes: Mapping[str, T | BaseException], on_error: OnError, logged: set[Any]
 ) -> dict[str, T]:
     """Return what each retriever returned; those that failed are left out if on_error="skip".
 
@@ -133,9 +133,7 @@ def answers(
     return results
 
 
-def ask(
-    calls: Mapping[str, Callable[[], T]], on_error: OnError, logged: set[object]
-) -> dict[str, T]:
+def ask(calls: Mapping[str, Callable[[], T]], on_error: OnError, logged: set[Any]) -> dict[str, T]:
     """Return the `answers` of calls at once, each in a thread and a copy of the context."""
     with ThreadPoolExecutor(len(calls)) as threads:
         running = {name: threads.submit(copy_context().run, call) for name, call in calls.items()}
@@ -144,7 +142,7 @@ def ask(
 
 
 async def aask(
-    calls: Mapping[str, Awaitable[T]], on_error: OnError, logged: set[object]
+    calls: Mapping[str, Awaitable[T]], on_error: OnError, logged: set[Any]
 ) -> dict[str, T]:
     """Return the `answers` of calls at once; if on_error="raise", an error cancels the others."""
     tasks = {name: asyncio.ensure_future(call) for name, call in calls.items()}

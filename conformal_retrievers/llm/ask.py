@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from conformal_retrievers.data.checks import check_count, check_type
-from conformal_retrievers.extras import require, with_bar
+from conformal_retrievers.extras import with_bar
 from conformal_retrievers.llm.cache import Cache, lock_of_process
 from conformal_retrievers.llm.prompt import Request
 from conformal_retrievers.llm.reply import Reply, Unanswered, Usage, failure_of, verdict_of
@@ -297,7 +297,6 @@ def each_in_threads(
 def announce(text: str, progress: bool) -> None:
     """Say what will be asked, before the first call: in the log, or on stderr above a bar."""
     if progress:
-        require("cli", "rich")
         print(text, file=sys.stderr)
     else:
         logger.info(text)

@@ -223,10 +223,14 @@ def test_only_answered_questions_with_snippets_need_all_of_them():
         times = asked.count(question) * (question == queries[2].query)
         return f"{chain(question, snippets)} {times}"
 
-    statement = calibrate_answers(queries, answer, alpha=0.5, scorer=SCORER).statement
+    calibration = calibrate_answers(queries, answer, alpha=0.5, scorer=SCORER)
     counts = "1 of 7 questions need all their snippets. 2 of 7 questions need none. In 1 of 7"
-    assert counts in statement
-    assert "reads them" not in statement
+    assert counts in calibration.statement
+    assert "reads them" not in calibration.statement
+    assert ["swayed" in calibration.at(a).statement for a in (0.15, 0.14)] == [
+        False,
+        True,
+    ]  # of 1 / 7
 
 
 def test_relevance_is_not_evaluated_with_it_but_it_is_monitored():

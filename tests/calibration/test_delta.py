@@ -73,9 +73,7 @@ def test_queries_in_the_order_of_their_difficulty_fall_short_as_seldom_as_others
         ("query-recall", 0.2, 0.05, tolerance.betting_n(0.2, 0.05)),
     ],
 )
-def test_too_few_queries_for_delta_are_refused_with_the_number_needed(
-    guarantee, alpha, delta, needed
-):
+def test_too_few_queries_for_delta_are_refused_with_those_needed(guarantee, alpha, delta, needed):
     queries = [relevant(i / 1000, missed=0) for i in range(needed)]
     enough = calibration_of(queries, alpha, guarantee, delta=delta)
     assert enough.n_needed == needed

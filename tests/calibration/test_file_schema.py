@@ -71,9 +71,7 @@ def some_queries(rng, n=60):
 @pytest.mark.parametrize("count_missed", [False, True])
 @pytest.mark.parametrize("delta", [None, 0.1])
 @every_guarantee
-def test_every_combination_survives_its_file(
-    guarantee, delta, count_missed, by_group, tmp_path, rng
-):
+def test_each_combination_survives_a_file(guarantee, delta, count_missed, by_group, tmp_path, rng):
     calibration = calibration_of(
         some_queries(rng),
         0.3,
@@ -128,9 +126,7 @@ def test_a_text_is_read_whatever_its_white_space_but_not_cut_off(saved):
         ("behind-a-gate", "snippets", 0.5, 0.75),
     ],
 )
-def test_a_golden_file_loads_and_saves_to_the_same_bytes(
-    name, subject, threshold, of_gate, tmp_path
-):
+def test_a_golden_file_is_saved_with_the_same_bytes(name, subject, threshold, of_gate, tmp_path):
     golden = GOLDEN / f"{name}.json"
     calibration = Calibration.load(golden)
     assert calibration.subject.name == subject

@@ -142,7 +142,7 @@ def test_a_calibration_of_claims_is_refused_where_snippets_are_filtered(files, t
     assert "snippets" in error_of("claims", "evaluate", files / "plain.json", out)
 
 
-def test_retrievers_and_depths_are_not_mixed_and_a_threshold_that_drops_nothing_is_named(
+def test_retrievers_or_depths_are_not_mixed_and_a_threshold_that_drops_none_is_named(
     files, tmp_path
 ):
     first, *others = read_jsonl(files / "judged.jsonl")
@@ -376,9 +376,7 @@ def calibration(rng, tmp_path):
 
 
 @pytest.mark.parametrize(("queries", "n"), [("hashed", 45), ("none", 90)])
-def test_a_log_counts_a_query_that_comes_again_once_and_any_alpha(
-    queries, n, calibration, tmp_path
-):
+def test_a_log_counts_a_query_that_recurs_once_and_any_alpha(queries, n, calibration, tmp_path):
     ours = [calibration.at(alpha) for alpha in (0.1, 0.2, 0.3)]
     log = logged(ours, tmp_path / "log.jsonl", queries=queries)
     found = as_json("diagnose", tmp_path / "c.json", "--log", log)

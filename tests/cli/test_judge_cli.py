@@ -27,9 +27,7 @@ def retrieved(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.05, 0.2, 0.5])
-def test_nothing_is_lost_if_the_process_is_killed_while_it_stores_marks(
-    seconds, retrieved, tmp_path
-):
+def test_nothing_is_lost_if_a_process_is_killed_while_it_stores_marks(seconds, retrieved, tmp_path):
     out, answered = tmp_path / "judged.jsonl", []
 
     def post(url, n):

@@ -53,7 +53,7 @@ def test_a_score_of_several_runs_is_that_of_the_library(beir, tmp_path):
     run("diagnose", out, beir, *RUNS[:4])
 
 
-def test_a_run_is_named_and_one_of_several_that_calibrated_suffices_if_it_has_its_name(
+def test_a_run_is_named_and_one_of_several_that_calibrated_will_do_if_it_has_its_name(
     beir, tmp_path
 ):
     out = tmp_path / "c.json"

@@ -34,7 +34,7 @@ def marks(*evidence, **fields):
         (8, 12, [False, True, False, False]),  # one, and two
     ],
 )
-def test_a_sentence_is_relevant_if_it_shares_three_visible_characters_with_evidence(
+def test_a_sentence_is_relevant_if_it_shares_three_visible_letters_with_evidence(
     start, end, expected
 ):
     assert marks(("a", start, end)) == (expected, 0)

@@ -101,9 +101,7 @@ def test_a_path_that_cannot_be_read_is_named(tmp_path):
 
 @pytest.mark.parametrize("step", ["replace", "fsync", "chmod"])
 @pytest.mark.parametrize("fault", [OSError(28, "No space left"), KeyboardInterrupt()])
-def test_a_failure_while_writing_leaves_the_old_file_and_no_other(
-    tmp_path, monkeypatch, step, fault
-):
+def test_a_failure_while_writing_leaves_the_old_file_alone(tmp_path, monkeypatch, step, fault):
     path = tmp_path / "thing"
     path.write_bytes(b"old")
 

@@ -31,6 +31,7 @@ def asked(snippets, **fields):
         (TypeError, "position is '7' and", lambda: Snippet("a", position="7")),
         (TypeError, "retrieval_score '0.5'; give", lambda: Snippet("a", retrieval_score="0.5")),
         (TypeError, "snippets is a single dict", lambda: JudgedQuery("q", {"a": "text"}, [True])),
+        (TypeError, "relevant is True; give a list", lambda: JudgedQuery("q", ["a"], True)),
         (TypeError, "query is None", lambda: JudgedQuery(None, ["a"], [True])),
         (TypeError, "snippets is a single str", lambda: JudgedQuery("q", "abc", [True] * 3)),
         (ValueError, "1 snippets but 2 judgements", lambda: JudgedQuery("q", ["a"], [1, 0])),

@@ -158,9 +158,7 @@ def test_parts_are_calibrated_and_evaluated_as_all_queries_at_once(cluster, tmp_
         evaluate_dataset(alone, tested)
 
 
-def test_a_scorer_that_asks_an_llm_scores_on_a_cluster_as_it_does_alone(
-    cluster, tmp_path, llm_server
-):
+def test_a_scorer_that_asks_an_llm_scores_on_a_cluster_as_alone(cluster, tmp_path, llm_server):
     source, out = write_source(tmp_path / "source", [8, 8], {}), tmp_path / "out"
     done = score_dataset(source, out, partial(rating_scorer, llm_server.url), actors=2)
     alone = score_queries(rating_scorer(llm_server.url), judged([line(i) for i in range(16)]))

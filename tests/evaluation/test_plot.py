@@ -149,9 +149,7 @@ def test_a_gate_is_drawn_with_both_errors(rng):
     assert rf"speaks: \${long[1 : LONGEST - 1]}…" in drawn
 
 
-def test_unjudged_queries_and_other_axes_are_drawn_as_far_as_there_is_something(
-    calibration, queries
-):
+def test_unjudged_queries_and_other_axes_are_drawn_as_far_as_there_is_any(calibration, queries):
     unknown = unjudged(queries)
     e = evaluate(calibration, unknown)
     measured = rows(plot(e).axes[0])

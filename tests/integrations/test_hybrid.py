@@ -345,9 +345,7 @@ async def test_a_retriever_that_fails_is_an_error_by_default(framework):
 
 
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
-def test_judging_raises_if_a_retriever_fails_and_names_it_and_the_query(
-    framework, on_error, caplog
-):
+def test_judging_raises_if_a_retriever_fails_naming_it_and_the_query(framework, on_error, caplog):
     hybrid = hybrid_in(framework, FAILING, on_error=on_error)
     with pytest.raises(RuntimeError, match=r"query 'why\?': .*the store is down.*'bm25'") as caught:
         framework.package.judge_retriever(hybrid, [JudgedQuery.from_ids("why?", ["1"])])

@@ -105,7 +105,7 @@ async def test_timeout_ends_a_reply_that_never_comes_to_its_end(llm_server, as_l
     ("trouble", "message"),
     [("drips", r"after 3 s \(timeout 1 s, tries 3\)"), ("slow", "after 3 s|timed out")],
 )
-def test_the_timeout_of_all_tries_is_a_bound_and_no_more_are_made(
+def test_the_timeout_of_all_tries_is_a_bound_no_more_are_made(
     llm_server, as_llms, trouble, message
 ):
     llm_server.trouble = lambda body, times: trouble

@@ -177,9 +177,7 @@ async def test_both_events_come_in_pairs(postprocessor, listened, ask):
 
 
 @pytest.mark.parametrize(("scorer", "error"), [(Failing, RuntimeError), (Asking, NothingKept)])
-async def test_after_an_error_of_the_scorer_the_second_event_has_no_decision(
-    scorer, error, listened
-):
+async def test_after_an_error_of_a_scorer_the_second_event_has_no_decision(scorer, error, listened):
     failing = ConformalFilter(scorer({}), CALIBRATION, on_empty="raise")
     postprocessor = llama_index_conformal.ConformalPostprocessor(filter=failing)
     for ask in (ENGINE.ask, ENGINE.aask):

@@ -180,9 +180,7 @@ def test_what_others_write_to_the_same_stream_is_skipped_with_a_warning(log, eve
         next(read_log(log.path))
 
 
-def test_an_event_is_written_again_if_another_process_was_killed_just_before(
-    log, event, monkeypatch
-):
+def test_an_event_is_written_again_if_another_process_was_killed_before(log, event, monkeypatch):
     log.append(event)
     check = FilterLog._continues_a_line
 

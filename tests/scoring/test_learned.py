@@ -191,9 +191,7 @@ def test_a_prior_names_its_sets_with_their_licences_and_has_every_feature(item):
 
 
 @pytest.mark.parametrize("retrievers", ["", "a", "ab", "abc"])
-def test_without_judged_queries_coefficients_are_the_means_of_the_prior_shared_by_sources(
-    retrievers,
-):
+def test_without_judged_queries_coefficients_are_means_of_the_prior_shared_by_sources(retrievers):
     prior, r = prior_of("snippets"), len(retrievers)
     normals = prior.several_retrievers if r > 1 else prior.one_retriever
     sources = Sources(tuple((name, "rank") for name in retrievers), ("s", "t"), "document")

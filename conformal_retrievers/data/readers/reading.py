@@ -34,12 +34,8 @@ def _fits(names: Collection[str]) -> bool:
     return "query" in names and ("snippets" in names or unretrieved)
 
 
-def _read_queries(records: Sequence[Record]) -> list[JudgedQuery]:
-    return [judged_query(record.place, record.known) for record in records]
-
-
 FORMATS = (
-    Format("judged queries", _fits, _read_queries),
+    Format("judged queries", _fits, lambda given: [judged_query(r.place, r.known) for r in given]),
     Format("RAGAS", ragas.fits, ragas.read_ragas),
     Format("LangSmith", langsmith.fits, langsmith.read_langsmith),
     Format("OpenInference", openinference.fits, openinference.read_openinference),

@@ -232,13 +232,11 @@ def by_chunk(query: JudgedQuery, snippets: Sequence[Snippet]) -> JudgedQuery:
     )
 
 
-def _marked(
-    text: str, ranges: Sequence[Range], within: Range, evidence: Evidence
-) -> Iterator[bool]:
+def _marked(text: str, ranges: Sequence[Range], within: Range, piece: Evidence) -> Iterator[bool]:
     """Yield whether each sentence shares enough with evidence, `within` this range of the text."""
     first, last = max(0, within.start), max(0, within.end)
     shared = [_visible(text[max(start, first) : min(end, last)]) for start, end in ranges]
-    most = max(*shared, evidence.end - evidence.start - len(text[first:last]))
+    most = max(*shared, piece.end - piece.start - len(text[first:last]))
     for n, (start, end) in zip(shared, ranges, strict=True):
         yield n > 0 and n >= min(FEWEST, most, _visible(text[start:end]))
 

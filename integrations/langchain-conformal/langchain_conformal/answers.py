@@ -72,7 +72,7 @@ def _respond(chain: Runnable[Any, Any], question: str, documents: list[Document]
     try:
         answer = chain.invoke({"question": question, "context": context})
     except (AttributeError, TypeError) as error:
-        given = "the chain is given {'question': the text, 'context': documents}"
+        given = "the chain is given {'question': the text, 'context': documents}, by invoke"
         raise TypeError(f"{error}; {given}") from error
     if isinstance(answer, Mapping):
         if "answer" not in answer:
