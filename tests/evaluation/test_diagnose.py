@@ -232,7 +232,7 @@ def test_too_few_queries_are_noticed(rng):
     ("reference", "new", "needed"),
     [
         (60, 84, "85 queries like these, or a calibration of 61 or more: 82 judged queries"),
-        (399, 15, "in m1 takes 39 queries like these."),
+        (399, 15, "by 25 points takes 39 queries like these."),
         (60, 85, None),
         (36, 299, "takes a calibration of 40 or more: 54 judged queries"),  # or of 1,338 new ones
         (35, 999, "takes a calibration of 37 or more: 50 judged queries"),
