@@ -44,7 +44,7 @@ def why_none(c: Thresholds, group: str | None) -> str:
 def basis(c: Thresholds) -> Iterator[str]:
     """Yield the chain, how many questions need all snippets or none, and which were left out."""
     d = details_of(c)
-    yield f"{c.n_queries} of {d.n_questions} questions calibrate. The chain is {visible(d.chain)}."
+    yield f"The chain is {visible(d.chain)}. {c.n_queries} of {d.n_questions} questions calibrate."
     used = "These count as lost." if d.count_wrong else "These are not used."
     counts = {
         "needing all": d.n_needing_all,
