@@ -20,7 +20,8 @@ def test_each_question_is_asked_of_a_server_once(llm_server, tmp_path, monkeypat
         monkeypatch.setattr(sys, "argv", ["answers", *url])
         answers.collect(answers.parsed_arguments())
     assert len(llm_server.bodies) == 3 * len(answers.contexts(made[0], made[0].snippets))
-    assert answers.read_rows(answers.REPLIES)[2]["replies"]["gold"] == "limit 24"
+    found = [(row["id"], row["replies"]["gold"]) for row in answers.read_rows(answers.REPLIES)]
+    assert found == [(query.id, "limit 24") for query in made]
 
 
 @pytest.mark.slow

@@ -243,7 +243,7 @@ def test_the_number_of_calls_is_said_before_the_first(caplog):
     scan_answers(queries, chain, scorer=SCORER)
     assert "2 questions take at most 8 calls" in caplog.text
     scan_answers([scored([0.1, 0.2])], chain, scorer=SCORER)
-    assert "1 questions take at most 4 calls of chain that needs one place" in caplog.text
+    assert "1 questions take at most 4 calls of chain that needs one place, fewer" in caplog.text
     assert "about 13 tokens of snippets" in caplog.text  # of (22 + 22 + 11) / 4
 
 

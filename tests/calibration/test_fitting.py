@@ -256,6 +256,7 @@ def test_the_statement_warns_where_a_top_k_keeps_fewer_by_more_than_the_noise(re
         assert text in calibration.statement
         assert text in calibration.at(0.2).statement  # they were found at 0.02
     unsure = "These queries are too few to say which is better"
+    assert unsure not in calibration.statement
     assert unsure in calibrate(ranked()[:60], alpha=0.1).statement
     assert not re.search(f"{unsure}|keeps fewer", calibrate(JUDGED, alpha=0.1).statement)
 

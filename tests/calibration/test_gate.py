@@ -217,9 +217,10 @@ def test_a_filter_is_calibrated_on_the_queries_of_its_gate():
     for others in (queries[40:], queries):
         with pytest.raises(ValueError, match="gate was calibrated on 40"):
             calibrate(others, LAST, alpha=0.2, gate=gate)
-    # Of the gate's, ⌊41 · 0.1⌋ = 4 may be silenced, which are within 4 / 19 of 18 queries.
+    # Of the gate's, ⌊41 · 0.1⌋ = 4 may be silenced, which are 0.2 · (19 + 1), and 4 / 19 of 18 + 1.
     with pytest.raises(ValueError, match=r"alpha of 0\.211 or more"):
-        calibrate(queries[:18], LAST, alpha=0.21, gate=gate)
+        calibrate(queries[:18], LAST, alpha=0.2, gate=gate)
+    assert calibrate(queries[:19], LAST, alpha=0.2, gate=gate).n_queries == 19
     assert calibrate(queries[:18], LAST, alpha=0.211, gate=gate).n_queries == 18
     found = [JudgedQuery(f"h{i}", with_hits(["a", "b"]), [True, False]) for i in range(30)]
     unpaid = FunctionScorer(lambda query, texts: pytest.fail("it was paid for"), "unpaid")
