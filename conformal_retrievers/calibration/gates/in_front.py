@@ -54,7 +54,7 @@ def check_same_queries(
     if not by_group:
         parts = [(sum(silent.values()), len(answerable))]
     facts = {"same": len(answerable) - len(others), "n": len(answerable), "alpha": alpha}
-    if others:
+    if others or any(lost > n for lost, n in parts if n):  # then no alpha would do
         raise ValueError(f"{say('other queries', gate=gate, **facts)}. {say('apart')}")
     if any(lost > (n + 1) * exact_alpha(alpha) for lost, n in parts if n):
         nearest = max(ceil(1000 * lost / (n + 1)) for lost, n in parts if n) / 1000
