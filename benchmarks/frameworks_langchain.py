@@ -209,7 +209,7 @@ def queries(names: tuple[str, ...], k: int) -> list[tuple[str, list[Snippet]]]:
         rng, (snippets, _) = np.random.default_rng(i), with_hits(k, names, i)
         texts = map(" ".join, rng.choice(words, (k, 75)).tolist())
         found = [replace(one, text=text) for one, text in zip(snippets, texts, strict=True)]
-        found.sort(key=lambda snippet: -fusion(snippet.hits))
+        found.sort(key=lambda snippet: -fusion([snippet.hits])[0])
         made.append((" ".join(rng.choice(words, 6).tolist()), found))
     return made
 

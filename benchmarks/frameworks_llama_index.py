@@ -168,7 +168,7 @@ def node_of(snippet: Snippet) -> NodeWithScore:
     node, hits = TextNode(text=snippet.text), snippet.hits
     if len(hits) == 1 and hits[0].retriever == RETRIEVER:
         return NodeWithScore(node=node, score=hits[0].score)
-    return NodeWithHits(node=node, score=fusion(hits), hits=hits)
+    return NodeWithHits(node=node, score=fusion([hits])[0], hits=hits)
 
 
 class Idle(BaseEventHandler):

@@ -226,8 +226,8 @@ MUTANTS = {
         ("relevant, *judged.relevant", "relevant, *[False for _ in judged.relevant]", "a text"),
         ("order.append(min([", "order.append(max([", "another order"),
         (
-            "fusion(hits) if fused else snippet.retrieval_score",
-            "score",
+            "new if snippet.retrieval_score == was else snippet.retrieval_score",
+            "snippet.retrieval_score",
             "the fusion of ranks that are gone",
         ),
         ("[: depths.get(name, 0)]", "[:]", "lists that are not cut again"),

@@ -119,14 +119,14 @@ def fuse(lists: Mapping[str, Sequence[tuple[Key, float | None]]]) -> dict[Key, t
                 raise TypeError(f"the list of {retriever!r:.60} has no pairs; give (id, score)")
             key, score = item
             hits.setdefault(key, {}).setdefault(retriever, Hit(retriever, rank, score))
-    fused = {key: tuple(by_retriever.values()) for key, by_retriever in hits.items()}
-    return dict(sorted(fused.items(), key=lambda item: -fusion(item[1])))
+    keys, fused = [*hits], [tuple(by_retriever.values()) for by_retriever in hits.values()]
+    return {keys[i]: fused[i] for i in np.argsort(-np.array(fusion(fused)), kind="stable")}
 
 
-def fusion(hits: Sequence[Hit]) -> float:
-    """Return Σ 1 / (60 + rank + 1) over the hits of a snippet.
+def fusion(hits: Iterable[Iterable[Hit]]) -> list[float]:
+    """Return Σ 1 / (60 + rank + 1) over the hits of each snippet.
 
-    >>> fusion([Hit("dense", 0), Hit("bm25", 0)]) == 2 / 61
+    >>> fusion([[Hit("dense", 0), Hit("bm25", 0)], []]) == [2 / 61, 0]
     True
     """
-    return sum(1 / (C + hit.rank + 1) for hit in hits)
+    return [sum([1 / (C + hit.rank + 1) for hit in own]) for own in hits]

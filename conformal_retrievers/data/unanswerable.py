@@ -150,7 +150,7 @@ def _order(queries: Iterable[JudgedQuery]) -> list[str]:
     for query in queries:
         hits_of_each = [snippet.hits for snippet in query.snippets if snippet.hits]
         shown = [[hit.retriever for hit in hits] for hits in hits_of_each]
-        sums = [fusion(hits) for hits in hits_of_each]
+        sums = fusion(hits_of_each)
         if sums == sorted(sums, reverse=True):
             ties = [i for i, (before_it, other) in enumerate(pairwise(sums)) if before_it == other]
             shown += [[shown[i][0], shown[i + 1][0]] for i in ties]
@@ -205,6 +205,6 @@ def _cut(query: JudgedQuery, lists: Lists, depths: Mapping[str, int]) -> JudgedQ
 
 def _with_hits(snippet: Snippet, hits: tuple[Hit, ...]) -> Snippet:
     """Return the snippet with other hits; a score that is their fusion is that of the new ones."""
-    fused = snippet.retrieval_score == fusion(snippet.hits)
-    score = fusion(hits) if fused else snippet.retrieval_score
+    was, new = fusion([snippet.hits, hits])
+    score = new if snippet.retrieval_score == was else snippet.retrieval_score
     return replace(snippet, hits=hits, retrieval_score=score)

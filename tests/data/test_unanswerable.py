@@ -33,7 +33,7 @@ def united(lists, relevant, **fields):
     """A query as a HybridRetriever returns it from lists of texts; each score is 100 − rank."""
     found = {name: [(t, 100.0 - i) for i, t in enumerate(ts)] for name, ts in lists.items()}
     snippets = [
-        Snippet(text, id=text, retrieval_score=fusion(hits), hits=hits)
+        Snippet(text, id=text, retrieval_score=fusion([hits])[0], hits=hits)
         for text, hits in fuse(found).items()
     ]
     return JudgedQuery("q", snippets, [s.text in relevant for s in snippets], **fields)
@@ -91,7 +91,7 @@ def test_a_query_looks_as_if_the_relevant_ones_had_never_been_there(lists, relev
     assert [[h[:2] for h in s.hits] for s in made.snippets] == [
         [h[:2] for h in hits] for hits in expected.values()
     ]
-    assert [s.retrieval_score for s in made.snippets] == [*map(fusion, expected.values())]
+    assert [s.retrieval_score for s in made.snippets] == fusion(expected.values())
     assert (made.retriever, made.k) == (asked(k), k * len(named))
 
 

@@ -152,7 +152,7 @@ class InLlamaIndex:
     async def found(self, hybrid):
         nodes = hybrid.retrieve("q")
         assert await hybrid.aretrieve("q") == nodes
-        assert all(node.score == fusion(node.hits) for node in nodes)
+        assert [node.score for node in nodes] == fusion([node.hits for node in nodes])
         assert all(node.node.metadata == {} for node in nodes)
         shown = [node.get_content(schema.MetadataMode.LLM) for node in nodes]
         assert shown == [TEXTS[node.node_id] for node in nodes]
@@ -217,7 +217,7 @@ async def test_the_union_is_in_the_order_of_fusion_and_keeps_every_hit(framework
 
 async def test_both_keep_the_same_snippets(framework):
     for scorer, threshold, kept in (
-        (FUSED, -fusion(HITS["2"]), ["3", "2"]),
+        (FUSED, -fusion([HITS["2"]])[0], ["3", "2"]),
         (RankScorer("dense"), 1, ["2", "1"]),
         (RankScorer("bm25"), 0, ["3"]),
         (RetrievalScorer("bm25"), -5.0, ["3", "4"]),
@@ -229,7 +229,7 @@ def test_judged_queries_have_the_hits_names_and_depth_of_all(framework):
     query = JudgedQuery("q", [*TEXTS.values(), "none"], [True] * 5, id="1")
     (judged,) = framework.package.judge_retriever(hybrid_in(framework), [query])
     assert [(s.id, s.hits) for s in judged.snippets] == [*HITS.items()]
-    assert [s.retrieval_score for s in judged.snippets] == [fusion(h) for h in HITS.values()]
+    assert [s.retrieval_score for s in judged.snippets] == fusion(HITS.values())
     assert (judged.k, judged.missed) == (6, 1)
     assert all(name in str(judged.retriever) for name in ("bm25: ", "; dense: ", "k = 3"))
     own = framework.package.judge_retriever(hybrid_in(framework), [query], name="mine")
@@ -364,7 +364,7 @@ async def test_a_retriever_that_is_skipped_is_logged_once_and_seen_in_the_event(
         ]
         await framework.found(hybrid)
     assert sum("'bm25'" in record.message for record in caplog.records) == 1
-    conformal_filter = filter_at(FUSED, -fusion(HITS["1"]))
+    conformal_filter = filter_at(FUSED, -fusion([HITS["1"]])[0])
     if framework.package is langchain_conformal:
         handler = langchain_conformal.ConformalCallbackHandler(log)
         filtered = ConformalRetriever(retriever=hybrid, filter=conformal_filter)
@@ -440,7 +440,7 @@ async def test_columns_are_those_of_snippets_and_become_them_once_a_scorer_reads
 
 def test_kept_documents_have_hits_unless_metadata_are_to_be_unchanged():
     hybrid = hybrid_in(InLangChain())
-    keep = filter_at(FUSED, -fusion(HITS["2"]))
+    keep = filter_at(FUSED, -fusion([HITS["2"]])[0])
     marks = {"conformal_hits", "conformal_score", "conformal_p_value"}
     for prefix, keys in (("conformal_", marks), (None, set())):
         filtered = ConformalRetriever(retriever=hybrid, filter=keep, metadata_prefix=prefix)

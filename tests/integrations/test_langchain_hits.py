@@ -322,7 +322,7 @@ def test_the_missing_retriever_is_named_when_a_filter_is_made_or_else_called(sco
     ("score", "expected"), [(0.3, 0.3), (float("nan"), 1 / 61), (None, 1 / 61)]
 )
 def test_the_score_of_a_reranker_comes_before_the_fusion_unless_it_is_missing(score, expected):
-    known = with_hits(Document("a"), {"dense": [0, 0.9]}, "call")
+    [known] = with_hits([Document("a")], [{"dense": [0, 0.9]}])
     known.metadata["relevance_score"] = score
     (snippet,) = to_snippets([known])
     assert snippet.retrieval_score == expected

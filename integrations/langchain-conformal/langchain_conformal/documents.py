@@ -7,6 +7,7 @@ from itertools import pairwise
 from numbers import Real
 from types import NoneType
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 from langchain_core.documents import Document
@@ -81,13 +82,15 @@ def to_snippets(documents: Iterable[Document]) -> list[Snippet]:
     ]
 
 
-def with_hits(document: Document, hits: Mapping[str, Any], call: str) -> Document:
-    """Return a copy of a document with hits, [rank, score] by the retriever's name, of a call."""
-    metadata = {**(document.metadata or {}), HITS: hits}
-    metadata.pop("relevance_score", None)  # of one retriever: its hit has it
-    twin = with_fields(document, metadata=metadata)
-    vars(twin)[_HITS] = (call, hits)
-    return twin
+def with_hits(documents: Sequence[Document], hits: Sequence[Any]) -> list[Document]:
+    """Return a copy of each document of a call with its hits, [rank, score] by retriever."""
+    twins, call = [], uuid4().hex
+    for document, own in zip(documents, hits, strict=True):
+        metadata = {**(document.metadata or {}), HITS: own}
+        metadata.pop("relevance_score", None)  # of one retriever: its hit has it
+        twins.append(with_fields(document, metadata=metadata))
+        vars(twins[-1])[_HITS] = (call, own)
+    return twins
 
 
 def _all(key: str, documents: Iterable[Document]) -> list[Any]:
@@ -157,7 +160,7 @@ def scores_of(documents: Sequence[Document]) -> list[float | None]:
     """
     numbers = [None if score != score else score for score in _own_scores(documents)]  # NaN
     if not isinstance(documents, Found) and any(_of_hybrid(documents)):
-        sums = [fusion(hits) for hits in hits_of(documents)]
+        sums = fusion(hits_of(documents))
         numbers = [s if n is None else n for n, s in zip(numbers, sums, strict=True)]
     return numbers
 

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
-from uuid import uuid4
 
 from langchain_core.documents import Document
 from langchain_core.retrievers import RetrieverLike
@@ -91,14 +90,9 @@ class HybridRetriever(Around):
     def _united(self, found: Mapping[str, list[Document]]) -> list[Document]:
         failed = {name: None for name in self.retrievers if name not in found}
         lists = {
-            name: [
-                Item(document.id, document.page_content, score)
-                for document, score in zip(documents, scores_of(documents), strict=True)
-            ]
-            for name, documents in found.items()
+            name: [Item(d.id, d.page_content, s) for d, s in zip(own, scores_of(own), strict=True)]
+            for name, own in found.items()
         }
-        united, call = [], uuid4().hex
-        for (name, place), hits in unite(lists).items():
-            known = {hit.retriever: [hit.rank, hit.score] for hit in hits} | failed
-            united.append(with_hits(found[name][place], known, call))
-        return united
+        united = unite(lists)
+        hits = [{n: [rank, score] for n, rank, score in own} | failed for own in united.values()]
+        return with_hits([found[name][place] for name, place in united], hits)

@@ -244,8 +244,8 @@ def _inside(retriever: object, store: str) -> str:
 def _held(retriever: object) -> list[RetrieverLike]:
     """Return the retrievers that another one asks, its fallbacks, or the steps of a sequence."""
     names = ("retriever", "base_retriever", "retrievers", "steps", "runnable", "fallbacks")
-    held = (getattr(retriever, name, None) for name in names)
-    lists = (part if isinstance(part, list | tuple) else [part] for part in held)
+    held = [getattr(retriever, name, None) for name in names]
+    lists = [part if isinstance(part, list | tuple) else [part] for part in held]
     return [part for parts in lists for part in parts if isinstance(part, Runnable)]
 
 

@@ -77,16 +77,18 @@ class HybridRetriever(BaseRetriever):
             name: [Item(node.node_id, text_of(node.node), node.score) for node in nodes]
             for name, nodes in found.items()
         }
+        united = unite(lists)
+        columns = zip(united, united.values(), fusion(united.values()), strict=True)
         return [
             NodeWithHits(
                 node=found[name][place].node,
-                score=fusion(hits),
+                score=score,
                 hits=hits,
                 failed=failed,
                 asked=asked,
                 retriever=retriever,
             )
-            for (name, place), hits in unite(lists).items()
+            for (name, place), hits, score in columns
         ]
 
 
