@@ -73,12 +73,13 @@ def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:
     "text" and "relevant" are required, of a hit all but "score", and all of evidence, where "text"
     may stand in place of "start" and "end". "missed" is the number of known relevant snippets that
     were not retrieved: 0 if there are none, absent if that is unknown. "retriever" is a name that
-    its user chose, or {"name", "framework"} as "LangChain" or "LlamaIndex" has it, or, of several
-    at once, {name: {"retriever", "k"}}. "split" names what cut the snippets into sentences.
-    "answerable" is false if nothing in the corpus answers the query. "relevant_ids", or "evidence",
-    stands in place of "snippets" before anything is retrieved, see `JudgedQuery.from_ids`. Ranks
-    count from 0, the best; the order of the snippets is not taken for ranks. Blank lines are
-    skipped. Raises ValueError naming the file, the line and the field.
+    its user chose, or {"name", "framework", "filtered"} as "LangChain" or "LlamaIndex" has it, the
+    last true with a metadata filter, or, of several at once, {name: {"retriever", "k"}}. "split"
+    names what cut the snippets into sentences. "answerable" is false if nothing in the corpus
+    answers the query. "relevant_ids", or "evidence", stands in place of "snippets" before anything
+    is retrieved, see `JudgedQuery.from_ids`. Ranks count from 0, the best; the order of the
+    snippets is not taken for ranks. Blank lines are skipped. Raises ValueError naming the file, the
+    line and the field.
     """
     for place, line in placed_lines(path):
         yield judged_query(place, parsed_json(place, line))

@@ -43,9 +43,10 @@ class Described(BaseModel):
 
     name: Annotated[str, AfterValidator(visible)]
     framework: Literal["LangChain", "LlamaIndex"]
+    filtered: bool = False  # whether by metadata, such as a tenant
 
     def __str__(self) -> str:
-        return self.name
+        return self.name + " with a metadata filter" * self.filtered
 
     __repr__ = __str__
 
@@ -99,9 +100,10 @@ calibrate at 9'
     >>> difference(Retrieval(now), Retrieval(known))
     'the retriever is FAISS(m, mmr), but the calibration is of FAISS(m, similarity): retrieve with \
 that one, or calibrate with this one'
-    >>> filtered = Described(name="FAISS(m, mmr, metadata filter)", framework="LangChain")
-    >>> difference(Retrieval(filtered), Retrieval(now)).partition(": ")[2]
-    'retrieve with that one, or calibrate with queries with such filters'
+    >>> filtered = Described(name="FAISS(m, mmr)", framework="LangChain", filtered=True)
+    >>> difference(Retrieval(filtered), Retrieval(now))
+    'the retriever is FAISS(m, mmr) with a metadata filter, but the calibration is of \
+FAISS(m, mmr): retrieve with that one, or calibrate with queries with such filters'
     >>> difference(Retrieval(now), Retrieval(filtered)).partition(": ")[2]
     'retrieve with that one, or calibrate with this one'
     >>> now = {"dense": {"retriever": "words_of"}, "bm25": {"retriever": "vectors_of"}}
@@ -110,7 +112,7 @@ that one, or calibrate with this one'
     2
     """
     what = "the retriever" if part is None else f"the retriever {part!r}"
-    now, known, k = asked.retriever, calibrated.retriever, calibrated.k
+    now, known, depth, k = asked.retriever, calibrated.retriever, asked.k, calibrated.k
     if isinstance(now, Hybrid) and isinstance(known, Hybrid) and {*now.root} == {*known.root}:
         all_parts = {own.retriever for own in known.root.values()}
         each = [difference(o, known.root[name], name, all_parts) for name, o in now.root.items()]
@@ -118,11 +120,10 @@ that one, or calibrate with this one'
     comparable = not isinstance(now, str) and not isinstance(known, str)
     if now != known and ((comparable and not of_two_frameworks(now, known)) or now in parts):
         text = f"{what} is {now}, but the calibration is of {known}: retrieve with that one"
-        filtered = ["metadata filter" in str(own) for own in (known, now)]
+        filtered = [getattr(own, "filtered", False) for own in (known, now)]
         these = "queries with such filters" if filtered == [False, True] else "this one"
         return f"{text}, or calibrate with {these}"
     # The filter warns of more documents than k, but does not know who returned them.
-    depth = asked.k
     if depth is not None and k is not None and (depth < k or (part and depth > k)):
         text = f"{what} is asked for {depth} documents, but the calibration has k = {k}"
         return f"{text}: retrieve {k}, or calibrate at {depth}"

@@ -170,8 +170,7 @@ def test_a_gate_in_front_that_is_silent_too_often_exits_with_1(files, both, tmp_
     given = (files / "both.json", tmp_path / "far.jsonl", *sources(files, "new-"))
     found = as_json("evaluate", *given, code=1)
     assert found["evaluation"]["verdict"]["p_value"] > 0.05 > p_value(found["gate"]["evaluation"])
-    found = as_json("diagnose", *given, code=1)
-    assert p_value(found["gate"]["evaluation"]) < 0.05
+    assert p_value(as_json("diagnose", *given, code=1)["gate"]["evaluation"]) < 0.05
 
 
 def p_value(evaluation):

@@ -19,6 +19,7 @@ from llama_index.core import MockEmbedding, VectorStoreIndex, schema
 from llama_index.core.base.base_retriever import BaseRetriever as LlamaIndexRetriever
 from llama_index.core.llms import MockLLM
 from llama_index.core.query_engine import RetrieverQueryEngine
+from llama_index.core.vector_stores import MetadataFilter, MetadataFilters
 from llama_index.postprocessor import conformal as llama_index_conformal
 from llama_index.retrievers.bm25 import BM25Retriever
 from pydantic import Field
@@ -497,19 +498,22 @@ def test_another_retriever_or_depth_in_a_hybrid_one_gives_a_warning():
 # --- LlamaIndex -----------------------------------------------------------------------------------
 
 
-def test_another_depth_or_search_mode_of_an_index_gives_a_warning():
-    nodes = [schema.TextNode(text=text, id_=id) for id, text in TEXTS.items()]
+def test_another_depth_search_mode_or_metadata_filter_of_an_index_gives_a_warning():
+    nodes = [schema.TextNode(text=t, id_=i, metadata={"id": i}) for i, t in TEXTS.items()]
     index = VectorStoreIndex(nodes, embed_model=MockEmbedding(2))
 
-    def hybrid(k=4, mode="default"):
-        dense = index.as_retriever(similarity_top_k=k, vector_store_query_mode=mode)
+    def hybrid(k=4, **settings):
+        dense = index.as_retriever(similarity_top_k=k, **settings)
         words = BM25Retriever.from_defaults(nodes=nodes, similarity_top_k=k)
         return llama_index_conformal.HybridRetriever({"dense": dense, "bm25": words})
 
     judged = llama_index_conformal.judge_retriever(hybrid(), [JudgedQuery.from_ids("q", [*TEXTS])])
     keep = ConformalFilter.of(calibrate(judged, RankScorer("dense"), alpha=0.5))
-    for other, words in ((hybrid(2), "'dense'.*'bm25' is asked"), (hybrid(mode="mmr"), "mmr")):
-        with pytest.warns(UserWarning, match=words):
+    only = hybrid(filters=MetadataFilters(filters=[MetadataFilter(key="id", value="1")]))
+    others = hybrid(2), hybrid(vector_store_query_mode="mmr"), only
+    texts = "'dense'.*'bm25' is asked", "mmr", "or calibrate with queries with such filters"
+    for other, text in zip(others, texts, strict=True):
+        with pytest.warns(UserWarning, match=text):
             InLlamaIndex().filter_once(other, keep)
 
 

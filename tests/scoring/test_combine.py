@@ -64,7 +64,6 @@ def test_a_combination_has_the_names_of_its_parts_and_is_relative_to_the_query_i
 
 async def test_asynchronous_scores_are_the_synchronous_ones():
     one = lookup(a=0.5, b=math.nan, c=0.1, d=0.6)
-    other = lookup(a=0.5, b=0.3, c=0.2, d=0.1)
-    for scorer in combinations(one, other):
+    for scorer in combinations(one, lookup(a=0.5, b=0.3, c=0.2, d=0.1)):
         np.testing.assert_array_equal(await scorer.ascore("q", ABCD), scorer.score("q", ABCD))
         assert scorer.score("q", []).tolist() == []

@@ -207,9 +207,8 @@ def retrieval_of(asked: RetrieverLike) -> Retrieval:
     k = bound.get("k", getattr(within, "k", settings.get("k")))
     store, of_store = getattr(within, "vectorstore", None), ""
     if isinstance(store, VectorStore):
-        how = [getattr(within, "search_type", "similarity")]
-        how += ["metadata filter"] * any(map(settings.get, FILTERS))
-        of_store = f"{type(store).__name__}({', '.join([_model(store), *how])})"
+        how = getattr(within, "search_type", "similarity")
+        of_store = f"{type(store).__name__}({', '.join([_model(store), how])})"
     if isinstance(within, VectorStoreRetriever):
         name = of_store
         if k is None:  # the default of its store
@@ -217,7 +216,8 @@ def retrieval_of(asked: RetrieverLike) -> Retrieval:
             k = None if known is None else known.default
     else:
         name = f"{type(within).__name__}({_inside(within, of_store)})"
-    own = Described(name=name, framework="LangChain")
+    filtered = any(map(settings.get, FILTERS))
+    own = Described(name=name, framework="LangChain", filtered=filtered)
     retriever = own if isinstance(within, BaseRetriever) else within.get_name()
     return Retrieval(retriever, k if type(k) is int and k > 0 else None)
 

@@ -107,5 +107,6 @@ def retrieval_of(retriever: BaseRetriever) -> Retrieval:
     how = (getattr(retriever, "_vector_store_query_mode", None) or "").replace("default", "")
     inside = ", ".join(part for part in (store and type(store).__name__, model, how) if part)
     name, k = f"{type(retriever).__name__}({inside})", getattr(retriever, "similarity_top_k", None)
-    described = Described(name=name, framework="LlamaIndex")
+    filtered = bool(getattr(getattr(retriever, "_filters", None), "filters", None))
+    described = Described(name=name, framework="LlamaIndex", filtered=filtered)
     return Retrieval(described, k if type(k) is int and k > 0 else None)
