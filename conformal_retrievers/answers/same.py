@@ -1,7 +1,8 @@
 """Whether two answers are the same: what a guarantee about answers is about.
 
 same_text     equal, after SQuAD's normalisation: no case, punctuation or a, an, the
-has_answer    the words of the reference stand in the answer in a row
+has_answer    the words of the reference stand in the answer in a row; of scripts without spaces,
+              the characters
 llm_same      an LLM says that both answer the question in the same way
 """
 
@@ -20,11 +21,14 @@ from conformal_retrievers.llm.reply import VERDICT
 
 Same: TypeAlias = Callable[[str, str, str], bool]  # of a question, an answer and a reference
 ABBREVIATION = re.compile(r"\b(?:[^\W\d_]\.){2,}")  # U.S.
-WITHIN = re.compile(r"['’`]|(?<=\d),(?=\d{3}\b)")  # what joins: don't, 1,000
+# Not of Japanese, Chinese, Thai, Lao, Burmese or Khmer, where no spaces part words: each is one.
+LETTER = r"[^\W\u3040-\u30ff\u3400-\u9fff\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]"
+WITHIN = re.compile(rf"['’`]|(?<=\d),(?=\d{{3}}(?!{LETTER}))")  # what joins: don't, 1,000
 # Vowel signs of Hindi, Thai and Khmer, which `\w` has not; C++; the blood groups AB- and AB+.
 MARKS = "".join(c for c in map(chr, range(0x300, 0x1900)) if category(c)[0] == "M")
-LETTERS = rf"\b\w{{1,2}}-(?![\w-])|(?:\w[{MARKS}]*)+[+#]*"
-WORD = re.compile(rf"(?<!\w)-[$€£¥]?\d[\d.,:/]*\b|\d+(?:[.,:/]\d+)*\w*|{LETTERS}|[^\w\s]")
+NUMBER = rf"(?<!{LETTER})-[$€£¥]?\d[\d.,:/]*(?<=\d)(?!{LETTER})|\d+(?:[.,:/]\d+)*{LETTER}*"
+LETTERS = rf"\b\w{{1,2}}-(?![\w-])|(?:{LETTER}[{MARKS}]*)+[+#]*|\w[{MARKS}]*"
+WORD = re.compile(f"{NUMBER}|{LETTERS}|[^\\w\\s]")
 # Before a word: in plan A, and in the answer A, it is none.
 ARTICLE = re.compile(r"(?<![\w-])(?:a|[Aa]n|[Tt]he|THE)\s+(?=\w)")
 EXPONENT = re.compile("(?=[²³¹⁰⁴-⁹])")  # which is normalised to a digit: 10³ is not 103

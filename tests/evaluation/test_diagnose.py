@@ -220,8 +220,7 @@ def test_if_only_relevant_snippets_score_higher_the_calibration_may_be_unlucky(r
 
 
 def test_too_few_queries_are_noticed(rng):
-    calibration = calibrated(draw(rng, 399))
-    few, enough = (diagnose(calibration, draw(rng, n)) for n in (15, 1000))
+    few, enough = (diagnose(calibrated(draw(rng, 399)), draw(rng, n)) for n in (15, 1000))
     assert by_name(few, "coverage").severity == "notice"
     assert few.summary == few.evaluation.verdict.shortage
     assert by_name(enough, "coverage").severity == "fine"

@@ -257,8 +257,7 @@ async def test_a_flag_by_group_uses_the_group_of_the_question(asked, model, flag
     scored = [ScoredQuery([score], [True], group=g) for g, score in scores.items()] * 9
     rule = {"guarantee": "all", "by_group": True, "scorer": flag.classifier.name}
     calibration = Calibration.from_scores(scored, alpha=0.5, **rule)
-    calibration = dataclasses.replace(calibration, subject=FLAGS)
-    grouped = FactualityFlag(flag.classifier, calibration)
+    grouped = FactualityFlag(flag.classifier, dataclasses.replace(calibration, subject=FLAGS))
     for group, flagged in (("lenient", False), ("strict", True)):
         said = {"confidence": confidence, "flagged": flagged}
         assert await asked(model, grouped, group) == (expected[0], said)

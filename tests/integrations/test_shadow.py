@@ -129,8 +129,7 @@ def test_llama_indexs_prompts_are_the_same_byte_for_byte(mode):
         return llm.prompts
 
     made = POSTPROCESSOR.opened(TEXTS, CALIBRATION, scorer=SCORER, shadow=True)
-    given = POSTPROCESSOR.given(TEXTS)
-    assert prompts(POSTPROCESSOR.ask(made, TEXTS)) == prompts(given) != []
+    assert prompts(POSTPROCESSOR.ask(made, TEXTS)) == prompts(POSTPROCESSOR.given(TEXTS)) != []
 
 
 @each_component
