@@ -92,7 +92,10 @@ def _say(found: Diagnosis, new: inputs.New) -> None:
         say(f"{new.log.savings}\n")
     measured, tested = found.evaluation, found.calibration
     say(f"Queries: {measured.n_queries:,}, with {measured.n_snippets:,} {tested.subject.item}s.")
-    say(f"Left out, as part of this calibration, or filtered by another: {new.left_out:,}.")
+    others = new.log.of_others if new.log else 0
+    say(f"Left out, as part of this calibration: {new.left_out - others:,}.")
+    if others:
+        say(f"Left out, as filtered by another calibration: {others:,}.")
     if new.log and new.log.repeated:
         say(f"Repeated, and counted once, as filtered last: {new.log.repeated:,}.")
     for name, n in new.log.failed.items() if new.log else ():

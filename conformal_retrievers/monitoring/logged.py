@@ -49,6 +49,7 @@ class Logged(NamedTuple):
 
     queries: ScoredQueries
     left_out: int  # events of another calibration, and of judged queries of a learned score
+    of_others: int  # those of another calibration
     repeated: int  # events of a query that came again
     failed: Mapping[str, int]  # events by the name of a retriever that failed
     savings: Savings | None  # where there are events of a filter in shadow
@@ -63,7 +64,7 @@ def logged(events: Iterable[Mapping[str, Any]], calibration: Calibration) -> Log
     """
     chosen_on = frozenset(calibration.choice.fit_digests if calibration.choice else ())
     new: dict[tuple[str, str | None], tuple[NDArray[np.float64], bool | None]] = {}
-    left_out = repeated = 0
+    left_out = of_others = repeated = 0
     failed = Counter[str]()
     shadow: list[Mapping[str, Any]] = []
 
@@ -81,6 +82,7 @@ def logged(events: Iterable[Mapping[str, Any]], calibration: Calibration) -> Log
         known = {asked_in(digest, group) for digest in asked}
         if others or asked & chosen_on or known & calibration.digests:
             left_out += 1
+            of_others += others
             continue
         if event.get("characters") is not None:
             shadow.append(event)
@@ -102,4 +104,5 @@ def logged(events: Iterable[Mapping[str, Any]], calibration: Calibration) -> Log
         split=calibration.split,
         silenced=np.array([silent for _, silent in new.values()], dtype=np.float64),  # None: NaN
     )
-    return Logged(queries, left_out, repeated, failed, Savings.of(shadow) if shadow else None)
+    savings = Savings.of(shadow) if shadow else None
+    return Logged(queries, left_out, of_others, repeated, failed, savings)

@@ -432,8 +432,8 @@ def test_events_of_other_calibrations_are_left_out(calibration, tmp_path):
     log = logged([calibration, other, other], tmp_path / "log.jsonl", queries="none")
     strange = logged([other], tmp_path / "strange.jsonl")
     for logs in (["--log", log, "--log", log, "--log", strange], ["--log", strange, "--log", log]):
-        found = as_json("diagnose", tmp_path / "c.json", *logs)  # each log is read
-        assert (found["evaluation"]["n_queries"], found["left_out"]) == (30, 150)
+        found = run("diagnose", tmp_path / "c.json", *logs).stdout  # each log is read
+        assert re.search(r"s: 30, .* calibration: 0\..*another calibration: 150\.", found, re.S)
     (tmp_path / "empty.jsonl").touch()
     for name, why in (("strange", "none of the 90 events"), ("empty", "no event of a filter")):
         one = ("--log", tmp_path / f"{name}.jsonl")
