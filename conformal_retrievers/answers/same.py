@@ -1,39 +1,23 @@
 """Whether two answers are the same: what a guarantee about answers is about.
 
 same_text     equal, after SQuAD's normalisation: no case, punctuation or a, an, the
-has_answer    the words of the reference stand in the answer in a row; of scripts without spaces,
-              the characters
+has_answer    the words of the reference stand in the answer in a row
 llm_same      an LLM says that both answer the question in the same way
 """
 
-import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
-from unicodedata import category, normalize
 
 from conformal_retrievers.answers.wording import say
+from conformal_retrievers.data.answer_words import has_words, words_of
 from conformal_retrievers.llm.ask import LLM, ask_verdicts, check_llm
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.prompt import Prompt, check_fields
 from conformal_retrievers.llm.reply import VERDICT
 
 Same: TypeAlias = Callable[[str, str, str], bool]  # of a question, an answer and a reference
-ABBREVIATION = re.compile(r"\b(?:[^\W\d_]\.){2,}")  # U.S.
-# Not of Japanese, Chinese, Thai, Lao, Burmese or Khmer, where no spaces part words: each is one.
-LETTER = r"[^\W\u3040-\u30ff\u3400-\u9fff\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]"
-WITHIN = re.compile(rf"['’`]|(?<=\d),(?=\d{{3}}(?!{LETTER}))")  # what joins: don't, 1,000
-# Vowel signs of Hindi, Thai and Khmer, which `\w` has not; C++; the blood groups AB- and AB+.
-MARKS = "".join(c for c in map(chr, range(0x300, 0x1900)) if category(c)[0] == "M")
-NUMBER = rf"(?<!{LETTER})-[$€£¥]?\d[\d.,:/]*(?<=\d)(?!{LETTER})|\d+(?:[.,:/]\d+)*{LETTER}*"
-LETTERS = rf"\b\w{{1,2}}-(?![\w-])|(?:{LETTER}[{MARKS}]*)+[+#]*|\w[{MARKS}]*"
-WORD = re.compile(f"{NUMBER}|{LETTERS}|[^\\w\\s]")
-# Before a word: in plan A, and in the answer A, it is none.
-ARTICLE = re.compile(r"(?<![\w-])(?:a|[Aa]n|[Tt]he|THE)\s+(?=\w)")
-EXPONENT = re.compile("(?=[²³¹⁰⁴-⁹])")  # which is normalised to a digit: 10³ is not 103
-FIRST_A = re.compile(r"(^|[.!?]\s)\s*A\s+(?=\w)")  # of a sentence
-SYMBOLS = {"Sm", "Sc", "So"}  # categories of ≤, €, ✓: what tells answers apart, as a word does
 CONTROLS = (  # a question, two answers, and whether they are the same
     ("What is the capital of France?", "It is Paris.", "Paris", True),
     ("What is the capital of France?", "It is Berlin.", "Paris", False),
@@ -42,25 +26,6 @@ CONTROLS = (  # a question, two answers, and whether they are the same
     ("Are both from one country?", "Yes", "No, one is from Japan.", False),
     ("Which river is it?", "It is not known.", "the Danube", False),
 )
-
-
-def words_of(answer: str, *, drop_first_a: bool = True) -> list[str]:
-    """Return the words of an answer, much as SQuAD's evaluation has them (Rajpurkar et al. 2016).
-
-    Symbols are words, too, since they may be all that differs. The first A of a sentence is an
-    article, or the answer to a choice of A, B and C, where it is not dropped.
-
-    >>> words_of("The  Eiffel-Tower, in “Paris”, U.S."), words_of("-3.5 of 1,000")
-    (['eiffel', 'tower', 'in', 'paris', 'us'], ['-3.5', 'of', '1000'])
-    >>> words_of("a plan A, ≤ 19,99 €")
-    ['plan', 'a', '≤', '19,99', '€']
-    """
-    text = normalize("NFKC", EXPONENT.sub(" ", answer))
-    text = FIRST_A.sub(r"\1 " if drop_first_a else r"\g<0>", text)
-    text = ARTICLE.sub(" ", text).lower().replace("−", "-").replace("–", "-")
-    text = WITHIN.sub("", ABBREVIATION.sub(lambda found: found[0].replace(".", ""), text))
-    words = WORD.findall(text)
-    return [w for w in words if w[-1].isalnum() or len(w) > 1 or w == "%" or category(w) in SYMBOLS]
 
 
 def same_text(question: str, answer: str, reference: str) -> bool:
@@ -79,10 +44,7 @@ def has_answer(question: str, answer: str, reference: str) -> bool:
     >>> has_answer("Where?", "It stands in Paris.", "Paris"), has_answer("Age?", "In 1990.", "19")
     (True, False)
     """
-    if not (wanted := words_of(reference)):
-        return reference.strip() in answer
-    given = (" ".join(words_of(answer, drop_first_a=drop)) for drop in (True, False))
-    return any(f" {' '.join(wanted)} " in f" {words} " for words in given)
+    return has_words(answer, reference)
 
 
 def f1(answer: str, reference: str) -> float:

@@ -1,25 +1,23 @@
 """Relevance labels by reference answer: a text is relevant if it has the answer, word for word."""
 
 from collections.abc import Iterable
-from unicodedata import normalize
 
 from pydantic import JsonValue
 
+from conformal_retrievers.data.answer_words import has_words, words_of
 from conformal_retrievers.data.checks import all_of, query_name
 from conformal_retrievers.data.sentences import Split, cut, splitter
-from conformal_retrievers.extras import require
 from conformal_retrievers.labels.labeling import AnsweredQuery, Labelled
 
 
 def label_by_answer(queries: Iterable[AnsweredQuery], split: Split | None = None) -> Labelled:
     """Label snippets, or sentences with `split`, as relevant if they have the reference answer.
 
-    The answer's words must stand in the text in a row; case does not count. Words are runs of
-    letters and digits, and single characters in scripts without spaces between words; this needs
-    the extra `text`. Give short answers: a name, a number, a phrase. An answer in other words than
-    the text's is found nowhere, and its query has nothing relevant;
-    `labels["queries_without_relevant"]` is the number of these queries. A short word such as "yes"
-    may be found where it answers nothing.
+    The answer's words must stand in the text in a row, as for `has_answer`: case, punctuation and
+    a, an, the do not count; in scripts without spaces, each character is a word. Give short
+    answers: a name, a number, a phrase. An answer in other words than the text's is found nowhere,
+    and its query has nothing relevant; `labels["queries_without_relevant"]` is the number of these
+    queries. A short word such as "yes" may be found where it answers nothing.
 
     Raises ValueError, naming the query, for an answer without a word, and TypeError for another
     object than an `AnsweredQuery`.
@@ -31,29 +29,13 @@ def label_by_answer(queries: Iterable[AnsweredQuery], split: Split | None = None
     """
     judged, cuts = [], None if split is None else splitter(split)
     for query in all_of(AnsweredQuery, queries, "queries"):
-        words = _words(query.answer or "")
-        if not words.strip():
+        answer = query.answer or ""
+        if not words_of(answer):
             where = query_name(query.id, query.query)
             raise ValueError(f"{where}: answer is {query.answer!r:.60}; give one that has a word")
         sentences = None if cuts is None else cut(query.snippets, cuts)
         texts = [s.text for s in (query.snippets if sentences is None else sentences.snippets)]
-        judged.append(query.judged([words in _words(text) for text in texts], sentences))
+        judged.append(query.judged([has_words(text, answer) for text in texts], sentences))
     labels: dict[str, JsonValue] = {"source": "answer", "queries": len(judged)}
     labels["queries_without_relevant"] = sum(not any(query.relevant) for query in judged)
     return Labelled(tuple(judged), labels)
-
-
-def _words(text: str) -> str:
-    """Return the words of a text with a space before and after each."""
-    return f" {' '.join(tokens_of(text))} "
-
-
-def tokens_of(text: str) -> list[str]:
-    """Return the words of a text, in lower case."""
-    require("text", "regex")
-    import regex
-
-    # Scripts without spaces between words: a character with its marks is a token.
-    single = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}&&[\p{L}\p{N}]]"
-    pattern = rf"{single}\p{{M}}*+|(?:(?!{single})[\p{{L}}\p{{N}}\p{{M}}])++"
-    return list(regex.findall(pattern, normalize("NFC", text.lower()), regex.VERSION1))
