@@ -50,5 +50,5 @@ def has_words(text: str, reference: str) -> bool:
     """
     if not (wanted := words_of(reference)):
         return reference.strip() in text
-    known = (" ".join(words_of(text, drop_first_a=drop)) for drop in {True, "a" not in wanted})
-    return any(f" {' '.join(wanted)} " in f" {words} " for words in known)
+    words = words_of(text, drop_first_a="a" not in wanted)
+    return f" {' '.join(wanted)} " in f" {' '.join(words)} "

@@ -199,7 +199,7 @@ def test_what_holds_the_answers_words_in_a_row_is_relevant():
         ("हिन्दी में", "हिन्दी भाषा", False),
         ("ภาษาไทย", "ภาษา", True),
         ("กิน", "ก", False),  # a vowel above belongs to its consonant
-        ("កា។", "កា", True),  # a full stop of the script is no token
+        ("កាប។", "កា", True),  # a full stop of the script is no token
         ("", "six", False),
     ],
 )
