@@ -223,10 +223,12 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         c = self.calibration
         if c.fewest is None or (n := snippets.depth) >= c.fewest:
             return scores
-        if len(scores) >= self._same_from:
+        passes = bool(c.keep(scores, group).any())
+        # In a far shorter list, nothing may stand out from the others as it did in long ones.
+        if len(scores) >= self._same_from and (passes or not self._same_from or 2 * n >= c.fewest):
             checks.warn_if_shallow(n, c.fewest)
             return scores
-        short = c.is_short(n, passes=bool(c.keep(scores, group).any()))
+        short = c.is_short(n, passes=passes)
         return np.full(len(scores), np.nan) if short else scores
 
     def _with_characters(self, filtered: AFiltered, given: Retrieved) -> AFiltered:

@@ -56,10 +56,7 @@ def facts_of(calibration: Calibration) -> dict[str, Any]:
         del fields[name]
     at = {f"{a:g}": calibration.at(a) for a in calibration.possible_alphas(ALPHAS)}
     thresholds = {
-        group or "": {
-            alpha: known.subject.threshold_name(known.threshold(group))
-            for alpha, known in at.items()
-        }
+        group or "": {a: c.subject.threshold_name(c.threshold(group)) for a, c in at.items()}
         for group in sorted(calibration.n_units, key=str)
     }
     facts = {**fields, "statement": calibration.statement, "thresholds": thresholds}

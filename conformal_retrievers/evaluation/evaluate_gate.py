@@ -233,10 +233,7 @@ def evaluate_gate(
     whole = _measured(c, kinds, level)
     if c.by_group:
         members = sorted({query.group for query in known}, key=str)
-        parts = {
-            group: _measured(c, _of_group(kinds, group), level, group, len(members))
-            for group in members
-        }
+        parts = {g: _measured(c, _of_group(kinds, g), level, g, len(members)) for g in members}
         verdict = worst_of(part.verdict for part in parts.values())
         whole = replace(whole, by_group=parts, verdict=verdict)
     return replace(whole, held_out_verified=c.held_out(query.id for query in given))

@@ -123,7 +123,7 @@ class LearnedScorer(Learned, CombinedScorer):
     fitted_on: frozenset[str] = field(repr=False)  # digests of the queries
     prior: str
     relative_to_query: ClassVar[bool] = True
-    same_from: ClassVar[int] = 3  # z-scores are those of a list of 50; of two, none stands out
+    same_from: ClassVar[int] = 3  # as in a list of 50; of two, none stands out
 
     @classmethod
     def fit(cls, judged: Iterable[JudgedQuery], scorers: Iterable[Scorer] = ()) -> LearnedScorer:
