@@ -193,7 +193,7 @@ def check_scorable(reduced: Reduced, scorer: str, on_unscorable: str) -> None:
     if lost is None or (on_unscorable == "keep" and reduced.n_lost < n):
         return
     id = reduced.queries.ids[lost.query]
-    lacking = "lacks hits" if scorer.startswith("learned(") else "lacks a score"
+    lacking = "lacks hits" if "words; context=" in scorer else "lacks a score"
     facts = {
         "where": f"query number {lost.query + 1}" if id is None else f"query {id!r}",
         "why": "" if lost.why is None else f" ({lost.why})",

@@ -213,8 +213,9 @@ def check_given(judged: Sequence[JudgedQuery], given: Sequence[Scorer]) -> None:
         check_names("scorer", name=scorer.name)
         check_not_fitted_on(scorer, judged)
     names = [scorer.name for scorer in given]
+    names += sorted({name for query in judged for name in query.hits})
     if len(set(names)) < len(names):
-        raise ValueError(f"scorer has {names}; give each scorer once")
+        raise ValueError(f"scorers and retrievers are {names}; give each once, with its own name")
     without = [query for query in judged if query.snippets and not query.hits]
     with_hits = len(without) < sum(bool(query.snippets) for query in judged)
     if with_hits and without:

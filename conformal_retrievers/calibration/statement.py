@@ -116,8 +116,9 @@ def _choice(c: Thresholds) -> Iterator[str]:
         if c.subject != ANSWERS:
             yield say("begins", begins=_begins(c, made.n_fit))
     else:
-        queries = counted(made.n_fit, "judged query")
-        yield say("fitted", prior=prior, queries=queries, counts=_counts(score))
+        queries = counted(made.n_fit, "judged query that does", "judged queries that do")
+        counts = _counts(score) if made.n_fit >= 10 else ""  # of fewer, it is chance
+        yield say("fitted", prior=prior, queries=queries, counts=counts)
     if made.costs:
         yield from _kept(c, made)
     if made.passes is not None and made.alpha == c.alpha and not c.keeps_everything:
@@ -150,7 +151,10 @@ def _counts(score: Mapping[str, Any]) -> str:
         for name, less in others
         if less > 0.05 * more
     ]
-    little = [f"{name} counts little" for name, _ in others[len(times) :]]
+    little = [
+        f"{name} counts {'little' if less > -0.05 * more else 'the other way'}"
+        for name, less in others[len(times) :]
+    ]
     return f": {most} counts {', '.join([*(times or ['most']), *little])}"
 
 

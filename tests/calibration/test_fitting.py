@@ -280,8 +280,7 @@ def test_the_statement_says_how_many_snippets_pass_the_threshold():
     judged = [*JUDGED, *(JudgedQuery(f"{i} is nowhere", [], []) for i in range(20))]
     found = [q for q in split(judged).calibration if q.snippets]
     calibration = calibrate(judged, alpha=0.1)
-    conformal = ConformalFilter.of(calibration)
-    n = np.mean([len(conformal(q.query, q.snippets).kept) for q in found])
+    n = np.mean([len(ConformalFilter.of(calibration)(q.query, q.snippets).kept) for q in found])
     assert f"At the threshold, {n:.1f} snippets pass of a query" in calibration.statement
     assert "At the threshold" not in calibration.at(0.2).statement
 
@@ -336,11 +335,12 @@ def test_the_statement_says_how_much_one_retriever_counts_beside_another():
     assert re.search(r": (dense|bm25) counts (\d\.\d times )?as much as ", calibration.statement)
     made = json.loads(json.dumps(calibration.scorer_provenance))
     numbers = made["score"]["coefficients"]
-    numbers.update({name: -1.0 * ("dense" in name) for name in numbers})
-    assert ": dense counts most, bm25 counts little." in replace(
-        calibration, scorer_provenance=made
-    ).statement  # fmt: skip
-    assert "counts" not in calibrate(ranked(), alpha=0.02).statement  # there is one
+    for other, words in ((0.0, "little"), (1.0, "the other way")):
+        numbers.update({name: -1.0 if "dense" in name else other for name in numbers})
+        told = replace(calibration, scorer_provenance=made).statement
+        assert f": dense counts most, bm25 counts {words}." in told
+    one, few = calibrate(ranked(), alpha=0.02), calibrate(JUDGED[:39], alpha=0.1)
+    assert "counts" not in one.statement + few.statement  # one retriever, and nine queries
 
 
 def test_of_two_retrievers_that_agree_one_counts_as_much_as_the_other():
@@ -364,8 +364,7 @@ def test_a_threshold_that_keeps_everything_is_warned_of_and_stated():
     fitted = calibrate(JUDGED, alpha=0.1)
     none = replace(none, scorer_provenance=fitted.scorer_provenance)
     assert none.statement.startswith("Drops nothing: no threshold is finite, as the next line")
-    texts = [one.statement.count("every snippet is kept") for one in (none, fitted)]
-    assert texts == [2, 0]
+    assert [one.statement.count("every snippet is kept") for one in (none, fitted)] == [2, 0]
 
 
 def test_the_fit_shows_a_bar_on_request(capsys, monkeypatch):
@@ -385,6 +384,9 @@ def test_relevant_snippets_without_hits_beside_others_are_told_from_a_scorer_tha
     with pytest.raises(ValueError, match="these have none. .* do not put a HybridRetriever into"):
         calibrate(mixed, alpha=0.1)
     assert calibrate(mixed, alpha=0.1, on_unscorable="keep").threshold() < math.inf
+    fails = FunctionScorer(lambda q, t: [math.nan if q == first.query else 0.0] * len(t), "fails")
+    with pytest.raises(ValueError, match="has no score.* Fix the scorer"):
+        calibrate(JUDGED, [fails], alpha=0.1)
 
 
 def test_the_guarantee_on_snippets_takes_the_only_retrievers_own_score():
@@ -412,12 +414,12 @@ def test_nothing_to_score_by_is_an_error_that_says_what_to_do():
 
 def test_given_scorers_have_different_names_and_were_not_fitted_on_the_queries():
     for given, match in (
-        ([ORACLE] * 2, "each scorer once"),
+        ([ORACLE] * 2, "each once"),
         ([LearnedScorer.fit(JUDGED)], "fitted"),
         ([3], "scorer"),
         ("learned", "^scorer is 'learned'; .* leave it out"),
         (LearnedScorer, "^scorer is <class .* an attribute name .* leave it out"),
-        ([LearnedScorer], "^scorer is <class .* an attribute name"),
+        ([replace(ORACLE, name="dense")], "'bm25', 'dense'.*; give each once, with its own name"),
     ):
         with pytest.raises((TypeError, ValueError), match=match):
             calibrate(JUDGED, given, alpha=0.1)

@@ -144,8 +144,7 @@ def test_the_default_tells_sentences_of_a_document_apart(n):
     rng = random.Random(0)
     judged = [worded(i, rng) for i in range(n + 40)]
     calibration = calibrate(judged[:n], alpha=0.1, split="sentences")
-    prune = SentenceFilter.of(calibration)
-    kept = [prune(q.query, q.snippets) for q in judged[n:]]
+    kept = [SentenceFilter.of(calibration)(q.query, q.snippets) for q in judged[n:]]
     assert np.mean([one.m2 for one in kept]) < 0.25  # 2 of 16 are relevant
     assert calibration.choice.n_fit == n // 4
     costs = calibration.choice.costs

@@ -265,8 +265,7 @@ async def test_a_store_and_bm25_are_filtered_from_one_file(framework, path):
     dense = retriever_of(framework, vector_stores.chroma_in_memory(framework), k=8)
     words = vector_stores.bm25() if framework == "langchain" else vector_stores.bm25_of_nodes()
     asked = Asked(framework, "hybrid", None)
-    hybrid = asked.package.HybridRetriever({"dense": dense, "bm25": words})
-    asked.retriever = lambda *_: hybrid
+    asked.retriever = lambda *_: asked.package.HybridRetriever({"dense": dense, "bm25": words})
     judged = asked.judged(halves()[0])
     assert {query.k for query in judged} == {2 * 8}
     both = [snippet for query in judged for snippet in query.snippets if len(snippet.hits) == 2]
