@@ -26,7 +26,7 @@ import platform
 import resource
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -229,7 +229,7 @@ def by_hits() -> Iterator[tuple[str, float, ConformalCompressor, list[Any]]]:
     """Yield what `calibrate` makes by default, its target, and documents with their queries."""
     for names in ((RETRIEVER,), ("bm25", "dense")):
         scorer, made = learned(names, 100), queries(names, 100)
-        given = [(query, [document_of(one) for one in found]) for query, found in made]
+        given = [(query, documents_of(found)) for query, found in made]
         for what, target in (("hits", 0.5), ("hits and words", 0.9)):
             asked = [(BARE if what == "hits" else query, found) for query, found in made]
             ours = compressor_at(scorer, threshold_of(scorer, asked))
@@ -237,12 +237,13 @@ def by_hits() -> Iterator[tuple[str, float, ConformalCompressor, list[Any]]]:
             yield f"{what} of {' and '.join(names)}", target, ours, calls
 
 
-def document_of(snippet: Snippet) -> Document:
-    """Return what a retriever, or several, return of a snippet."""
-    if len(snippet.hits) == 1 and snippet.hits[0].retriever == RETRIEVER:
-        return Document(snippet.text, metadata={"relevance_score": snippet.hits[0].score})
-    hits = {hit.retriever: [hit.rank, hit.score] for hit in snippet.hits}
-    return found_by(Document(snippet.text), hits, "call")
+def documents_of(snippets: Sequence[Snippet]) -> list[Document]:
+    """Return what a retriever, or several, return of the snippets of a query."""
+    hits = [{hit.retriever: [hit.rank, hit.score] for hit in s.hits} for s in snippets]
+    if {*hits[0]} == {RETRIEVER}:
+        pairs = zip(snippets, hits, strict=True)
+        return [Document(s.text, metadata={"relevance_score": h[RETRIEVER][1]}) for s, h in pairs]
+    return found_by([Document(s.text) for s in snippets], hits)
 
 
 def hits() -> list[str]:

@@ -167,14 +167,10 @@ def texts_of(filtered, query):
 
 
 def in_langchain(path, query, **options):
-    documents = [
-        found_by(
-            Document(s.text, id=s.id),
-            {hit.retriever: [hit.rank, hit.score] for hit in s.hits},
-            "call",
-        )
-        for s in query.snippets
-    ]
+    documents = found_by(
+        [Document(s.text, id=s.id) for s in query.snippets],
+        [{name: [rank, score] for name, rank, score in s.hits} for s in query.snippets],
+    )
     compressor = langchain_conformal.ConformalCompressor.from_calibration(path, **options)
     return [d.page_content for d in compressor.compress_documents(documents, query.query)]
 
