@@ -170,7 +170,8 @@ def prior_from(item: Item, made: Sequence[Coefficients], without: Sequence[str] 
         format="conformal-retrievers/prior",
         version=VERSIONS[item],
         item=item,
-        made_by=f"python -m benchmarks.prior --write, with {', '.join(WITH)}; coefficients of a "
+        made_by="python -m benchmarks.prior --data FOLDER --write (its docstring has the "
+        f"retrievers, depths and formulas), with {', '.join(WITH)}; coefficients of a "
         "scorer beside several retrievers are pooled with those beside one",
         sets=[{"name": n, "licence": LICENCES.get(n, "")} for n in sorted({u.set for u in used})],
         one_retriever=normals(item, one, used),

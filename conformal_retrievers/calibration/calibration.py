@@ -184,10 +184,7 @@ class Calibration(Thresholds):
 
     @cached_property
     def _record(self) -> Record:
-        thresholds = {
-            group or "": self.subject.threshold_name(self.threshold(group))
-            for group in self.n_units
-        }
+        thresholds = {g or "": self.subject.threshold_name(self.threshold(g)) for g in self.n_units}
         return Record(
             **{name: getattr(self, name) for name in file_schema.SHARED},
             subject=self.subject.name,

@@ -9,6 +9,7 @@ fit part is found by cross-validation, and stands in the statement beside what a
 fit part is too small to tell, this is found on the calibration part, and changes nothing there.
 """
 
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -38,6 +39,7 @@ from conformal_retrievers.scoring.scorer import (
     reference,
     score_snippets,
 )
+from conformal_retrievers.theory.intervals import ordered_pairs
 
 Judged = Sequence[JudgedQuery]
 FEWEST = 20  # judged queries with a relevant snippet, of which some fit
@@ -45,6 +47,7 @@ SHARE = 4  # the fit part is one of so many
 MOST = 200  # queries in the fit part
 FOLDS = 5
 COMPARED = 10  # queries of the fit with a relevant snippet: what fewer keep misleads
+REVERSED = 0.4  # the AUC below which a scorer beside others seems upside down
 RESAMPLES, SURE = 100, 0.9  # of queries; in this share a top k must keep fewer, too
 
 
@@ -140,9 +143,15 @@ def choose(
     warn_if_some_lack(judged)
     fit, enough = parts.fit, _enough(parts.fit)
     asked = fit if enough or not given else [*fit, *parts.calibration]
+    in_order = np.zeros((len(given), 2))  # pairs of a relevant and an irrelevant one, and all
     for query in with_bar(asked, "Fitting the score") if progress and asked else asked:
-        for part in given:
-            score_snippets(part, query.query, query.retrieved)
+        marks = np.array(query.relevant, np.bool_)
+        for i, part in enumerate(given):
+            scores = score_snippets(part, query.query, query.retrieved)
+            in_order[i] += ordered_pairs(scores[marks], scores[~marks])
+    for name, (ordered, pairs) in zip(names, in_order, strict=True):
+        if ordered < REVERSED * pairs:
+            warnings.warn(say("scorer reversed", name=name, area=ordered / pairs), stacklevel=3)
     learned = fitted(sources, given, fit, item)
     on = fit if enough else parts.calibration
     choice = Choice(

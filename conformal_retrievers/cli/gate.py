@@ -59,10 +59,7 @@ def evaluated_gate(
     }
     asked = [*chain.from_iterable(queries.values())]
     gone = inputs.asked_of(calibration, asked) | fitted_on(gate.scorer)
-    new = {
-        name: [query for query in own if query_digest(query.query) not in gone]
-        for name, own in queries.items()
-    }
+    new = {n: [q for q in own if query_digest(q.query) not in gone] for n, own in queries.items()}
     left_out = len(asked) - sum(map(len, new.values()))
     judged = new.pop("")
     if left_out and not any(any(query.relevant) for query in judged):

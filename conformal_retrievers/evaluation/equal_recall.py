@@ -115,10 +115,7 @@ class EqualRecall:
     @property
     def scales(self) -> list[Scale]:
         """How the numbers of each measure are written."""
-        return [
-            Scale.of(measure, [row.measured[measure] for row in self.rows])
-            for measure in self.filter.measured
-        ]
+        return [Scale.of(m, [row.measured[m] for row in self.rows]) for m in self.filter.measured]
 
     @property
     def notes(self) -> list[str]:

@@ -367,6 +367,12 @@ def test_a_threshold_that_keeps_everything_is_warned_of_and_stated():
     assert [one.statement.count("every snippet is kept") for one in (none, fitted)] == [2, 0]
 
 
+def test_a_scorer_that_is_upside_down_beside_others_is_warned_of():
+    turned = LookupScorer({text: -score for text, score in ORACLE.scores.items()}, "turned")
+    with pytest.warns(UserWarning, match="by 'turned' alone, .*AUC 0.0"):
+        calibrate(JUDGED[:15], [ORACLE, turned], alpha=0.1)
+
+
 def test_the_fit_shows_a_bar_on_request(capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     calibrate(JUDGED, alpha=0.1, progress=True)
