@@ -19,7 +19,7 @@ needs_chromium = pytest.mark.skipif(
     CHROMIUM is None, reason="no Chromium is installed: apt-get install -y chromium"
 )
 KEYS = {"Space": (" ", 32, " "), "Enter": ("Enter", 13, "\r"), "Tab": ("Tab", 9, "")}
-KEYS |= {"ArrowDown": ("ArrowDown", 40, ""), "ArrowUp": ("ArrowUp", 38, "")}
+KEYS |= {"ArrowDown": ("ArrowDown", 40, ""), "ArrowUp": ("ArrowUp", 38, ""), "ν": ("ν", 78, "ν")}
 SECONDS = 60
 
 
@@ -111,7 +111,7 @@ class Browser:
         """Press keys, one after the other, and wait until the page is done with each."""
         for name in keys:
             key, code, text = KEYS.get(name, (name, ord(name[0].upper()), name))
-            pressed = {"key": key, "windowsVirtualKeyCode": code}
+            pressed = {"key": key, "windowsVirtualKeyCode": code, "code": f"Key{chr(code)}"}
             self.send("Input.dispatchKeyEvent", type="keyDown", text=text, **pressed)
             self.send("Input.dispatchKeyEvent", type="keyUp", **pressed)
             self.js("work")
