@@ -58,10 +58,8 @@ class NodeRetriever(LlamaIndexRetriever):
         self._search, self.similarity_top_k = search, K
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return [
-            NodeWithScore(node=_node(s), score=s.retrieval_score)
-            for s in self._search(query_bundle.query_str)
-        ]
+        found = self._search(query_bundle.query_str)
+        return [NodeWithScore(node=_node(s), score=s.retrieval_score) for s in found]
 
 
 def _node(snippet: Snippet) -> TextNode:
@@ -123,9 +121,5 @@ def _by_minilm(corpus: DocstringCorpus) -> Search:
 
 def _best(similarities: Scores, snippets: Sequence[Snippet]) -> list[Snippet]:
     """Return the K most similar snippets, ties in the order of the corpus; none that has 0."""
-    order = np.argsort(-similarities, kind="stable")[:K]
-    return [
-        replace(snippets[i], retrieval_score=float(similarities[i]))
-        for i in order
-        if similarities[i] > 0
-    ]
+    order = [i for i in np.argsort(-similarities, kind="stable")[:K] if similarities[i] > 0]
+    return [replace(snippets[i], retrieval_score=float(similarities[i])) for i in order]
