@@ -93,8 +93,7 @@ class LLMServer:
         self._thread.start()
         while not self._server.started:
             time.sleep(0.005)
-        port = self._server.servers[0].sockets[0].getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}/v1"
+        self.url = f"http://127.0.0.1:{self._server.servers[0].sockets[0].getsockname()[1]}/v1"
 
     def stop(self) -> None:
         self.released.set()

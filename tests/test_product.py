@@ -143,8 +143,7 @@ def check(path, calibration, judged, options):
             assert shares[options["guarantee"]].estimate >= 1 - ALPHA - 1e-9, options
     groups = [whole.group if options["by_group"] else None for whole in wholes]
     filters = [keep(w.query, w.snippets, group) for w, group in zip(wholes, groups, strict=True)]
-    silent = [i for i, filtered in enumerate(filters) if filtered.silenced]
-    for i in [0, 1, *silent[:1]]:
+    for i in [0, 1, *[i for i, filtered in enumerate(filters) if filtered.silenced][:1]]:
         whole, query, group, filtered = wholes[i], scored[i], groups[i], filters[i]
         if filtered.silenced:
             assert (len(filtered.kept), query.silenced) == (0, True)

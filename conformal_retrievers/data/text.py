@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import partial
 from textwrap import fill
 from typing import Any
-from unicodedata import east_asian_width
+from unicodedata import category, east_asian_width
 
 # Characters that are read but not seen: controls, separators, halves of a character, and Unicode's
 # Default_Ignorable_Code_Point (directions, fillers, tag letters) except the two joiners and the
@@ -84,8 +84,8 @@ def aligned(head: list[str], rows: list[list[str]], width: int = WIDTH) -> list[
 
 def labelled(rows: Mapping[str, object], width: int = 0) -> list[str]:
     """Return the lines of names with what they stand for, all from one place on."""
-    width = max([width, *map(len, rows)])
-    return [f"{name:<{width}} {value}" for name, value in rows.items()]
+    width = max([width, *map(cells, rows)])
+    return [f"{name}{' ' * (width - cells(name))} {value}" for name, value in rows.items()]
 
 
 def plural(noun: str) -> str:
@@ -105,10 +105,11 @@ def counted(n: int, one: str, many: str | None = None) -> str:
 def cells(text: str) -> int:
     """Return how wide a text is in a terminal, where wide characters take two cells.
 
-    >>> cells("top k"), cells("検索")
-    (5, 4)
+    >>> cells("top k"), cells("検索"), cells("ที่")
+    (5, 4, 1)
     """
-    return len(text) + sum(east_asian_width(character) in "WF" for character in text)
+    seen = [c for c in text if category(c) not in ("Mn", "Me", "Cf")]  # marks stand on letters
+    return len(seen) + sum(east_asian_width(character) in "WF" for character in seen)
 
 
 def shortened(name: str, width: int) -> str:

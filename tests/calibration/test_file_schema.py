@@ -177,8 +177,7 @@ def test_inconsistent_fields_are_refused_although_the_checksum_fits(saved, chang
 
 def leaves(value, path=()):
     """Yield the path to each leaf of JSON, of lists to those of the first item."""
-    inside = value.items() if isinstance(value, dict) else [*enumerate(value)][:1]
-    for key, item in inside:
+    for key, item in value.items() if isinstance(value, dict) else [*enumerate(value)][:1]:
         if isinstance(item, dict | list) and item:
             yield from leaves(item, (*path, key))
         else:

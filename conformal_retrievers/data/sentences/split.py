@@ -25,8 +25,9 @@ def sentences_in(text: str, language: str = "en") -> Iterator[tuple[int, int]]:
     """Yield the range of each sentence of a text, and of each unit that is not cut.
 
     A sentence beyond `LIMIT` is cut between lines, else words, else visible characters. `language`
-    is the code, as sentencex has it, of the language whose abbreviations do not end a sentence; the
-    sentences of all scripts are found with any code. `split=german` cuts by another one:
+    is the code, as sentencex has it, of the language whose abbreviations do not end a sentence.
+    Most scripts need none; Greek questions need "el", and Thai, where only . and ? end a sentence,
+    a function of yours. `split=german` cuts by another one:
 
     >>> list(sentences_in("Am 3. Mai kam er. Er blieb."))
     [(0, 6), (6, 18), (18, 27)]
