@@ -10,11 +10,12 @@ import pytest
 from lookup import LookupScorer
 
 from conformal_retrievers import Calibration, ConformalFilter, FunctionScorer, RetrievalScorer
-from conformal_retrievers.calibration import calibrate
+from conformal_retrievers.calibration import calibrate, calibrate_gate
 from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet, with_hits
 from conformal_retrievers.data.snippets import as_snippets
-from conformal_retrievers.scoring import FusionScorer, QueryZScore, RankScorer, score_snippets
+from conformal_retrievers.scoring import BestScore, FusionScorer, QueryZScore, RankScorer
+from conformal_retrievers.scoring.scorer import score_snippets
 
 N, K = 30, 20
 
@@ -40,17 +41,18 @@ Z_SCORE = QueryZScore(RetrievalScorer())
 
 
 def test_a_list_shorter_than_any_calibrated_is_kept_whole_and_warned_of_once(rng):
-    calibration = calibrate(judged(rng), Z_SCORE, alpha=0.05)
-    keep = ConformalFilter.of(calibration)
-    assert calibration.fewest == K
+    keep = ConformalFilter.of(calibrate(judged(rng), Z_SCORE, alpha=0.05))
+    gate = calibrate_gate(judged(rng), scorer=BestScore(Z_SCORE), alpha=0.05)
+    assert keep.calibration.fewest == gate.calibration.fewest == K
     assert 0 < len(keep("q", listed(similarities(rng))).kept) < 5
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("default")
-        for n in (1, 3, 5, K - 3):
-            snippets = listed(similarities(rng)[:n])
+        for found in (*(similarities(rng)[:n] for n in (1, 3, 5, 17)), np.linspace(0.4, 0.1, 19)):
+            snippets, n = listed(found), len(found)
+            assert not gate("q", snippets).silent
             for filtered in (keep("q", snippets), asyncio.run(keep.acall("q", snippets))):
                 assert (filtered.keeps.all(), len(filtered.unscorable), filtered.m2) == (True, n, 1)
-    assert len([w for w in seen if f"which have {K} or more" in str(w.message)]) == 1
+    assert len([w for w in seen if f"{Z_SCORE.name!r} compares" in str(w.message)]) == 1
 
 
 def test_what_drops_snippets_in_front_is_warned_of_unless_it_did_where_it_was_calibrated(rng):
@@ -86,9 +88,8 @@ def test_scores_are_warned_of_where_the_retriever_is_known_to_give_none(rng):
 
 
 def test_lists_as_short_as_calibrated_ones_are_filtered(rng):
-    calibration = calibrate(judged(rng, lengths=(5, K, 8)), Z_SCORE, alpha=0.05)
-    keep = ConformalFilter.of(calibration)
-    assert calibration.fewest == 5
+    keep = ConformalFilter.of(calibrate(judged(rng, lengths=(5, K, 8)), Z_SCORE, alpha=0.05))
+    assert keep.calibration.fewest == 5
     for n in (5, 8, K):
         assert 0 < len(keep("q", listed(similarities(rng, n))).kept) < 5
     with pytest.warns(UserWarning, match="which have 5 or more"), UNSCORED:

@@ -28,7 +28,7 @@ SYMBOLS = {"Sm", "Sc", "So"}  # categories of ≤, €, ✓: what tells answers 
 
 
 def words_of(answer: str, *, drop_first_a: bool = True) -> list[str]:
-    """Return the words of an answer, much as SQuAD's evaluation has them (Rajpurkar et al. 2016).
+    """Return the words of an answer, in lower case.
 
     Symbols are words, too, since they may be all that differs. The first A of a sentence is an
     article, or the answer to a choice of A, B and C, where it is not dropped.

@@ -64,8 +64,7 @@ def test_questions_and_a_model_become_a_calibration_that_filters(tmp_path, serve
     assert len(server.bodies) == n  # what was answered is not asked for again
     calibration = Calibration.load("right.json")
     assert calibration.statement.startswith("Keeps snippets from which the chain's answer is right")
-    conformal = ConformalFilter.of(calibration)
-    kept = [conformal(query.query, query.snippets).kept for query in queries]
+    kept = [ConformalFilter.of(calibration)(query.query, query.snippets).kept for query in queries]
     assert sum(i % 3 in of for i, of in enumerate(kept)) >= 0.8 * len(queries)
     assert run("show", "right.json").stdout.startswith("Keeps snippets from which")
 
