@@ -8,6 +8,7 @@ token of a reply. A snippet without a readable rating is unscorable (NaN), never
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Literal, get_args
@@ -200,10 +201,11 @@ def rating_of(answer: Answer) -> Rated:
     fields, reason = reply_fields(answer)
     if reason is not None:
         return math.nan, reason
-    rating = fields.get("rating")
-    if isinstance(rating, bool) or not isinstance(rating, (int, float)):
-        return math.nan, "unreadable"
-    return (float(rating), None) if 0 <= rating <= 1 else (math.nan, "out of range")
+    rating: Any = fields.get("rating")
+    if not isinstance(rating, bool):
+        with suppress(TypeError, ValueError):  # small models put numbers in quotes
+            return (float(rating), None) if 0 <= float(rating) <= 1 else (math.nan, "out of range")
+    return math.nan, "unreadable"
 
 
 def check_first_tokens(llm: LLM, answers: Sequence[Answer]) -> None:

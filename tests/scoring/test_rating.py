@@ -50,7 +50,7 @@ async def both(scorer, texts, query=QUERY):
 # --- ratings --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("rating", "score"), [("0.75", 0.25), ("0", 1), ("1", 0), ("5e-1", 0.5)])
+@pytest.mark.parametrize(("rating", "score"), [("0.75", 0.25), ("0", 1), ("1", 0), ('"0.5"', 0.5)])
 async def test_a_score_is_one_minus_the_rating(rating, score):
     scorer = LLMScorer(replying(f'{{"reason": "so", "rating": {rating}}}'))
     assert (await both(scorer, ["a"])).unscorable == {}
@@ -64,7 +64,7 @@ def rated(rating):
 @pytest.mark.parametrize(
     ("scorer", "reason"),
     [
-        *((rated(odd), "unreadable") for odd in ('"0.8"', "true")),
+        *((rated(odd), "unreadable") for odd in ('"high"', "true", "[1]")),
         *((rated(odd), "out of range") for odd in ("NaN", "1.2", "-0.01", "1e999")),
         (LLMScorer(replying(Unanswered("full"))), "unanswered"),
         (saying_yes(log(Well=0.9, YES=0.05, NO=0.05)), "neither yes nor no"),
