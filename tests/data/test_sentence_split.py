@@ -167,6 +167,7 @@ SENTENCES = [
     ["It is c.d here.", "He met Dr. Smith.", "(So)!", "No."],
     ["He said: e.g. 5, i.e. a few!", "Really?!", "Yes.", "„Gut.“", "Dann."],
     ["字。", "他说。", "“好。”", "今日は。", "「はい。」"],
+    ["价格是１．５元。", "iPhone很贵！", "2020年。", "他说：“好。iPhone很贵。”", "好。"],
 ]
 
 
@@ -259,5 +260,5 @@ cut(["One. Two."], "sentences")
 
 def test_the_name_has_the_segmenter_its_version_and_the_limit():
     assert OURS.name == NAME
-    assert NAME.startswith("sentences(rules 2, sentencex 1.")
+    assert NAME.startswith("sentences(rules 3, sentencex 1.")
     assert str(LIMIT) in NAME

@@ -5,6 +5,7 @@
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from heapq import merge
 from importlib.metadata import version
 from itertools import chain
 from typing import Any
@@ -17,7 +18,7 @@ import regex
 import sentencex
 
 LIMIT = 1000  # characters of a sentence; a longer one is cut
-RULES = 2  # the version of what is done beside sentencex, here and in markdown_blocks.py
+RULES = 3  # the version of what is done beside sentencex, here and in markdown_blocks.py
 NAME = f"sentences(rules {RULES}, sentencex {version('sentencex')}, at most {LIMIT})"
 
 
@@ -64,14 +65,18 @@ _LONE_SURROGATE = regex.compile(r"[\ud800-\udfff]")
 # "os.path", "3.0.*", "H2A.Z", "System.Net"; but texts may lack the space after "well.Then".
 _INSIDE_WORD = regex.compile(
     r"(?<=[\p{L}\p{N}]\.)(?=[\p{Ll}\p{N}_*])|(?<=\p{Lu}\.)(?=\p{L})|(?<=\p{Lu}\p{L}*\.)(?=\p{Lu})"
+    r"|(?<=\p{N}．)(?=\p{N})"
 )
+# "です。2020年" and "很贵！iPhone", where sentencex sees no end; but not in a quotation.
+_WIDE_STOP = regex.compile(r"(?<=(?<![「『（(“‘][^」』）)”’]{0,200})[。！？｡])(?=[\p{Ll}\p{N}])")
 _OPENING = regex.compile(r"""(?<=\s)[\p{Ps}\p{Pi}"']+\Z""")  # of the next sentence
 
 
 def _sentences(text: str, start: int, end: int, language: str = "en") -> Iterator[tuple[int, int]]:
     """Yield the ranges of sentences, each with the white space behind it."""
     before, lettered = start, None
-    for boundary in _boundaries(text, start, end, language):
+    wide = (stop.end() for stop in _WIDE_STOP.finditer(text, start, end))
+    for boundary in merge(_boundaries(text, start, end, language), wide):
         lettered = lettered or _LETTER.search(text, before, boundary)  # "1." is not a sentence
         before = boundary
         if not lettered or _INSIDE_WORD.match(text, boundary):
