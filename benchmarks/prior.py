@@ -414,13 +414,8 @@ def fitted_to(
     if context is not None:
         sources = sources._replace(context=context)
     own = columns(sources)
-    tables, relevant = [], []
-    for query in judged:
-        known, table = table_of(sources, scorers, query)
-        tables.append(table)
-        relevant.append(np.array(query.relevant)[known])
-    table = np.concatenate(tables, axis=1).T
-    return weak(name, sources, own, table, np.concatenate(relevant), fixed=fixed)
+    relevant, table = table_of(sources, scorers, judged)
+    return weak(name, sources, own, table.T, relevant, fixed=fixed)
 
 
 def weak(

@@ -38,7 +38,7 @@ SHARES = (0.5, 1.0)
 
 def spreads(judged: Sequence[JudgedQuery], sources: Sources) -> dict[str, float]:
     """Return the root mean square over queries of each feature's deviation within a query."""
-    tables = [table_of(sources, (), query)[1] for query in judged]
+    tables = [table_of(sources, (), [query])[1] for query in judged]
     spread = np.sqrt(np.mean([table.var(axis=1) for table in tables], axis=0))
     return dict(zip(map(str, columns(sources)), spread.tolist(), strict=True))
 

@@ -129,6 +129,7 @@ class Choice(Fields):
     costs: dict[Name, float] = {}  # snippets per query, see `fitting.py`
     best: Name | None = None  # the one that costs least, by more than the noise
     adds: dict[Name, Added] = {}  # by the name of a given scorer
+    contributions: dict[Name, float] = {}  # of each source to the score, see `contributions`
     on: Literal["fit", "calibration"] = "fit"  # the part of the queries that costs are of
     unreached: list[Name] = []  # each top k that does not reach the recall of the comparison
     # Of a query of the other part, if anything is retrieved: snippets at this alpha's threshold,

@@ -28,7 +28,7 @@ from conformal_retrievers.extras import with_bar
 from conformal_retrievers.scoring.hit_features import Sources, Values, sources_of, warn_if_some_lack
 from conformal_retrievers.scoring.hits import FusionScorer, RetrievalScorer
 from conformal_retrievers.scoring.learned.prior import Item
-from conformal_retrievers.scoring.learned.score import fitted, item_of
+from conformal_retrievers.scoring.learned.score import contributions, fitted, item_of
 from conformal_retrievers.scoring.scorer import (
     Named,
     Scorer,
@@ -158,6 +158,8 @@ def choose(
         chosen=learned.name,
         given=names,
         on="fit" if enough else "calibration",
+        # Of fewer, it is chance.
+        contributions=contributions(learned, fit) if len(fit) >= COMPARED else {},
         n_fit=len(fit),
         fit_ids=[query.id for query in fit if query.id is not None],
         fit_digests=[query_digest(query.query) for query in fit],

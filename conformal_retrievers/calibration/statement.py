@@ -5,7 +5,6 @@ Line 1 is the guarantee, line 2 the threshold. The assumptions follow, then the 
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,6 @@ from conformal_retrievers.calibration.subjects import ANSWERS, FILTERED, QUERIES
 from conformal_retrievers.calibration.thresholds import Thresholds
 from conformal_retrievers.calibration.wording import say
 from conformal_retrievers.data.text import counted
-from conformal_retrievers.scoring.learned.score import weights_in
 from conformal_retrievers.theory.intervals import percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
@@ -117,8 +115,7 @@ def _choice(c: Thresholds) -> Iterator[str]:
             yield say("begins", begins=_begins(c, made.n_fit))
     else:
         queries = counted(made.n_fit, "judged query that does", "judged queries that do")
-        counts = _counts(score) if made.n_fit >= 10 else ""  # of fewer, it is chance
-        yield say("fitted", prior=prior, queries=queries, counts=counts)
+        yield say("fitted", prior=prior, queries=queries, counts=_counts(made.contributions))
     if made.costs:
         yield from _kept(c, made)
     if made.passes is not None and made.alpha == c.alpha and not c.keeps_everything:
@@ -138,11 +135,9 @@ def _begins(c: Thresholds, n_fit: int) -> str:
     return say("begins for queries") + (scale if n_fit else "")
 
 
-def _counts(score: Mapping[str, Any]) -> str:
+def _counts(contributions: Mapping[str, float]) -> str:
     """Return how much more one source counts than another, if the score reads several."""
-    if "query_scorers" in score:
-        return ""
-    ordered = sorted(weights_in(score).items(), key=lambda pair: -pair[1])
+    ordered = sorted(contributions.items(), key=lambda pair: -pair[1])
     if len(ordered) < 2 or ordered[0][1] <= 0:
         return ""
     (most, more), *others = ordered

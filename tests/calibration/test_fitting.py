@@ -334,9 +334,8 @@ def test_the_statement_says_how_much_one_retriever_counts_beside_another():
     calibration = calibrate(JUDGED, alpha=np.float32(0.1))
     assert re.search(r": (dense|bm25) counts (\d\.\d times )?as much as ", calibration.statement)
     made = json.loads(json.dumps(calibration.scorer_provenance))
-    numbers = made["score"]["coefficients"]
-    for other, words in ((0.0, "little"), (1.0, "the other way")):
-        numbers.update({name: -1.0 if "dense" in name else other for name in numbers})
+    for other, words in ((0.0, "little"), (-1.0, "the other way")):
+        made["choice"]["contributions"] = {"bm25": other, "dense": 1.0}
         told = replace(calibration, scorer_provenance=made).statement
         assert f": dense counts most, bm25 counts {words}." in told
     made = [*(calibrate(JUDGED[:n], alpha=0.1) for n in (39, 40)), calibrate(ranked(), alpha=0.02)]

@@ -29,7 +29,7 @@ from conformal_retrievers.scoring.learned.feedback import feedback
 from conformal_retrievers.scoring.learned.layout import layout_of
 from conformal_retrievers.scoring.learned.prior import prior_of
 from conformal_retrievers.scoring.learned.regression import most_probable
-from conformal_retrievers.scoring.learned.score import by_share, fitted, table_of, weights_in
+from conformal_retrievers.scoring.learned.score import by_share, contributions, fitted, table_of
 from conformal_retrievers.scoring.overlap import shares_of
 from conformal_retrievers.scoring.scorer import query_digest
 
@@ -242,8 +242,9 @@ LEARNED = LearnedScorer.fit(JUDGED[:30], SCORERS)
 
 
 def test_the_fit_is_the_optimum_of_its_formula_and_the_score_is_the_expected_share_per_cost():
-    x = np.hstack([table_of(LEARNED.sources, SCORERS, query)[1] for query in JUDGED[:30]]).T
-    y = np.concatenate([query.relevant for query in JUDGED[:30]])
+    y, table = table_of(LEARNED.sources, SCORERS, JUDGED[:30])
+    assert y.tolist() == [mark for query in JUDGED[:30] for mark in query.relevant]
+    x = table.T
     m, s = prior_of("snippets").of(columns(LEARNED.sources))
 
     def total(b):
@@ -255,7 +256,7 @@ def test_the_fit_is_the_optimum_of_its_formula_and_the_score_is_the_expected_sha
     for query in NEW:
         for prior, c in (("snippets 1", 500), ("sentences 1", 100)):
             scorer, of_item = replace(LEARNED, prior=prior), replace(query, split="s" * (c == 100))
-            log_odds = table_of(LEARNED.sources, SCORERS, of_item)[1].T @ LEARNED.coefficients
+            log_odds = table_of(LEARNED.sources, SCORERS, [of_item])[1].T @ LEARNED.coefficients
             p = 1 / (1 + np.exp(-log_odds))
             shares = [one / (1 + sum(p) - one) for one in p]
             expected = np.log([1 + len(t) / c for t in query.retrieved.texts]) - np.log(shares)
@@ -308,12 +309,22 @@ def test_the_scale_and_the_direction_of_scores_do_not_matter(scale):
     np.testing.assert_allclose(scores_of(other), scores_of(JUDGED), atol=1e-9)
 
 
-def test_how_much_sources_count_by_hand():
-    names = [*map(str, columns(LEARNED.sources))]
-    numbers = dict(zip(names, map(float, range(len(names))), strict=True))
-    counts = weights_in({**LEARNED.provenance, "coefficients": numbers})
-    # z-score, gap and log rank of each; whether one found a snippet does not count.
-    assert counts == {"near": -3, "words": -(4 + 5 + 6), "one": -(8 + 9 + 10), "two": -36}
+def test_a_source_counts_by_the_spread_within_queries_of_what_it_adds_to_the_log_odds():
+    same = LookupScorer(dict.fromkeys(SCORERS[0].scores, 0.5), "same")
+    judged = [
+        replace(query, snippets=query.snippets[:n], relevant=query.relevant[:n])
+        for n, query in enumerate(JUDGED[:20])
+    ]
+    learned = LearnedScorer.fit(judged, [*SCORERS, same])
+    b = np.array(learned.coefficients)
+    rows = [i for i, column in enumerate(columns(learned.sources)) if column.source == "one"]
+    tables = [table_of(learned.sources, learned.scorers, [query])[1] for query in judged[1:]]
+    added = [b[rows] @ table[rows] for table in tables]
+    spread = np.sqrt(np.mean(np.concatenate([(a - a.mean()) ** 2 for a in added])))
+    for sign in (1, -1):  # turned round, it counts the other way
+        counts = contributions(replace(learned, coefficients=(*(sign * b),)), judged)
+        assert counts["one"] == pytest.approx(sign * spread)
+        assert abs(counts["same"]) < 1e-12  # it tells nothing apart
 
 
 # --- what cannot be scored ------------------------------------------------------------------------

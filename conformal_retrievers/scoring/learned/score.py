@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import pydantic
@@ -204,15 +204,8 @@ def fitted(
 ) -> LearnedScorer:
     """Return the scorer of these sources after some judged queries, of which none is needed."""
     prior = prior_of(item)
-    mean, sd = prior.of(columns(sources))
-    tables, relevant = [np.empty((len(mean), 0))], [np.empty(0, dtype=np.bool_)]
-    for query in judged:
-        if query.snippets:
-            known, table = table_of(sources, scorers, query)
-            tables.append(table)
-            relevant.append(np.array(query.relevant, dtype=np.bool_)[known])
-    table, marks = np.concatenate(tables, axis=1).T, np.concatenate(relevant)
-    coefficients = most_probable(table, marks, mean, sd)
+    marks, table = table_of(sources, scorers, judged)
+    coefficients = most_probable(table.T, marks, *prior.of(columns(sources)))
     digests = frozenset(query_digest(query.query) for query in judged)
     return LearnedScorer(tuple(scorers), sources, tuple(coefficients.tolist()), digests, prior.name)
 
@@ -224,12 +217,17 @@ def check_sources(sources: Sources, names: Sequence[str], *, needed: bool) -> No
 
 
 def table_of(
-    sources: Sources, scorers: Sequence[Scorer], query: JudgedQuery
+    sources: Sources, scorers: Sequence[Scorer], judged: Iterable[JudgedQuery]
 ) -> tuple[np.ndarray, Values]:
-    """Return which of a query's snippets can be scored, (n,), and their features (d, n)."""
-    text, given = query.query, query.retrieved
-    own = [score_snippets(scorer, text, given) for scorer in scorers]
-    return features(sources, text, _words(text, given), own, given, bool(query.split))
+    """Return of all snippets that can be scored whether they are relevant, and features (d, n)."""
+    relevant, tables = [np.empty(0, np.bool_)], [np.empty((len(columns(sources)), 0))]
+    for query in (query for query in judged if query.snippets):
+        text, given, sentences = query.query, query.retrieved, bool(query.split)
+        own = [score_snippets(scorer, text, given) for scorer in scorers]
+        known, table = features(sources, text, _words(text, given), own, given, sentences)
+        relevant.append(np.array(query.relevant, np.bool_)[known])
+        tables.append(table)
+    return np.concatenate(relevant), np.concatenate(tables, axis=1)
 
 
 def _words(query: str, snippets: Retrieved) -> Values:
@@ -243,16 +241,20 @@ def item_of(judged: Iterable[JudgedQuery]) -> Item:
     return "sentences" if any(query.split for query in judged) else "snippets"
 
 
-def weights_in(provenance: Mapping[str, Any]) -> dict[str, float]:
-    """Return how much each retriever and scorer counts in a score with this provenance.
+def contributions(learned: LearnedScorer, judged: Iterable[JudgedQuery]) -> dict[str, float]:
+    """Return how much each retriever and scorer counts, from the snippets of judged queries.
 
-    It is what one standard deviation of the source changes: the sum of its coefficients, since its
-    z-score, gap and log rank are about as far apart.
+    It is the standard deviation, within a query, of what its features add to the log-odds. So a
+    source that tells nothing apart counts nothing. Below 0 if its z-score, lower = more relevant,
+    is higher where it adds more.
     """
-    retrievers, context = tuple(provenance["retrievers"].items()), provenance["context"]
-    sources = Sources(retrievers, tuple(provenance["scorers"]), context)
-    sums = dict.fromkeys([*provenance["retrievers"], *sources.scorers], 0.0)
-    for column in columns(sources):
-        if column.source is not None and column.feature != "found":
-            sums[column.source] -= provenance["coefficients"][str(column)]
-    return sums
+    counts, of_each, deviations = {}, columns(learned.sources), []
+    for query in judged:
+        _, table = table_of(learned.sources, learned.scorers, [query])
+        deviations.append(table - table.sum(axis=1, keepdims=True) / max(1, table.shape[1]))
+    table = np.concatenate(deviations, axis=1)
+    for name in learned.sources.names:
+        rows = [i for i, column in enumerate(of_each) if column.source == name]
+        added = np.array(learned.coefficients)[rows] @ table[rows]
+        counts[name] = float(np.copysign(added.std(), -added @ table[rows[0]]))
+    return counts
