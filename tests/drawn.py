@@ -7,10 +7,7 @@ from conformal_retrievers import Calibration, ScoredQuery
 
 def calibrated(given, alpha=0.1, scorer="lookup", **options):
     """Calibrate on scored queries, or on scores of the one relevant snippet that a query has."""
-    queries = [
-        q if isinstance(q, ScoredQuery) else ScoredQuery([float(q)], [True], missed=0)
-        for q in given
-    ]
+    queries = [q if hasattr(q, "scores") else ScoredQuery([q], [True], missed=0) for q in given]
     return Calibration.from_scores(queries, alpha=alpha, scorer=scorer, **options)
 
 

@@ -166,9 +166,7 @@ def _order(queries: Iterable[JudgedQuery]) -> list[str]:
 def _lists(query: JudgedQuery, order: Sequence[str], gone: Collection[int] = ()) -> Lists:
     """Return what each retriever found, in their order, but for the units that are gone."""
     names = {hit.retriever for snippet in query.snippets for hit in snippet.hits}
-    ranked: dict[str, dict[int, Hit]] = {
-        name: {} for name in (*order, *sorted(names)) if name in names
-    }
+    ranked: dict[str, dict[int, Hit]] = {n: {} for n in (*order, *sorted(names)) if n in names}
     if not ranked:
         units = dict.fromkeys(_units(query))
         return {NAMELESS: [(unit, None) for unit in units if unit not in gone]}

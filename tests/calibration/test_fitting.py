@@ -304,8 +304,7 @@ def test_a_top_k_that_cannot_keep_enough_as_its_retriever_returns_too_few_is_lef
         calibration = calibrate(judged, alpha=0.1)
         assert [*calibration.choice.costs] == ["learned", "top k of bm25", "top k of the fusion"]
         assert "No k of dense reaches this recall." in calibration.statement
-    first = split(JUDGED).fit[0]
-    seldom = [cut(query, 0 if query is first else 99) for query in JUDGED]
+    seldom = [cut(query, 0 if query is split(JUDGED).fit[0] else 99) for query in JUDGED]
     assert "top k of dense" in calibrate(seldom, alpha=0.1).choice.costs
 
 

@@ -245,9 +245,7 @@ def test_a_gate_by_group_may_silence_too_many_in_small_groups():
     ("field", "one", "other"), [("retriever", "a", "b"), ("k", 5, 6), ("split", None, "by_line")]
 )
 def test_a_gate_of_another_retrieval_is_refused(field, one, other):
-    ours, theirs = (
-        [replace(query, **{"k": 9, field: value}) for query in QUERIES] for value in (one, other)
-    )
+    ours, theirs = ([replace(q, **{"k": 9, field: v}) for q in QUERIES] for v in (one, other))
     gate = calibrate_gate(ours, (), FIRST, alpha=0.1)
     with pytest.raises(CalibrationMismatch, match=field):
         calibrate(theirs, LAST, alpha=0.2, gate=gate)

@@ -89,9 +89,7 @@ def test_the_score_is_the_smallest_threshold_from_which_on_enough_is_factual(ans
     for one, score in zip(answers, answer_scores(answers, share), strict=True):
         thresholds = sorted({-math.inf, *one.relevance[~np.isnan(one.relevance)].tolist()})
         right = [q for q in thresholds if is_factual(one, one.relevance > q, share)]
-        from_here_on = [
-            q for q in thresholds if all(higher in right for higher in thresholds if higher >= q)
-        ]
+        from_here_on = [q for q in thresholds if all(t in right for t in thresholds if t >= q)]
         assert score == min(from_here_on)
 
 

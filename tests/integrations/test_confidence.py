@@ -91,10 +91,7 @@ async def in_chain(llm, flag, group=None, **options):
     made = confidence_runnable(llm, flag, **{"max_new_tokens": 5, **options})
     given = GIVEN | ({} if group is None else {"group": group})
     message = made.invoke(given)
-    assert (
-        await made.ainvoke(given | {"context": [Document(text) for text in [*CHUNKS, " "]]})
-        == message
-    )
+    assert message == await made.ainvoke(given | {"context": [*map(Document, [*CHUNKS, " "])]})
     return message.text, message.response_metadata["factuality"]
 
 

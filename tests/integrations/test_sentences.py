@@ -144,11 +144,8 @@ class Chapter(Document):
 
 
 def test_a_document_comes_back_as_itself_with_the_kept_text_ranges_and_best_score():
-    metadata = {"source": "a", "nested": {"b": [1]}}
-    given = [
-        Chapter(page_content=text, id=id, metadata=metadata, title="one")
-        for id, text in TEXTS.items()
-    ]
+    nested = {"source": "a", "nested": {"b": [1]}}
+    given = [Chapter(page_content=t, id=i, metadata=nested, title="one") for i, t in TEXTS.items()]
     before = copy.deepcopy(given)
     kept = made(COMPRESSOR).compress_documents(given, "q")
     assert given == before

@@ -190,10 +190,8 @@ def by_source(
         sources.setdefault(name, []).extend(listed)
     sources = {name: queries for name, queries in sources.items() if queries}
     answers = {
-        query_digest(query.query): {
-            s.text for s, r in zip(query.snippets, query.relevant, strict=True) if r
-        }
-        for query in given
+        query_digest(q.query): {s.text for s, r in zip(q.snippets, q.relevant, strict=True) if r}
+        for q in given
     }
     known_k = any(query.k or query.retriever for query in given)
     for name, queries in sources.items():

@@ -255,12 +255,10 @@ class Judging:
     def _audit(self, judged: Sequence[tuple[int, JudgedQuery]]) -> AuditReport:
         """Return the audit of the given marks by the person's."""
         rows: list[tuple[float, ...]] = []
-        for number, (place, query) in enumerate(judged):
+        for n, (place, query) in enumerate(judged):
             given, shown = self.queries[place].relevant, self.sample.shown[place]
             weight = given.count(False) / max(1, sum(not given[i] for i in shown))
-            rows += [
-                (given[i], query.relevant[i], number, 1.0 if given[i] else weight) for i in shown
-            ]
+            rows += [(given[i], query.relevant[i], n, 1.0 if given[i] else weight) for i in shown]
         labelled, audited, numbers, weights = np.array(rows, dtype=np.float64).reshape(-1, 4).T
         return AuditReport(labelled == 1, audited == 1, numbers.astype(np.int64), weights)
 

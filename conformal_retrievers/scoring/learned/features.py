@@ -17,9 +17,11 @@ have in a list of 50, and a threshold keeps its best. Scores on any affine scale
 features, and so do a cosine and the distance 1 − cosine of the same vectors.
 
 The words of `overlap.py` that a snippet shares with the query, as a whole, in its first line and in
-what may be its title, its length, and how much it resembles those that look relevant
-(`feedback.py`), are compared with those of the query's other snippets. There and in documents, a
-snippet is compared by the mean of its z-scores. No feature depends on the order of the snippets.
+what may be its title, and how much it resembles those that look relevant (`feedback.py`), have
+z-scores, too: less log(50 / n) / 2 among n < 50 snippets, since the best of a retriever have more
+of the query's words than what it ranks behind them, but not as clearly as they have better scores.
+A snippet's length is compared with the mean of the others. In feedback and documents, a snippet is
+compared by the mean of its z-scores. No feature depends on the order of the snippets.
 """
 
 import re
@@ -38,6 +40,7 @@ from conformal_retrievers.scoring.overlap import Unit, shares_of
 
 GIVEN = "scorer's "  # begins the name of a feature of a scorer
 DEPTH = 50  # of the lists in which z-scores mean the same
+OF_WORDS = 0.5  # of log(50 / n), how much better the words of a short list are
 OF_SCORERS = ("z-score", "gap to best", "log rank")
 OF_RETRIEVERS = (*OF_SCORERS, "found")
 WORDS = ("stems", "pieces", "first line", "title", "pairs")
@@ -123,6 +126,7 @@ def features(
     nearer = np.log(DEPTH / lengths[:m].clip(1))[:, np.newaxis]
     # What was not found has no place in a short list, and is behind the last of a long one.
     z[:m] -= nearer * (placed | (nearer < 0))
+    z[m:] -= (shorter := OF_WORDS * np.log(DEPTH / min(n, DEPTH)))
     numbers.ranks[lengths[:m] == 0] = n  # of a retriever that found nothing, behind all others
     of_each, of_all = np.empty((m, 4, n)), np.ones((9, n))
     of_each[:, 0], of_each[:, 1], of_each[:, 2] = z[:m], gap[:m], np.log1p(numbers.ranks)
@@ -133,7 +137,7 @@ def features(
     length = np.log1p(np.fromiter(map(len, texts), np.float64, n))
     of_all[1:5], of_all[5] = z[m:], words[4]
     of_all[6] = length - np.sort(length).sum() / n
-    of_all[7] = standing(-feedback(query, texts, mean)[np.newaxis], lengths[m : m + 1])[0]
+    of_all[7] = standing(-feedback(query, texts, mean)[np.newaxis], lengths[m : m + 1])[0] - shorter
     rows = [of_each[:r].reshape(-1, n), of_each[r:, :3].reshape(-1, n), of_all]
     if sources.context != "none":
         places: list[Sequence[Any]] = [snippets.documents]

@@ -39,7 +39,7 @@ from conformal_retrievers.scoring.scorer import Scorer, query_digest, score_snip
 from conformal_retrievers.scoring.shared_scores import scored_once
 from conformal_retrievers.scoring.wording import say
 
-FORMAT, VERSION = "conformal-retrievers/learned-scorer", 12
+FORMAT, VERSION = "conformal-retrievers/learned-scorer", 13
 BESIDE = {"snippets": 500.0, "sentences": 100.0}  # what one costs beside its text, in characters
 
 
@@ -123,7 +123,7 @@ class LearnedScorer(Learned, CombinedScorer):
     fitted_on: frozenset[str] = field(repr=False)  # digests of the queries
     prior: str
     relative_to_query: ClassVar[bool] = True
-    same_from: ClassVar[int] = 3  # as in a list of 50; of two, none stands out
+    any_length: ClassVar[bool] = True  # z-scores are those of a list of 50
 
     @classmethod
     def fit(cls, judged: Iterable[JudgedQuery], scorers: Iterable[Scorer] = ()) -> LearnedScorer:
