@@ -82,14 +82,14 @@ def test_below_20_judged_queries_with_a_relevant_snippet_all_calibrate_the_prior
     learned = ConformalFilter.of(calibration).scorer
     assert learned.coefficients == tuple(prior_of("snippets").of(columns(learned.sources))[0])
     assert (calibration.choice.n_fit, calibration.n_queries) == (0, 19)
-    assert "fitted to none of these queries. Fitting begins at 20 " in calibration.statement
+    assert "fitted to none of these queries. With 20 judged " in calibration.statement
     assert calibrate(JUDGED[: n + 1], alpha=0.1).choice.n_fit == (n + 1) // 4
 
 
 def test_a_low_alpha_leaves_no_queries_to_fit_on_and_the_statement_has_the_number_that_it_takes():
     calibration = calibrate(JUDGED[:99], alpha=0.01)
     assert (calibration.choice.n_fit, calibration.keeps_everything) == (0, False)
-    assert "where more than the 99 for the threshold are left" in calibration.statement
+    assert "if the 99 that the threshold needs are left" in calibration.statement
 
 
 def test_groups_keep_their_thresholds():
