@@ -20,8 +20,9 @@ The words of `overlap.py` that a snippet shares with the query, as a whole, in i
 what may be its title, and how much it resembles those that look relevant (`feedback.py`), have
 z-scores, too: less log(50 / n) / 2 among n < 50 snippets, since the best of a retriever have more
 of the query's words than what it ranks behind them, but not as clearly as they have better scores.
-A snippet's length is compared with the mean of the others. In feedback and documents, a snippet is
-compared by the mean of its z-scores. No feature depends on the order of the snippets.
+Not so among sentences, of which a text has few or many. A snippet's length is compared with the
+mean of the others. In feedback and documents, a snippet is compared by the mean of its z-scores. No
+feature depends on the order of the snippets.
 """
 
 import re
@@ -126,7 +127,7 @@ def features(
     nearer = np.log(DEPTH / lengths[:m].clip(1))[:, np.newaxis]
     # What was not found has no place in a short list, and is behind the last of a long one.
     z[:m] -= nearer * (placed | (nearer < 0))
-    z[m:] -= (shorter := OF_WORDS * np.log(DEPTH / min(n, DEPTH)))
+    z[m:] -= (shorter := 0.0 if sentences else OF_WORDS * np.log(DEPTH / min(n, DEPTH)))
     numbers.ranks[lengths[:m] == 0] = n  # of a retriever that found nothing, behind all others
     of_each, of_all = np.empty((m, 4, n)), np.ones((9, n))
     of_each[:, 0], of_each[:, 1], of_each[:, 2] = z[:m], gap[:m], np.log1p(numbers.ranks)
