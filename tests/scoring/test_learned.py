@@ -36,9 +36,9 @@ from conformal_retrievers.scoring.scorer import query_digest
 CONTEXTS = ("none", "document", "document+position")
 
 
-def by_name(sources, scores, snippets, words=((0,),) * 5):
-    words = np.array(words) * np.ones(len(snippets))
-    known, table = features(sources, "q", words, [*map(np.array, scores)], as_snippets(snippets))
+def by_name(sources, scores, snippets, words=((0,),) * 5, *sentences):
+    words, scores = np.array(words) * np.ones(len(snippets)), [*map(np.array, scores)]
+    known, table = features(sources, "q", words, scores, as_snippets(snippets), *sentences)
     names = [*map(str, columns(sources))]
     assert known.all()
     assert len(set(names)) == len(names)
@@ -137,11 +137,13 @@ def test_a_first_line_and_a_title_have_their_own_shares_of_the_query():
     words = words_of("red wine", texts)
     for part, share in zip((lines, ["Red", "Wine", "x", "赤"]), words[2:4], strict=True):
         assert share.tolist() == (-shares_of("red wine", part, "stems")[0]).tolist()
-    found = by_name(Sources((), ("s",), "none"), [[0.0] * 4], [*map(Snippet, texts)], words)
-    of_four = math.log(50 / 4) / 2
-    for name, w in zip(WORDS[2:4], words[2:4], strict=True):
-        same(found, {name: (w - w.mean()) / w.std() - of_four})
-    assert found["pairs"].tolist() == words[4].tolist()
+    words[:2] = words[2:4]  # stems and pieces, which are alike
+    z = [(row - row.mean()) / row.std() for row in words[:4]]
+    for times, sentences, shorter in ((1, False, np.log(50 / 4) / 2), (1, True, 0), (14, False, 0)):
+        given, own = [*map(Snippet, texts * times)], np.tile(words, times)
+        found = by_name(Sources((), ("s",), "none"), [[0.0] * 4 * times], given, own, sentences)
+        same(found, dict(zip(WORDS[:4], np.tile(z, times) - shorter, strict=True)))
+    assert found["pairs"].tolist() == own[4].tolist()
 
 
 def test_feedback_is_weighed_by_the_mean_z_score_and_is_one_itself():
@@ -314,10 +316,8 @@ def test_the_scale_and_the_direction_of_scores_do_not_matter(scale):
 
 def test_a_source_counts_by_the_spread_within_queries_of_what_it_adds_to_the_log_odds():
     same = LookupScorer(dict.fromkeys(SCORERS[0].scores, 0.5), "same")
-    judged = [
-        replace(query, snippets=query.snippets[:n], relevant=query.relevant[:n])
-        for n, query in enumerate(JUDGED[:20])
-    ]
+    cut = [(q, q.snippets[:n], q.relevant[:n]) for n, q in enumerate(JUDGED[:20])]
+    judged = [replace(q, snippets=snippets, relevant=marks) for q, snippets, marks in cut]
     learned = LearnedScorer.fit(judged, [*SCORERS, same])
     b = np.array(learned.coefficients)
     rows = [i for i, column in enumerate(columns(learned.sources)) if column.source == "one"]

@@ -221,7 +221,7 @@ def table_of(
 ) -> tuple[np.ndarray, Values]:
     """Return of all snippets that can be scored whether they are relevant, and features (d, n)."""
     relevant, tables = [np.empty(0, np.bool_)], [np.empty((len(columns(sources)), 0))]
-    for query in (query for query in judged if query.snippets):
+    for query in judged:
         text, given, sentences = query.query, query.retrieved, bool(query.split)
         own = [score_snippets(scorer, text, given) for scorer in scorers]
         known, table = features(sources, text, _words(text, given), own, given, sentences)
