@@ -224,7 +224,7 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         if c.fewest is None or (n := snippets.depth) >= c.fewest:
             return scores
         if not self._needs_length:
-            checks.warn_if_shallow(n, c.fewest)
+            checks.warn_if_shallow(n, 0 if c.by_group else c.fewest)  # a group's may be short
             return scores
         short = c.is_short(n, passes=bool(c.keep(scores, group).any()))
         return np.full(len(scores), np.nan) if short else scores

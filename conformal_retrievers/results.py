@@ -44,8 +44,8 @@ class Unscorable(Refused, ValueError):
 class Alarm:
     """Warns once if far more queries keep none, or all, than of those that calibrated.
 
-    Or, where hits are read, if a retriever finds nothing for far more, or lists are longer or
-    shorter.
+    Or, where hits are read, if a retriever, or all, find nothing for far more, or lists are longer
+    or shorter.
 
     Page's cumulative sum, s ← max(0, s + log P₁/P₀) for each query, warns at s ≥ log 10⁴: if a
     share p of all queries does so, once in 10⁴ of them or more seldom (Lorden 1971). Here p is that
@@ -69,18 +69,22 @@ class Alarm:
         if quiet or not n or not lowest or decided.calibration.by_group:
             return
         above = len(lowest) - bisect_right(lowest, decided.threshold)
-        lower = kept == n and bool(decided.scores.max() < lowest[0])
+        # Of a short list, such as a metadata filter leaves, all may well pass.
+        lower = kept == n >= (decided.calibration.fewest or 0) and decided.scores.max() < lowest[0]
         self._add("alarm", not kept, above, len(lowest), "none", item)
-        self._add("alarm", lower, 0, len(lowest), "all", item)
+        self._add("alarm", bool(lower), 0, len(lowest), "all", item)
 
     def add_list(self, given: Retrieved, read: Sequence[str], c: Calibration) -> None:
-        """Take the length of one more query's list, unless it is empty, and who found something.
+        """Take the length of one more query's list, and who found something, or that nobody did.
 
         By group, a calibration does not tell how many of each there were, so none is taken.
         """
         known: Any = (c.retrieval or {}).get("found_by") or {}
         n, found = len(c.lengths), given.hits.keys()
-        if c.by_group or not n or not given:
+        if c.by_group or not n:
+            return
+        self._add("empty", not given, *c.empty_lists, "nothing")
+        if not given:
             return
         self._add("shorter", given.depth < c.lengths[0], 0, n, c.lengths[0])
         if c.k is None:

@@ -42,14 +42,14 @@ Z_SCORE = QueryZScore(RetrievalScorer())
 
 def test_a_list_shorter_than_any_calibrated_is_kept_whole_and_warned_of_once(rng):
     keep = ConformalFilter.of(calibrate(judged(rng), Z_SCORE, alpha=0.05))
-    gate = calibrate_gate(judged(rng), scorer=BestScore(Z_SCORE), alpha=0.05)
-    assert keep.calibration.fewest == gate.calibration.fewest == K
+    gates = [calibrate_gate(judged(rng), (), of, alpha=0.05) for of in (BestScore(Z_SCORE), None)]
+    assert keep.calibration.fewest == gates[0].calibration.fewest == K
     assert 0 < len(keep("q", listed(similarities(rng))).kept) < 5
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("default")
         for found in (*(similarities(rng)[:n] for n in (1, 3, 5, 17)), np.linspace(0.4, 0.1, 19)):
             snippets, n = listed(found), len(found)
-            assert not gate("q", snippets).silent
+            assert not any(gate("q", snippets).silent for gate in gates)
             for filtered in (keep("q", snippets), asyncio.run(keep.acall("q", snippets))):
                 assert (filtered.keeps.all(), len(filtered.unscorable), filtered.m2) == (True, n, 1)
     assert len([w for w in seen if f"{Z_SCORE.name!r} compares" in str(w.message)]) == 1
@@ -224,6 +224,8 @@ def test_lists_shorter_or_where_k_is_unknown_longer_than_all_judged_ones_are_war
     known = ConformalFilter.of(calibrate(judged(rng, lengths=(12,)), alpha=0.2))
     for _ in range(20):  # of a corpus that grew, at the k of the calibration
         known("q", listed(similarities(rng, 14)))
+    with pytest.warns(UserWarning, match="nothing was found for 6 of the last 6 .* 0 of the 30"):
+        assert not any(len(known("q", []).kept) for _ in range(6))
 
 
 @pytest.mark.parametrize("by_group", [False, True])
@@ -240,7 +242,7 @@ def test_a_retriever_that_finds_nothing_far_more_often_is_warned_of_once(by_grou
     assert calibration.retrieval["found_by"] == {"bm25": 36, "dense": 40}
     keep = ConformalFilter.of(calibration)
     for bm25 in seldom:  # a warning is an error
-        keep("q", found(bm25), "a"), keep("q", [], "a")
+        keep("q", found(bm25), "a")
     ranks = RankScorer("dense")
     by_dense = ConformalFilter(ranks, calibrate(queries, ranks, alpha=0.2))
     for failed, n in (["bm25"], 0), ([], not by_group):  # what has failed is told otherwise

@@ -136,8 +136,7 @@ def check(path, calibration, judged, options):
     evaluation = evaluate(calibration, [replace(query, id=None) for query in scored])
     assert len(str(evaluation)) > 500
     assert "at least 70 %" in keep.statement or calibration.keeps_everything
-    parts = evaluation.by_group if options["by_group"] else {None: evaluation}
-    for group, part in parts.items():
+    for group, part in (evaluation.by_group if options["by_group"] else {None: evaluation}).items():
         shares = part.end_to_end if options["count_missed"] else part.coverage
         if calibration.threshold(group) < math.inf:
             assert shares[options["guarantee"]].estimate >= 1 - ALPHA - 1e-9, options

@@ -85,8 +85,7 @@ def named_files(given: Iterable[str], option: str, folder: Path = Path()) -> dic
     named: dict[str, str] = {}
     for path in given:
         name, equals, file = path.partition("=")
-        exists = Path(path).exists() or (folder / path).exists()
-        if not equals or exists or "/" in name:
+        if not equals or Path(path).exists() or (folder / path).exists() or "/" in name:
             name, file = run_name(path), path
         if not name or not file:
             raise typer.BadParameter(f"{path!r}; give NAME=FILE, or FILE", param_hint=option)
@@ -172,8 +171,7 @@ def new_queries(
     left_out = len(given) - len(new)
     if left_out and not new:
         raise ValueError(worded("none new", judged=judged, n=left_out))
-    reference = own if own and len(own) == len(calibration.ids) else None
-    return New(new, left_out, reference, queries)
+    return New(new, left_out, own if 0 < len(own) == len(calibration.ids) else None, queries)
 
 
 def asked_of(gate: Calibration, judged: Iterable[JudgedQuery]) -> set[str]:

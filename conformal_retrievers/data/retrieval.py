@@ -103,7 +103,7 @@ that one, or calibrate with this one'
     >>> filtered = Described(name="FAISS(m, mmr)", framework="LangChain", filtered=True)
     >>> difference(Retrieval(filtered), Retrieval(now))
     'the retriever is FAISS(m, mmr) with a metadata filter, but the calibration is of \
-FAISS(m, mmr): retrieve with that one, or calibrate with queries with such filters'
+FAISS(m, mmr): retrieve with that one, or judge queries with their filters'
     >>> difference(Retrieval(now), Retrieval(filtered)).partition(": ")[2]
     'retrieve with that one, or calibrate with this one'
     >>> now = {"dense": {"retriever": "words_of"}, "bm25": {"retriever": "vectors_of"}}
@@ -121,8 +121,8 @@ FAISS(m, mmr): retrieve with that one, or calibrate with queries with such filte
     if now != known and ((comparable and not of_two_frameworks(now, known)) or now in parts):
         text = f"{what} is {now}, but the calibration is of {known}: retrieve with that one"
         filtered = [getattr(own, "filtered", False) for own in (known, now)]
-        these = "queries with such filters" if filtered == [False, True] else "this one"
-        return f"{text}, or calibrate with {these}"
+        judge = "judge queries with their filters"
+        return f"{text}, or {judge if filtered == [False, True] else 'calibrate with this one'}"
     # The filter warns of more documents than k, but does not know who returned them.
     if depth is not None and k is not None and (depth < k or (part and depth > k)):
         text = f"{what} is asked for {depth} documents, but the calibration has k = {k}"

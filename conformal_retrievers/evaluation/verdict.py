@@ -149,7 +149,6 @@ def with_groups(c: Calibration, units: Sequence[Any], measured: Callable[..., An
     """
     whole = measured(units, None, 1)
     members = c.by_threshold(units) if c.by_group else {}
-    tests = n_tested(c, members)
-    parts = {g: measured(members[g], g, tests) for g in sorted(members, key=str)}
+    parts = {g: measured(members[g], g, n_tested(c, members)) for g in sorted(members, key=str)}
     verdict = worst_of(part.verdict for part in parts.values() or [whole])
     return replace(whole, verdict=verdict, by_group=parts)

@@ -134,8 +134,7 @@ class Monitor:
         c = self.calibration
         if c.guarantee == "snippet" or c.by_group:
             raise ValueError(say("harm", c=c, groups=" by group" if c.by_group else ""))
-        follows_beta = c.guarantee != "query-recall" and not c.silences
-        if follows_beta and c.threshold() < math.inf:
+        if c.guarantee != "query-recall" and not c.silences and c.threshold() < math.inf:
             n = c.n_units[None]
             k = tolerance_rank(n, c.alpha, c.delta)
             return max(c.alpha, 1 - binomial_lower(k, n, self._state.level / 2))

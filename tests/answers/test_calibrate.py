@@ -166,10 +166,10 @@ def test_the_default_score_is_the_prior_alone_and_needs_nothing_in_the_filter(tm
     loaded = ConformalFilter.of(Calibration.load(tmp_path / "answers.json"))
     n_kept = [len(loaded(query.query, query.snippets).kept) for query in queries]
     assert 1 < np.mean(n_kept) < 6
-    assert f"hold, {np.mean(n_kept):.1f} snippets pass of a question that" in calibration.statement
-    assert "usually at most 1 calibration in 10 covers less than 72." in calibration.statement
+    assert f"hold, {np.mean(n_kept):.1f} snippets pass per question that" in calibration.statement
+    assert "usually 9 in 10 calibrations cover at least 72." in calibration.statement
     none_needed = calibrate_answers(queries, lambda q, s: "yes", alpha=np.float32(0.2))
-    words = "0.0 snippets pass of a question that calibrates; 100.0 % of these keep none."
+    words = "0.0 snippets pass per question that calibrates; 100.0 % of these keep none."
     assert words in none_needed.statement
     assert "Check that the chain reads them" in none_needed.statement
     asked = [*queries, JudgedQuery("of nothing", [], [])]

@@ -281,7 +281,7 @@ def test_the_statement_says_how_many_snippets_pass_the_threshold():
     found = [q for q in split(judged).calibration if q.snippets]
     calibration = calibrate(judged, alpha=0.1)
     n = np.mean([len(ConformalFilter.of(calibration)(q.query, q.snippets).kept) for q in found])
-    assert f"At the threshold, {n:.1f} snippets pass of a query" in calibration.statement
+    assert f"At the threshold, {n:.1f} snippets pass per query" in calibration.statement
     assert "At the threshold" not in calibration.at(0.2).statement
 
 

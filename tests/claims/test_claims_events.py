@@ -119,8 +119,7 @@ async def test_filtering_is_a_child_run_with_one_event(call):
     seen, collector = Seen(), RunCollectorCallbackHandler()
     runnable = answer_filter_runnable(answer_filter())
     message = getattr(runnable, call)(GIVEN, {"callbacks": [seen, collector]})
-    message = await message if call == "ainvoke" else message
-    assert message.text == "red."
+    assert (await message if call == "ainvoke" else message).text == "red."
     ((name, data, run_id),) = seen.events
     assert json.loads(json.dumps(data)) == data
     assert (name, data["version"], data["kept"], data["query"]) == ("conformal_claims", 1, [0], "q")

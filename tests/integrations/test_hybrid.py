@@ -511,7 +511,7 @@ def test_another_depth_search_mode_or_metadata_filter_of_an_index_gives_a_warnin
     keep = ConformalFilter.of(calibrate(judged, RankScorer("dense"), alpha=0.5))
     only = hybrid(filters=MetadataFilters(filters=[MetadataFilter(key="id", value="1")]))
     others = hybrid(2), hybrid(vector_store_query_mode="mmr"), only
-    texts = "'dense'.*'bm25' is asked", "mmr", "or calibrate with queries with such filters"
+    texts = "'dense'.*'bm25' is asked", "mmr", "or judge queries with their filters"
     for other, text in zip(others, texts, strict=True):
         with pytest.warns(UserWarning, match=text):
             InLlamaIndex().filter_once(other, keep)

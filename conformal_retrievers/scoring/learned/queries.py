@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import pydantic
@@ -60,6 +60,7 @@ class LearnedQueryScorer(Learned, CombinedQueryScorer):
     coefficients: tuple[float, ...] = field(repr=False)
     fitted_on: frozenset[str] = field(repr=False)  # digests of the queries
     prior: str
+    relative_to_query: ClassVar[bool] = True  # its numbers are of the whole list
 
     @classmethod
     def from_provenance(

@@ -39,8 +39,7 @@ def most_probable(
     for _ in range(100):
         p = 1 / (1 + np.exp(-np.clip(np.einsum("ij,j", table, b), -500, 500)))
         gradient = np.einsum("ij,i", table, w * (p - y)) + precision * (b - mean)
-        weighted = table.T * (w * p * (1 - p))
-        curvature = np.einsum("ji,ik", weighted, table) + np.diag(precision)
+        curvature = np.einsum("ji,ik", table.T * (w * p * (1 - p)), table) + np.diag(precision)
         step = np.linalg.lstsq(curvature, gradient, rcond=None)[0]
         while (smaller := total(b - step)) > least and np.abs(step).max() > TOLERANCE:
             step = step / 2

@@ -256,5 +256,6 @@ def contributions(learned: LearnedScorer, judged: Iterable[JudgedQuery]) -> dict
     for name in learned.sources.names:
         rows = [i for i, column in enumerate(of_each) if column.source == name]
         added = np.array(learned.coefficients)[rows] @ table[rows]
-        counts[name] = float(np.copysign(added.std(), -added @ table[rows[0]]))
+        spread = (np.square(added).sum() / max(1, len(added))) ** 0.5
+        counts[name] = float(np.copysign(spread, -added @ table[rows[0]]))
     return counts
