@@ -628,8 +628,8 @@ MUTANTS = {
     ],
     "scoring/learned/score.py": [
         (
-            "np.array(query.relevant, dtype=np.bool_)[known]",
-            "np.array(query.relevant, dtype=np.bool_)[: known.sum()]",
+            "np.array(query.relevant, np.bool_)[known]",
+            "np.array(query.relevant, np.bool_)[: known.sum()]",
             "judgements of other snippets where one cannot be scored",
         ),
         (
