@@ -21,9 +21,7 @@ from conformal_retrievers.scoring import RankScorer
 from langchain_conformal import ConformalCallbackHandler, ConformalRetriever
 
 SCORER = LookupScorer({"near": 0.1, "far": 0.9, "middle": 0.4, "odd": math.nan})
-WORDS = FunctionScorer(
-    lambda query, texts: [SCORER.scores[text.strip(". ").split()[-1]] for text in texts], "word"
-)
+WORDS = FunctionScorer(lambda q, ts: [SCORER.scores[t.strip(". ").split()[-1]] for t in ts], "word")
 TEXTS = ["far", "near", "middle"]
 PAGES = ["It is near. It is far.", "It is far. It was far."]
 FAR = ["far", "far"]

@@ -318,11 +318,12 @@ def test_a_source_counts_by_the_spread_within_queries_of_what_it_adds_to_the_log
     same = LookupScorer(dict.fromkeys(SCORERS[0].scores, 0.5), "same")
     cut = [(q, q.snippets[:n], q.relevant[:n]) for n, q in enumerate(JUDGED[:20])]
     judged = [replace(q, snippets=snippets, relevant=marks) for q, snippets, marks in cut]
+    lost = LookupScorer(dict.fromkeys(same.scores, math.nan), "lost")
+    assert contributions(LearnedScorer.fit(judged, [lost]), judged)["lost"] == 0
     learned = LearnedScorer.fit(judged, [*SCORERS, same])
     b = np.array(learned.coefficients)
     rows = [i for i, column in enumerate(columns(learned.sources)) if column.source == "one"]
-    tables = [table_of(learned.sources, learned.scorers, [query])[1] for query in judged[1:]]
-    added = [b[rows] @ table[rows] for table in tables]
+    added = [b[rows] @ table_of(learned.sources, learned.scorers, [q])[1][rows] for q in judged[1:]]
     spread = np.sqrt(np.mean(np.concatenate([(a - a.mean()) ** 2 for a in added])))
     for sign in (1, -1):  # turned round, it counts the other way
         counts = contributions(replace(learned, coefficients=(*(sign * b),)), judged)
