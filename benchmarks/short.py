@@ -10,7 +10,7 @@ relatives. At most 200 others are filtered, each as a whole list and as short on
 
 A cell has the share of a query's relevant snippets that is kept, and of its irrelevant ones, in %.
 
-    python -m benchmarks.short --data FOLDER [--cache FOLDER] [--write]
+    python -m benchmarks.short --data FOLDER [--cache FOLDER] [--sets faq papers] [--write [NAME]]
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from conformal_retrievers import ConformalFilter, JudgedQuery, calibrate
 
 JUDGED, OTHERS, ALPHA = 80, 200, 0.1
 BEST, AMONG = (1, 2, 3, 5, 10, 20), (1, 2, 3, 5, 10)
-RESULTS = Path(__file__).parent / "results" / "short.md"
+RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> None:
@@ -39,7 +39,9 @@ def main() -> None:
     add_data(parser)
     add_cache(parser)
     parser.add_argument("--sets", nargs="*", default=[*SETS])
-    parser.add_argument("--write", action="store_true", help=f"also write {RESULTS.name}")
+    parser.add_argument(
+        "--write", nargs="?", const="short", help="also write results/NAME.md", metavar="NAME"
+    )
     arguments = parser.parse_args()
     lines = [
         "# Short lists",
@@ -58,7 +60,7 @@ def main() -> None:
     text = "\n".join(lines) + "\n"
     print(text)
     if arguments.write:
-        RESULTS.write_text(text, encoding="utf-8")
+        (RESULTS / f"{arguments.write}.md").write_text(text, encoding="utf-8")
 
 
 def cells_of(folder: Path, cache: Path) -> Iterator[str]:

@@ -37,7 +37,7 @@ from conformal_retrievers.scoring.scorer import (
     Scores,
     ascore_snippets,
     check_scorer,
-    needs_length,
+    same_from,
     score_snippets,
     with_parts,
 )
@@ -94,7 +94,7 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         self.on_empty, self.on_unscorable, self.group_of = on_empty, on_unscorable, group_of
         self.shadow = as_flag("a filter", "shadow", shadow)  # the text "false" would be true
         self._twins: dict[float, Any] = {}  # by alpha, or by the id of a gate
-        self._needs_length, self._alarm = needs_length(scorer), Alarm()
+        self._same_from, self._alarm = same_from(scorer), Alarm()
         self._read = retrievers_of(scorer)
         self._warn_if_nothing_drops()
 
@@ -223,10 +223,12 @@ class RetrievalFilter(ABC, Generic[AFiltered]):
         c = self.calibration
         if c.fewest is None or (n := snippets.depth) >= c.fewest:
             return scores
-        if not self._needs_length:
+        passes = bool(c.keep(scores, group).any())
+        # In a far shorter list, nothing can stand out from the others as much as in long ones.
+        if len(scores) >= self._same_from and (passes or not self._same_from or 2 * n >= c.fewest):
             checks.warn_if_shallow(n, 0 if c.by_group else c.fewest)  # a group's may be short
             return scores
-        short = c.is_short(n, passes=bool(c.keep(scores, group).any()))
+        short = c.is_short(n, passes=passes)
         return np.full(len(scores), np.nan) if short else scores
 
     def _with_characters(self, filtered: AFiltered, given: Retrieved) -> AFiltered:

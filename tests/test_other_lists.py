@@ -106,6 +106,7 @@ def test_by_default_a_list_that_is_cut_keeps_its_best_under_the_threshold_of_ful
             for keep, query in ((by_hits, "q"), (by_words, "0 1 q")):
                 assert keep(query, listed(found)).kept.tolist() == [0, 1]
                 assert keep(query, listed(found[:n])).kept.tolist() == [0, 1][:n]
+            assert len(by_words("none", listed(found[-n:])).kept) or 2 * n >= K
     said = " ".join(str(w.message) for w in seen)  # not that all of a short list passes
     assert ("(LlamaIndex: similarity_top_k)" in said, "threshold" in said) == (n < K / 2, False)
     grouped = calibrate([replace(q, group="a") for q in judged(rng)], alpha=0.05, by_group=True)

@@ -119,6 +119,5 @@ def aucs(queries: ScoredQueries, scores: Column) -> Column:
             last = np.minimum.accumulate(np.where(last, place, size)[:, ::-1], axis=1)[:, ::-1]
             twice = np.take_along_axis(up_to - relevant, first, axis=1)
             twice = twice + np.take_along_axis(up_to, last, axis=1)
-            twice = (twice * (known[cells] & ~relevant)).sum(axis=1)
-            areas[some] = twice / 2 / r[some] / m[some]
+            areas[some] = (twice * (known[cells] & ~relevant)).sum(axis=1) / 2 / r[some] / m[some]
     return areas

@@ -12,7 +12,7 @@ names. A scorer may also have these attributes:
     provenance          what it was made from, as JSON; see `registry.py`
     retrievers          the names of the retrievers whose hits `score` reads
     of_columns          what `score` makes of hits, if it reads nothing else
-    any_length          whether scores mean the same in a shorter list
+    same_from           from which length on a list's scores mean the same as in a longer one
     score_with_reasons  what `score` returns, and why snippets have no score (n,), or None
 """
 
@@ -87,20 +87,20 @@ def relative_to_query(scorer: Named) -> bool:
     return any(getattr(part, "relative_to_query", False) for part in with_parts(scorer))
 
 
-def needs_length(scorer: Named) -> bool:
-    """Return whether scores mean something else in a shorter list, as z-scores do.
+def same_from(scorer: Named) -> float:
+    """Return from which length on a list's scores mean the same as in a longer one.
 
-    The smallest z-score of n snippets is −√(n − 1). Ranks and their fusion count from the best, and
-    mean the same in any list.
+    The smallest z-score of n snippets is −√(n − 1), so z-scores do at no length. Ranks and their
+    fusion count from the best, and mean the same in any list, even if none stands out: 0.
 
     >>> from conformal_retrievers.scoring import QueryZScore, RankScorer
-    >>> needs_length(RankScorer()), needs_length(QueryZScore(RankScorer()))
-    (False, True)
+    >>> same_from(RankScorer()), same_from(QueryZScore(RankScorer()))
+    (0.0, inf)
     """
-    if hasattr(scorer, "of_columns") or getattr(scorer, "any_length", False):
-        return False
-    parts = getattr(scorer, "parts", ())
-    return getattr(scorer, "relative_to_query", False) or any(map(needs_length, parts))
+    if hasattr(scorer, "of_columns") or hasattr(scorer, "same_from"):
+        return float(getattr(scorer, "same_from", 0))
+    own = np.inf if getattr(scorer, "relative_to_query", False) else 0.0
+    return max([own, *map(same_from, getattr(scorer, "parts", ()))])
 
 
 def provenance_of(scorer: Named) -> Mapping[str, JsonValue] | None:

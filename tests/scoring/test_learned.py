@@ -324,10 +324,9 @@ def test_a_source_counts_by_the_spread_within_queries_of_what_it_adds_to_the_log
     b = np.array(learned.coefficients)
     rows = [i for i, column in enumerate(columns(learned.sources)) if column.source == "one"]
     added = [b[rows] @ table_of(learned.sources, learned.scorers, [q])[1][rows] for q in judged[1:]]
-    spread = np.sqrt(np.mean(np.concatenate([(a - a.mean()) ** 2 for a in added])))
     for sign in (1, -1):  # turned round, it counts the other way
         counts = contributions(replace(learned, coefficients=(*(sign * b),)), judged)
-        assert counts["one"] == pytest.approx(sign * spread)
+        assert counts["one"] == pytest.approx(sign * np.hstack([a - a.mean() for a in added]).std())
         assert abs(counts["same"]) < 1e-12  # it tells nothing apart
 
 

@@ -33,7 +33,7 @@ from conformal_retrievers.scoring.query_scorer import (
     query_scores,
     score_query,
 )
-from conformal_retrievers.scoring.scorer import Scorer, needs_length, query_digest
+from conformal_retrievers.scoring.scorer import Scorer, query_digest, same_from
 from conformal_retrievers.theory.intervals import percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
@@ -146,7 +146,7 @@ class Gate:
 
     def _meant(self, score: float, snippets: Retrieved, group: str | None) -> Gated:
         gated = self.decide(score, group)
-        if not needs_length(self.scorer):
+        if len(snippets) >= same_from(self.scorer):
             return gated
         short = self.calibration.is_short(snippets.depth, passes=not gated.silent)
         return self.decide(math.nan, group) if short else gated

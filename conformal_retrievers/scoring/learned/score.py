@@ -123,7 +123,7 @@ class LearnedScorer(Learned, CombinedScorer):
     fitted_on: frozenset[str] = field(repr=False)  # digests of the queries
     prior: str
     relative_to_query: ClassVar[bool] = True
-    any_length: ClassVar[bool] = True  # z-scores are those of a list of 50
+    same_from: ClassVar[int] = 1  # as in a list of 50
 
     @classmethod
     def fit(cls, judged: Iterable[JudgedQuery], scorers: Iterable[Scorer] = ()) -> LearnedScorer:
